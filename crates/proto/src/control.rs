@@ -1,0 +1,380 @@
+//! Control messages: one to a frame, `postcard`-encoded.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::ids::{ClientId, EngineId, OptionsId, SegmentId, TaskSeq};
+use crate::wire::DecodeError;
+
+extern crate alloc;
+
+/// Encodes a control message.
+///
+/// # Panics
+/// Never: every message type here serialises into memory.
+pub fn encode<M: Serialize>(message: &M) -> Vec<u8> {
+    postcard::to_allocvec(message).expect("invariant: control messages serialise infallibly")
+}
+
+/// Decodes a control message; trailing bytes are refused.
+///
+/// # Errors
+/// [`DecodeError::Malformed`].
+pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, DecodeError> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(DecodeError::Malformed),
+    }
+}
+
+/// What the dialling peer is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// Submits tasks.
+    Client {
+        /// Shown by status; free text.
+        name: String,
+    },
+    /// Runs tasks.
+    Engine {
+        /// The place the spawner gave it, or `None` for one started by hand.
+        engine: Option<EngineId>,
+        /// Its process on this host.
+        pid: u32,
+    },
+    /// Forks engines on this host.
+    Spawner {
+        /// Its process on this host.
+        pid: u32,
+    },
+}
+
+/// First frame of every connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`crate::PROTOCOL_VERSION`] of the sender.
+    pub protocol: u32,
+    /// Broadleaf's version.
+    pub broadleaf: String,
+    /// `major.minor` of the sender's Python.
+    pub python: String,
+    /// Cluster the sender means to join.
+    pub cluster_id: String,
+    /// What it is.
+    pub role: Role,
+}
+
+/// The controller accepts a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The client's id (0 for other roles).
+    pub client: ClientId,
+    /// The engine's id (0 for other roles).
+    pub engine: EngineId,
+    /// Token for the high half of the sender's segment ids.
+    pub segment_token: u32,
+    /// Most unresolved tasks the client may have.
+    pub max_outstanding_tasks: u64,
+    /// Most unresolved payload bytes the client may have.
+    pub max_outstanding_bytes: u64,
+    /// Engines known now (clients only).
+    pub engines: Vec<EngineInfo>,
+}
+
+/// Why a connection was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Which of the checks failed.
+    pub kind: RefusalKind,
+    /// For the user.
+    pub message: String,
+}
+
+/// The check that a connection failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RefusalKind {
+    /// Protocol or Broadleaf version differs.
+    Version,
+    /// Python version differs.
+    Python,
+    /// Another cluster, or another user.
+    Identity,
+    /// Too many peers.
+    Full,
+    /// Bytes that are no handshake.
+    Malformed,
+}
+
+/// What a client knows of an engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineInfo {
+    /// Its place.
+    pub engine: EngineId,
+    /// Unique over restarts, 32 hex digits.
+    pub uuid: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its host's name.
+    pub host: String,
+}
+
+/// Which engines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TargetSet {
+    /// Every engine there is.
+    All,
+    /// Half-open ranges, in target order; a range may hold one engine, and order matters to `Each`.
+    Ranges(Vec<(EngineId, EngineId)>),
+}
+
+/// How the targets of a request are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mode {
+    /// One task, on whichever target is free.
+    Balanced,
+    /// One task per target, in that engine's submission order.
+    Each,
+}
+
+/// When a set of dependencies counts as met (names as IPython Parallel's `Dependency`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DependencyRule {
+    /// All of them, or any.
+    pub all: bool,
+    /// A success counts.
+    pub success: bool,
+    /// A failure counts.
+    pub failure: bool,
+}
+
+impl Default for DependencyRule {
+    fn default() -> Self {
+        Self {
+            all: true,
+            success: true,
+            failure: false,
+        }
+    }
+}
+
+/// How to run a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskOptions {
+    /// Balanced or each.
+    pub mode: Mode,
+    /// Where it may run.
+    pub targets: TargetSet,
+    /// The user's name for it.
+    pub label: String,
+    /// Higher runs first among balanced tasks.
+    pub priority: i32,
+    /// Times it may be started again after its engine died, it raised, or (`Unmet`) never counts.
+    pub retries: u32,
+    /// Most time it may run, from its start; `None` for no limit.
+    pub timeout_ns: Option<u64>,
+    /// Most time its dependencies may take, from submission; `None` for no limit.
+    pub dependency_timeout_ns: Option<u64>,
+    /// Rule of `after`.
+    pub after: DependencyRule,
+    /// Rule of `follow`.
+    pub follow: DependencyRule,
+}
+
+impl Default for TaskOptions {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Balanced,
+            targets: TargetSet::All,
+            label: String::new(),
+            priority: 0,
+            retries: 0,
+            timeout_ns: None,
+            dependency_timeout_ns: None,
+            after: DependencyRule::default(),
+            follow: DependencyRule::default(),
+        }
+    }
+}
+
+/// Names a set of options for later submissions on this connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DefineOptions {
+    /// The client's name for the set.
+    pub id: OptionsId,
+    /// The set.
+    pub options: TaskOptions,
+}
+
+/// Why a task was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RefusalReason {
+    /// No engine of the target set exists.
+    NoEngines,
+    /// A target that does not exist.
+    NoSuchEngine(EngineId),
+    /// A function or options id that was never defined.
+    Undefined,
+    /// A dependency that can never be met (failed, unknown, or on engines that exclude each other).
+    ImpossibleDependency,
+    /// A dependency on itself or on a task submitted later.
+    InvalidDependency,
+    /// A functional dependency that no engine meets.
+    UnmetEverywhere,
+    /// Over the client's bound on tasks or bytes.
+    OverLimit,
+    /// The cluster is stopping.
+    Stopping,
+}
+
+/// What ended an engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeathCause {
+    /// It left with this code.
+    Exit(i32),
+    /// This signal ended it.
+    Signal(i32),
+    /// The kernel's out-of-memory killer ended it.
+    OutOfMemory,
+    /// We ended it: a hung task outlived its timeout and its interrupt.
+    KilledByTimeout,
+    /// We ended it on request.
+    Stopped,
+    /// Its connection was lost and its fate is unknown.
+    Disconnected,
+}
+
+/// Everything known of an engine's death.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeathCertificate {
+    /// The engine's place.
+    pub engine: EngineId,
+    /// Its unique name.
+    pub uuid: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its host.
+    pub host: String,
+    /// What ended it.
+    pub cause: DeathCause,
+    /// The end of what it wrote to standard output and error.
+    pub last_output: String,
+    /// Whether the task had been started on it (else it was only waiting there).
+    pub task_started: bool,
+}
+
+/// New segments; their descriptors ride with the frame, in this order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentAnnounce {
+    /// Id and size in bytes of each.
+    pub segments: Vec<(SegmentId, u64)>,
+}
+
+/// References that the sender no longer holds; with `retired`, segments whose owner closes them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentRelease {
+    /// One entry per reference given up.
+    pub released: Vec<SegmentId>,
+    /// Segments that will not be used again.
+    pub retired: Vec<SegmentId>,
+}
+
+/// A client's request; `Request` frames carry `(u64 number, ControlRequest)`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ControlRequest {
+    /// Abort these tasks, queued or running.
+    Cancel(Vec<TaskSeq>),
+    /// Interrupt whatever these engines run now.
+    Interrupt(TargetSet),
+    /// Send a signal to engines.
+    Signal(TargetSet, i32),
+    /// Start this many more engines.
+    AddEngines(u32),
+    /// Stop these engines.
+    StopEngines(TargetSet),
+    /// Stop these engines and start them afresh under the same ids.
+    RestartEngines(TargetSet),
+    /// Stop the whole cluster.
+    Shutdown,
+    /// Why a task waits.
+    Explain(TaskSeq),
+    /// Counters of controller and engines.
+    Status,
+    /// Length of queues per engine.
+    QueueStatus,
+    /// The event ring, oldest first.
+    Trace,
+    /// Set level and sink of the event ring.
+    SetLog {
+        /// 0 off, 1 errors, 2 info, 3 debug.
+        level: u8,
+        /// `ring`, `stderr` or a file's path.
+        sink: String,
+    },
+    /// Current value of every option.
+    Config,
+}
+
+/// The answer to a request; `Reply` frames carry `(u64 number, ControlReply)`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ControlReply {
+    /// Done.
+    Done,
+    /// Text in the form the request defines (a sentence, JSON, Prometheus text).
+    Text(String),
+    /// Queue per engine: (engine, queued, running, completed).
+    Queues(Vec<(EngineId, u64, u64, u64)>),
+    /// Not done.
+    Failed(String),
+}
+
+/// News for clients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// An engine is ready.
+    EngineUp(EngineInfo),
+    /// An engine is gone.
+    EngineDown(DeathCertificate),
+    /// The cluster is stopping.
+    Stopping,
+}
+
+/// Node to spawner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SpawnerCommand {
+    /// Start an engine for this place.
+    Spawn(EngineId, BTreeMap<String, String>),
+    /// End everything and leave.
+    Stop,
+}
+
+/// Spawner to node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SpawnerEvent {
+    /// An engine's process exists.
+    Spawned(EngineId, u32),
+    /// An engine's process ended.
+    Exited {
+        /// Its place.
+        engine: EngineId,
+        /// Its process.
+        pid: u32,
+        /// Its exit code, or `None` when a signal ended it.
+        code: Option<i32>,
+        /// The signal, or `None`.
+        signal: Option<i32>,
+        /// Whether the out-of-memory killer did it.
+        out_of_memory: bool,
+        /// The end of its output.
+        last_output: String,
+    },
+}
+
+/// Node to engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EngineCommand {
+    /// Leave when the current task is done.
+    Stop,
+}

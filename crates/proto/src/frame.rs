@@ -1,0 +1,138 @@
+//! Framing: an 8-byte header, then the body. All integers are little-endian.
+//!
+//! ```text
+//! 0        4     5      6        8
+//! +--------+-----+------+--------+----------------
+//! | length | kind| zero | n fds  | body (length bytes)
+//! +--------+-----+------+--------+----------------
+//! ```
+
+use crate::limits::MAX_FRAME_FDS;
+use crate::wire::DecodeError;
+
+/// Bytes of a frame's header.
+pub const HEADER_BYTES: usize = 8;
+
+/// What a frame's body holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// First frame of a connection: [`crate::control::Hello`].
+    Hello = 1,
+    /// The controller accepts: [`crate::control::Welcome`].
+    Welcome = 2,
+    /// The controller refuses, then closes: [`crate::control::Refusal`].
+    Refused = 3,
+    /// Client to controller: [`crate::task::SubmitRecord`]s.
+    Submit = 16,
+    /// Controller to engine: [`crate::task::AssignRecord`]s.
+    Assign = 17,
+    /// Engine to controller: [`crate::task::DoneRecord`]s.
+    Done = 18,
+    /// Controller to client: [`crate::task::ResultRecord`]s.
+    Result = 19,
+    /// Engine to controller, and controller to client: [`crate::task::OutputRecord`]s.
+    Output = 20,
+    /// A function's content: [`crate::task::FunctionRecord`].
+    Function = 21,
+    /// A set of task options: [`crate::control::DefineOptions`].
+    Options = 22,
+    /// New segments whose descriptors ride with the frame: [`crate::control::SegmentAnnounce`].
+    SegmentAnnounce = 23,
+    /// Segments no longer mapped by the sender: [`crate::control::SegmentRelease`].
+    SegmentRelease = 24,
+    /// Client to controller: [`crate::control::ControlRequest`] with a request number.
+    Request = 32,
+    /// Controller to client: [`crate::control::ControlReply`] with that number.
+    Reply = 33,
+    /// Controller to client: [`crate::control::Event`].
+    Event = 34,
+    /// Node to spawner: [`crate::control::SpawnerCommand`].
+    SpawnerCommand = 40,
+    /// Spawner to node: [`crate::control::SpawnerEvent`].
+    SpawnerEvent = 41,
+    /// Node to engine: [`crate::control::EngineCommand`].
+    EngineCommand = 42,
+}
+
+impl TryFrom<u8> for FrameKind {
+    type Error = DecodeError;
+    fn try_from(byte: u8) -> Result<Self, DecodeError> {
+        use FrameKind as K;
+        const ALL: [FrameKind; 18] = [
+            K::Hello,
+            K::Welcome,
+            K::Refused,
+            K::Submit,
+            K::Assign,
+            K::Done,
+            K::Result,
+            K::Output,
+            K::Function,
+            K::Options,
+            K::SegmentAnnounce,
+            K::SegmentRelease,
+            K::Request,
+            K::Reply,
+            K::Event,
+            K::SpawnerCommand,
+            K::SpawnerEvent,
+            K::EngineCommand,
+        ];
+        ALL.into_iter()
+            .find(|k| *k as u8 == byte)
+            .ok_or(DecodeError::UnknownKind(byte))
+    }
+}
+
+/// A frame's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Bytes of the body.
+    pub body_bytes: u32,
+    /// What the body holds.
+    pub kind: FrameKind,
+    /// File descriptors that ride with the frame.
+    pub fd_count: u16,
+}
+
+impl FrameHeader {
+    /// The header's bytes.
+    pub fn encode(self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[..4].copy_from_slice(&self.body_bytes.to_le_bytes());
+        out[4] = self.kind as u8;
+        out[6..].copy_from_slice(&self.fd_count.to_le_bytes());
+        out
+    }
+
+    /// Reads a header, refusing a body above `limit_bytes` before anything is allocated for it.
+    ///
+    /// # Errors
+    /// [`DecodeError`] on an unknown kind, a non-zero reserved byte or a number above its limit.
+    pub fn decode(bytes: [u8; HEADER_BYTES], limit_bytes: u32) -> Result<Self, DecodeError> {
+        let [b0, b1, b2, b3, kind, reserved, f0, f1] = bytes;
+        let body_bytes = u32::from_le_bytes([b0, b1, b2, b3]);
+        let fd_count = u16::from_le_bytes([f0, f1]);
+        if reserved != 0 {
+            return Err(DecodeError::ReservedNotZero);
+        }
+        if body_bytes > limit_bytes {
+            return Err(DecodeError::TooLong {
+                claimed: u64::from(body_bytes),
+                limit: u64::from(limit_bytes),
+            });
+        }
+        if fd_count > MAX_FRAME_FDS {
+            return Err(DecodeError::TooLong {
+                claimed: fd_count.into(),
+                limit: MAX_FRAME_FDS.into(),
+            });
+        }
+        Ok(Self {
+            body_bytes,
+            kind: FrameKind::try_from(kind)?,
+            fd_count,
+        })
+    }
+}

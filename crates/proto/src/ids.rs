@@ -1,0 +1,46 @@
+//! Newtype ids. Each says what it names and who hands it out.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        pub struct $name(pub $inner);
+    };
+}
+
+id!(/// One connected client; handed out by the controller.
+    ClientId(u32));
+id!(/// One engine's place in the cluster; kept by its successor after a restart.
+    EngineId(u32));
+id!(/// One task as its client numbers it: consecutive from 0, never reused by that client.
+    TaskSeq(u64));
+id!(/// One task as the controller knows it: slot in the low half, generation in the high half.
+    TaskKey(u64));
+id!(/// A function as one peer of a connection names it (client-local towards the controller,
+    /// controller-global towards engines).
+    FunctionId(u32));
+id!(/// A set of task options as a client names it. `OptionsId(0)` is predefined: balanced, all defaults.
+    OptionsId(u32));
+id!(/// A shared-memory segment, unique on its host: the owner's token in the high half.
+    SegmentId(u64));
+id!(/// First 16 bytes of the SHA-256 of a function's pickled content.
+    FunctionHash([u8; 16]));
+
+impl TaskKey {
+    /// Joins a slab slot and its generation.
+    pub fn new(slot: u32, generation: u32) -> Self {
+        Self(u64::from(generation) << 32 | u64::from(slot))
+    }
+    /// The slab slot.
+    pub fn slot(self) -> usize {
+        (self.0 & 0xffff_ffff) as usize
+    }
+    /// The slot's generation, which tells a stale key from a live one.
+    pub fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}

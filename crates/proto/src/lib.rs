@@ -1,0 +1,29 @@
+//! The wire's language: ids, frames, messages, limits and version. Data only.
+//!
+//! Two families of message share one framing ([`frame`]):
+//!
+//! * hot records ([`task`]), hand-encoded little-endian, many to a frame;
+//! * control messages ([`control`]), `postcard`-encoded, one to a frame.
+//!
+//! Nothing here performs I/O, reads a clock, or allocates before a length was checked.
+
+pub mod control;
+pub mod frame;
+pub mod ids;
+pub mod limits;
+pub mod task;
+pub mod wire;
+
+pub use control::{
+    ControlReply, ControlRequest, DeathCause, DeathCertificate, DependencyRule, EngineInfo, Mode,
+    TargetSet, TaskOptions,
+};
+pub use frame::{FrameHeader, FrameKind};
+pub use ids::{
+    ClientId, EngineId, FunctionHash, FunctionId, OptionsId, SegmentId, TaskKey, TaskSeq,
+};
+pub use task::{AssignRecord, DoneRecord, Payload, ResultRecord, SegmentRef, Status, SubmitRecord};
+pub use wire::DecodeError;
+
+/// Version of the wire protocol; peers must match it exactly.
+pub const PROTOCOL_VERSION: u32 = 1;

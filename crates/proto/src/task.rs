@@ -1,0 +1,363 @@
+//! Hot records: many ride in one frame, so each is a few fixed fields, then its payload.
+
+use bytes::{BufMut, Bytes};
+use smallvec::SmallVec;
+
+use crate::ids::{EngineId, FunctionHash, FunctionId, OptionsId, SegmentId, TaskKey, TaskSeq};
+use crate::limits::{MAX_DEPENDENCIES, MAX_FUNCTION_BYTES, MAX_PAYLOAD_SEGMENTS};
+use crate::wire::{DecodeError, Reader};
+
+/// A range of a shared segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentRef {
+    /// The segment.
+    pub segment: SegmentId,
+    /// First byte.
+    pub offset_bytes: u64,
+    /// Length.
+    pub len_bytes: u64,
+}
+
+/// Arguments or a result: opaque to everyone between the client and the engine,
+/// but for the shared segments it names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Payload {
+    /// Encoded bytes; empty for no arguments and for `None`.
+    pub bytes: Bytes,
+    /// Segments holding the large buffers, in order.
+    pub segments: SmallVec<[SegmentRef; 0]>,
+}
+
+impl Payload {
+    /// Bytes that count against a client's bound: inline and in segments.
+    pub fn weight_bytes(&self) -> u64 {
+        self.bytes.len() as u64 + self.segments.iter().map(|s| s.len_bytes).sum::<u64>()
+    }
+    fn encode(&self, out: &mut impl BufMut) {
+        out.put_u32_le(self.bytes.len() as u32);
+        out.put_u16_le(self.segments.len() as u16);
+        for s in &self.segments {
+            out.put_u64_le(s.segment.0);
+            out.put_u64_le(s.offset_bytes);
+            out.put_u64_le(s.len_bytes);
+        }
+        out.put_slice(&self.bytes);
+    }
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let len = r.u32()? as usize;
+        let n = r.u16()? as usize;
+        check(n, MAX_PAYLOAD_SEGMENTS)?;
+        let mut segments = SmallVec::new();
+        for _ in 0..n {
+            segments.push(SegmentRef {
+                segment: SegmentId(r.u64()?),
+                offset_bytes: r.u64()?,
+                len_bytes: r.u64()?,
+            });
+        }
+        Ok(Self {
+            bytes: r.bytes(len)?,
+            segments,
+        })
+    }
+}
+
+fn check(claimed: usize, limit: usize) -> Result<(), DecodeError> {
+    if claimed > limit {
+        return Err(DecodeError::TooLong {
+            claimed: claimed as u64,
+            limit: limit as u64,
+        });
+    }
+    Ok(())
+}
+
+/// How a task ended. Every task ends in exactly one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// It returned; the payload is its value.
+    Ok = 0,
+    /// It raised; the payload is the engine's error record.
+    Error = 1,
+    /// It was aborted, queued or running.
+    Cancelled = 2,
+    /// It ran, or its dependencies took, longer than its timeout.
+    Timeout = 3,
+    /// It was never accepted: no such target, an impossible or failed dependency, over a limit.
+    /// The payload is a postcard [`crate::control::RefusalReason`].
+    Refused = 4,
+    /// Its engine died. The payload is a postcard [`crate::control::DeathCertificate`].
+    Lost = 5,
+    /// Engine to controller only: a functional dependency (`@depend`, `@require`) does not hold
+    /// there, so the task goes to another engine.
+    Unmet = 6,
+}
+
+impl TryFrom<u8> for Status {
+    type Error = DecodeError;
+    fn try_from(byte: u8) -> Result<Self, DecodeError> {
+        Ok(match byte {
+            0 => Self::Ok,
+            1 => Self::Error,
+            2 => Self::Cancelled,
+            3 => Self::Timeout,
+            4 => Self::Refused,
+            5 => Self::Lost,
+            6 => Self::Unmet,
+            _ => return Err(DecodeError::UnknownStatus(byte)),
+        })
+    }
+}
+
+/// Client to controller: run `function`. With options of mode `Each`, one task per target,
+/// numbered from `seq` in target order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubmitRecord {
+    /// The task's number, or the first of its targets'.
+    pub seq: TaskSeq,
+    /// What to call, defined before on this connection.
+    pub function: FunctionId,
+    /// How to run it, defined before on this connection.
+    pub options: OptionsId,
+    /// Tasks of the same client that must end first (`after`), then those whose engine it must
+    /// run on (`follow`).
+    pub after: SmallVec<[TaskSeq; 0]>,
+    /// See `after`.
+    pub follow: SmallVec<[TaskSeq; 0]>,
+    /// Arguments.
+    pub payload: Payload,
+}
+
+impl SubmitRecord {
+    /// Appends the record.
+    pub fn encode(&self, out: &mut impl BufMut) {
+        out.put_u64_le(self.seq.0);
+        out.put_u32_le(self.function.0);
+        out.put_u32_le(self.options.0);
+        out.put_u16_le(self.after.len() as u16);
+        out.put_u16_le(self.follow.len() as u16);
+        for s in self.after.iter().chain(&self.follow) {
+            out.put_u64_le(s.0);
+        }
+        self.payload.encode(out);
+    }
+    /// Reads one record.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the bytes are not one.
+    pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let seq = TaskSeq(r.u64()?);
+        let function = FunctionId(r.u32()?);
+        let options = OptionsId(r.u32()?);
+        let (n_after, n_follow) = (r.u16()? as usize, r.u16()? as usize);
+        check(n_after + n_follow, MAX_DEPENDENCIES)?;
+        let mut list = |n| {
+            (0..n)
+                .map(|_| r.u64().map(TaskSeq))
+                .collect::<Result<SmallVec<_>, _>>()
+        };
+        let after = list(n_after)?;
+        let follow = list(n_follow)?;
+        Ok(Self {
+            seq,
+            function,
+            options,
+            after,
+            follow,
+            payload: Payload::decode(r)?,
+        })
+    }
+}
+
+/// Controller to engine: run this, once its claim is won.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AssignRecord {
+    /// The controller's name for the task.
+    pub key: TaskKey,
+    /// Position in this engine's sequence of offers; the claim slot is `offer % CLAIM_SLOTS`.
+    pub offer: u32,
+    /// What to call, sent to this engine before.
+    pub function: FunctionId,
+    /// Arguments.
+    pub payload: Payload,
+}
+
+impl AssignRecord {
+    /// Appends the record.
+    pub fn encode(&self, out: &mut impl BufMut) {
+        out.put_u64_le(self.key.0);
+        out.put_u32_le(self.offer);
+        out.put_u32_le(self.function.0);
+        self.payload.encode(out);
+    }
+    /// Reads one record.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the bytes are not one.
+    pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            key: TaskKey(r.u64()?),
+            offer: r.u32()?,
+            function: FunctionId(r.u32()?),
+            payload: Payload::decode(r)?,
+        })
+    }
+}
+
+/// Engine to controller: a task ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DoneRecord {
+    /// The task.
+    pub key: TaskKey,
+    /// How it ended.
+    pub status: Status,
+    /// Wall clock at its start, ns since 1970.
+    pub started_ns: u64,
+    /// Wall clock at its end, ns since 1970.
+    pub completed_ns: u64,
+    /// Value or error record.
+    pub payload: Payload,
+}
+
+impl DoneRecord {
+    /// Appends the record.
+    pub fn encode(&self, out: &mut impl BufMut) {
+        out.put_u64_le(self.key.0);
+        out.put_u8(self.status as u8);
+        out.put_u64_le(self.started_ns);
+        out.put_u64_le(self.completed_ns);
+        self.payload.encode(out);
+    }
+    /// Reads one record.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the bytes are not one.
+    pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            key: TaskKey(r.u64()?),
+            status: Status::try_from(r.u8()?)?,
+            started_ns: r.u64()?,
+            completed_ns: r.u64()?,
+            payload: Payload::decode(r)?,
+        })
+    }
+}
+
+/// Controller to client: a task is resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResultRecord {
+    /// The client's number of the task.
+    pub seq: TaskSeq,
+    /// How it ended.
+    pub status: Status,
+    /// Where it ran last; `u32::MAX` when nowhere.
+    pub engine: EngineId,
+    /// Wall clock at its start, ns since 1970; 0 when it never started.
+    pub started_ns: u64,
+    /// Wall clock at its end, ns since 1970; 0 when it never started.
+    pub completed_ns: u64,
+    /// Value, error record, refusal reason or death certificate.
+    pub payload: Payload,
+}
+
+impl ResultRecord {
+    /// Appends the record.
+    pub fn encode(&self, out: &mut impl BufMut) {
+        out.put_u64_le(self.seq.0);
+        out.put_u8(self.status as u8);
+        out.put_u32_le(self.engine.0);
+        out.put_u64_le(self.started_ns);
+        out.put_u64_le(self.completed_ns);
+        self.payload.encode(out);
+    }
+    /// Reads one record.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the bytes are not one.
+    pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            seq: TaskSeq(r.u64()?),
+            status: Status::try_from(r.u8()?)?,
+            engine: EngineId(r.u32()?),
+            started_ns: r.u64()?,
+            completed_ns: r.u64()?,
+            payload: Payload::decode(r)?,
+        })
+    }
+}
+
+/// What a task wrote. `task` is a [`TaskKey`] from the engine, a [`TaskSeq`] towards the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputRecord {
+    /// The task, in the receiver's naming.
+    pub task: u64,
+    /// Who wrote.
+    pub engine: EngineId,
+    /// 1 standard output, 2 standard error, 3 a pickled display or published-data message.
+    pub stream: u8,
+    /// The text (UTF-8) or message.
+    pub bytes: Bytes,
+}
+
+impl OutputRecord {
+    /// Appends the record.
+    pub fn encode(&self, out: &mut impl BufMut) {
+        out.put_u64_le(self.task);
+        out.put_u32_le(self.engine.0);
+        out.put_u8(self.stream);
+        out.put_u32_le(self.bytes.len() as u32);
+        out.put_slice(&self.bytes);
+    }
+    /// Reads one record.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the bytes are not one.
+    pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let (task, engine, stream) = (r.u64()?, EngineId(r.u32()?), r.u8()?);
+        let len = r.u32()? as usize;
+        Ok(Self {
+            task,
+            engine,
+            stream,
+            bytes: r.bytes(len)?,
+        })
+    }
+}
+
+/// A function's content, sent once a connection before the first task that names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionRecord {
+    /// The sender's name for it on this connection.
+    pub function: FunctionId,
+    /// Hash of `body`.
+    pub hash: FunctionHash,
+    /// Pickled function.
+    pub body: Bytes,
+}
+
+impl FunctionRecord {
+    /// Appends the record.
+    pub fn encode(&self, out: &mut impl BufMut) {
+        out.put_u32_le(self.function.0);
+        out.put_slice(&self.hash.0);
+        out.put_u32_le(self.body.len() as u32);
+        out.put_slice(&self.body);
+    }
+    /// Reads one record.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the bytes are not one or the body is above its limit.
+    pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let function = FunctionId(r.u32()?);
+        let mut hash = [0; 16];
+        hash.copy_from_slice(&r.bytes(16)?);
+        let len = r.u32()? as usize;
+        check(len, MAX_FUNCTION_BYTES)?;
+        Ok(Self {
+            function,
+            hash: FunctionHash(hash),
+            body: r.bytes(len)?,
+        })
+    }
+}

@@ -1,0 +1,76 @@
+//! Reading little-endian records out of a received frame without copying.
+
+use bytes::{Buf, Bytes};
+
+/// Why bytes were refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// A frame kind this version does not know.
+    #[error("unknown frame kind {0}")]
+    UnknownKind(u8),
+    /// A status byte this version does not know.
+    #[error("unknown task status {0}")]
+    UnknownStatus(u8),
+    /// The header's reserved byte is not zero.
+    #[error("reserved header byte is not zero")]
+    ReservedNotZero,
+    /// A claimed length is above its limit.
+    #[error("length {claimed} is above the limit of {limit}")]
+    TooLong {
+        /// What the peer claimed.
+        claimed: u64,
+        /// The most it may claim.
+        limit: u64,
+    },
+    /// The body ends inside a record.
+    #[error("frame ends inside a record")]
+    Truncated,
+    /// A control message that does not decode.
+    #[error("malformed control message")]
+    Malformed,
+}
+
+/// A cursor over one frame's body.
+#[derive(Debug)]
+pub struct Reader(Bytes);
+
+impl Reader {
+    /// Starts at the body's first byte.
+    pub fn new(body: Bytes) -> Self {
+        Self(body)
+    }
+    /// Whether every byte was read.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+    /// The next `n` bytes, sharing the frame's memory.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`] when fewer are left.
+    pub fn bytes(&mut self, n: usize) -> Result<Bytes, DecodeError> {
+        if self.0.len() < n {
+            return Err(DecodeError::Truncated);
+        }
+        Ok(self.0.split_to(n))
+    }
+    /// # Errors
+    /// [`DecodeError::Truncated`] at the end of the body.
+    pub fn u8(&mut self) -> Result<u8, DecodeError> {
+        self.0.try_get_u8().map_err(|_| DecodeError::Truncated)
+    }
+    /// # Errors
+    /// [`DecodeError::Truncated`] at the end of the body.
+    pub fn u16(&mut self) -> Result<u16, DecodeError> {
+        self.0.try_get_u16_le().map_err(|_| DecodeError::Truncated)
+    }
+    /// # Errors
+    /// [`DecodeError::Truncated`] at the end of the body.
+    pub fn u32(&mut self) -> Result<u32, DecodeError> {
+        self.0.try_get_u32_le().map_err(|_| DecodeError::Truncated)
+    }
+    /// # Errors
+    /// [`DecodeError::Truncated`] at the end of the body.
+    pub fn u64(&mut self) -> Result<u64, DecodeError> {
+        self.0.try_get_u64_le().map_err(|_| DecodeError::Truncated)
+    }
+}

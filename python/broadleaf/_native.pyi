@@ -1,0 +1,167 @@
+"""The native part: client and engine endpoints, buffers, the node. Private; the package wraps all of it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, final
+
+__version__: str
+PROTOCOL_VERSION: int
+
+STATUS_PENDING: int  # -1: not resolved yet
+STATUS_OK: int  # 0
+STATUS_ERROR: int  # 1
+STATUS_CANCELLED: int  # 2
+STATUS_TIMEOUT: int  # 3
+STATUS_REFUSED: int  # 4
+STATUS_LOST: int  # 5
+
+class ConnectionRefused(Exception):
+    """The controller refused: ``args == (kind, message)``, kind one of
+    'version', 'python', 'identity', 'full', 'malformed'."""
+
+class LinkClosed(Exception):
+    """The connection to the controller is closed or lost."""
+
+class ClientHooks(Protocol):
+    """What the client endpoint needs of Python."""
+    def resolve_function(self, function: Callable[..., Any]) -> tuple[bytes, bool]:
+        """Pickled body, and whether it may be cached by the function's identity for good."""
+    def dump_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, list[Any]]:
+        """Pickle 5 bytes and out-of-band buffers (objects of the buffer protocol)."""
+    def load_value(self, data: bytes, buffers: list[Any]) -> Any: ...
+    def decode_failure(self, status: int, payload: bytes, engine_id: int, pending: Pending, part: int) -> BaseException:
+        """The exception that stands for a task that did not return. `payload` is the engine's error
+        record (status ERROR) or JSON text of the refusal or death certificate (other statuses)."""
+    def on_event(self, kind: str, body: str) -> None:
+        """'engine_up', 'engine_down', 'stopping', 'link_lost'; body is JSON."""
+    def on_output(self, pending: Pending, part: int, stream: int, data: bytes) -> None:
+        """Called for live output only while `Link.live_output` is true."""
+
+@final
+class Link:
+    """One connection of a client to its controller. Thread-safe."""
+    live_output: bool
+    def __new__(cls, connection: str, hooks: ClientHooks, timeout_s: float = 10.0, name: str = "") -> Link:
+        """`connection` is the connection file's JSON text."""
+    @property
+    def client_id(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def max_outstanding_tasks(self) -> int: ...
+    def define_options(self, options: str) -> int:
+        """Interns task options given as JSON with the fields of TaskOptions; returns their id."""
+    def engines(self) -> list[tuple[int, str, int, str]]:
+        """(engine id, uuid, pid, host) of every engine known now, by id."""
+    def wait_for_engines(self, n: int, timeout_s: float | None) -> bool: ...
+    def request(self, request: str, timeout_s: float | None = 10.0) -> str:
+        """Sends a control request given as JSON; returns the reply as JSON."""
+    def flush(self) -> None: ...
+    def outstanding(self) -> int:
+        """Tasks submitted and not resolved."""
+    def outstanding_seqs(self) -> list[int]: ...
+    def wait_all(self, timeout_s: float | None) -> bool: ...
+    def counters(self) -> dict[str, int]: ...
+    def close(self) -> None: ...
+
+class Submitter:
+    """Submits for one view: options, targets and result type fixed once, so a call is cheap."""
+    def __new__(cls, link: Link, result_type: type[Pending], origin: Any, options_id: int, n_targets: int) -> Submitter:
+        """`n_targets` is 0 for balanced tasks, else the number of targets of mode 'each'."""
+    def __call__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+        after: Sequence[int] = (), follow: Sequence[int] = (),
+    ) -> Pending:
+        """One request: one part (balanced) or one part per target, in target order."""
+    def many(self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]],
+             after: Sequence[int] = (), follow: Sequence[int] = ()) -> Pending:
+        """One balanced task per tuple of arguments, as the parts of one request."""
+    def each(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Pending:
+        """Mode 'each' with different arguments: the i-th tuple goes to the i-th target."""
+
+class Pending:
+    """A request of one or more parts that are resolved one by one. Subclassed by AsyncResult."""
+    @property
+    def seq(self) -> int:
+        """Number of the first part; the others follow."""
+    def __len__(self) -> int: ...
+    @property
+    def origin(self) -> Any: ...
+    @property
+    def function(self) -> Callable[..., Any]: ...
+    @property
+    def submitted_ns(self) -> int: ...
+    @property
+    def link(self) -> Link: ...
+    def all_done(self) -> bool: ...
+    def n_done(self) -> int: ...
+    def part_done(self, part: int) -> bool: ...
+    def wait_all_done(self, timeout_s: float | None) -> bool:
+        """Whether all parts are resolved; runs signal handlers while it waits."""
+    def wait_part(self, part: int, timeout_s: float | None) -> bool: ...
+    def wait_count(self, n: int, timeout_s: float | None) -> bool:
+        """Waits until at least n parts are resolved."""
+    def completed_part(self, rank: int) -> int:
+        """The part that was resolved as number `rank` (0 first)."""
+    def status(self, part: int) -> int: ...
+    def value(self, part: int) -> Any:
+        """Decoded once, then kept. Raises what `decode_failure` gives if the part did not return."""
+    def failure(self, part: int) -> BaseException | None: ...
+    def times(self, part: int) -> tuple[int, int, int, int]:
+        """(started_ns, completed_ns, received_ns, engine id): wall clock; 0, and -1 for no engine."""
+    def output(self, part: int) -> tuple[str, str, list[bytes]]:
+        """stdout, stderr, messages of stream 3 so far."""
+    def on_done(self, callback: Callable[[], object]) -> None:
+        """Calls back once, when all parts are resolved (at once if they are), from whichever thread learns of it."""
+    def get_single(self, timeout_s: float | None) -> Any:
+        """wait_part(0), then value(0). Raises TimeoutError."""
+
+class EngineHooks(Protocol):
+    unmet_type: type[BaseException]
+    def load_function(self, body: bytes) -> Callable[..., Any]: ...
+    def load_args(self, data: bytes, buffers: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
+    def dump_value(self, value: Any) -> tuple[bytes, list[Any]]: ...
+    def dump_error(self, error: BaseException) -> bytes: ...
+
+@final
+class Engine:
+    """An engine's connection to its node; `run` executes tasks on the calling (main) thread."""
+    def __new__(cls, connection: str, engine_id: int | None, hooks: EngineHooks) -> Engine: ...
+    @property
+    def engine_id(self) -> int: ...
+    @property
+    def uuid(self) -> str: ...
+    def run(self) -> None:
+        """Runs tasks until told to stop or the node is gone. A KeyboardInterrupt raised by the SIGINT handler while a
+        task runs becomes that task's error; `interrupt_pending` says whether the signal is meant for the task."""
+    def current_task(self) -> int | None: ...
+    def interrupt_pending(self) -> bool:
+        """Takes a request to interrupt the task that runs now: true once per request."""
+    def send_output(self, stream: int, data: bytes) -> None: ...
+
+@final
+class Spawner:
+    """The fork server's connection to its node."""
+    def __new__(cls, connection: str) -> Spawner: ...
+    def fileno(self) -> int: ...
+    def next_command(self) -> str | None:
+        """JSON of the next command, or None when none is complete yet; raises LinkClosed when the node is gone."""
+    def send_event(self, event: str) -> None: ...
+
+@final
+class Buffer:
+    """Bytes received out of band: a private mapping of a shared segment, or a copy of inline bytes. Writable."""
+    def __len__(self) -> int: ...
+
+def encode_plain(value: Any) -> bytes | None:
+    """The fast encoding of exact None, bool, int (64 bit), float, str, bytes and tuples of them; None if it does not apply."""
+
+def decode_plain(data: bytes) -> Any: ...
+def generate_keys() -> str:
+    """Fresh Ed25519 keys as JSON: server, client and engine, each {private, public} in base64."""
+def run_node(config: str) -> int:
+    """Runs a node on the calling thread until it is stopped; returns its exit code. Releases the GIL.
+
+    `config` is JSON: cluster_id, run_dir, unix_path, ready_fd, lifeline_fd, tcp {host, port, tls}, keys, n_engines,
+    engine_env, restart_engines, options {...}."""
+def pool_counters() -> dict[str, int]:
+    """This process's segment pool: segments, bytes, warm bytes, copies, copied bytes, mappings."""
