@@ -340,13 +340,18 @@ class Submitter:
 
 class Pending:
     def _setup(self, link: Link, origin: Any, function: Any, seq: int, n: int) -> None:
-        self.link, self.origin, self.function, self.seq = link, origin, function, seq
-        self.submitted_ns = time.time_ns()
+        self._fields = link, origin, function, seq, time.time_ns()
         self._fake: list[Any] = [None] * n
         self._order: list[int] = []
         self._callbacks: list[Any] = []
         self._values: dict[int, Any] = {}
         self._failures: dict[int, BaseException] = {}
+
+    link = property(lambda self: self._fields[0])
+    origin = property(lambda self: self._fields[1])
+    function = property(lambda self: self._fields[2])
+    seq = property(lambda self: self._fields[3])
+    submitted_ns = property(lambda self: self._fields[4])
 
     def __len__(self) -> int:
         return len(self._fake)

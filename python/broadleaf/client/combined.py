@@ -213,7 +213,7 @@ class CombinedResult(AsyncResult):
             PartWatcher.of(result).on_part_done(number, on_part)
 
 
-class EmptyMapResult(CombinedResult, AsyncMapResult):  # type: ignore[misc]
+class EmptyMapResult(CombinedResult, AsyncMapResult):
     """The result of a map over nothing."""
 
     def __init__(self, origin: Origin, function: Callable[..., Any]) -> None:

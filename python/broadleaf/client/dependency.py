@@ -68,7 +68,7 @@ class Dependency(set[str]):
                 raise TypeError(f"invalid dependency type: {type(dependency)!r}")
         super().__init__(ids)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     @property
     def rule(self) -> Rule:

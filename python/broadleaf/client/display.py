@@ -25,9 +25,9 @@ def inside_ipython() -> bool:
 def show_bundle(data: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
     """Shows a MIME bundle: rich inside IPython, its plain text elsewhere."""
     if inside_ipython():
-        from IPython.display import display
+        from IPython import display
 
-        display(data, metadata=metadata or {}, raw=True)
+        display.publish_display_data(data, metadata or {})
     elif data.get("text/plain"):
         print(data["text/plain"])
 
@@ -188,7 +188,7 @@ class _PlainBar:
 
 def _progress_bar(total: int, name: str) -> Any:
     try:
-        from tqdm.auto import tqdm
+        from tqdm.auto import tqdm  # type: ignore[import-untyped]
     except ImportError:
         return _PlainBar(total, name)
     return tqdm(total=total, unit="tasks", desc=name)

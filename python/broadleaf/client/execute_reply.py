@@ -32,12 +32,13 @@ class ExecuteReply:
     @property
     def data(self) -> dict[str, Any]:
         """The last expression's value by MIME type."""
-        return (self.execute_result or {}).get("data", {})
+        data: dict[str, Any] = (self.execute_result or {}).get("data", {})
+        return data
 
     @property
     def source(self) -> str:
         """The code that was run, where the engine said."""
-        return (self.execute_result or {}).get("source", "")
+        return str((self.execute_result or {}).get("source", ""))
 
     def _mime_getter(self, name: str) -> Any:
         mime = {

@@ -61,7 +61,8 @@ class RegisteredResults:
         """
         jobs = -1 if indices_or_msg_ids is None else indices_or_msg_ids
         single = not isinstance(jobs, list | tuple | set)
-        found = self._find_all([jobs] if single else list(jobs))
+        wanted: list[Any] = [jobs] if not isinstance(jobs, list | tuple | set) else list(jobs)
+        found = self._find_all(wanted)
         whole = found[0][0]
         if found == whole.parts():
             result = whole

@@ -8,9 +8,10 @@ first use.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any
+
+from broadleaf.client.parts import Parts
 
 PENDING = "PENDING"
 CANCELLED_AND_NOTIFIED = "CANCELLED_AND_NOTIFIED"
@@ -32,15 +33,15 @@ class _FutureField:
         return instance.__dict__[self._name]
 
 
-class LazyFuture(Future[Any]):
+class LazyFuture(Parts, Future[Any]):
     """The futures API over `on_done`, `all_done`, `get` and `failed`, which the subclass provides."""
 
-    _condition = _FutureField()  # type: ignore[assignment]
-    _state = _FutureField()
-    _result = _FutureField()
-    _exception = _FutureField()
-    _waiters = _FutureField()  # type: ignore[assignment]
-    _done_callbacks = _FutureField()  # type: ignore[assignment]
+    _condition: Any = _FutureField()
+    _state: Any = _FutureField()
+    _result: Any = _FutureField()
+    _exception: Any = _FutureField()
+    _waiters: Any = _FutureField()
+    _done_callbacks: Any = _FutureField()
 
     def __init__(self) -> None:
         # Future.__init__ would make the fields.
@@ -61,7 +62,7 @@ class LazyFuture(Future[Any]):
         failed = not cancelled and self.failed()
         with self._condition:
             self._state = CANCELLED_AND_NOTIFIED if cancelled else FINISHED
-            for waiter in self._waiters:  # type: ignore[attr-defined]
+            for waiter in self._waiters:
                 if cancelled:
                     waiter.add_cancelled(self)
                 elif failed:
@@ -72,14 +73,6 @@ class LazyFuture(Future[Any]):
         self._invoke_callbacks()  # type: ignore[attr-defined]
 
     # What the subclass provides -----------------------------------------------------------------
-
-    def on_done(self, callback: Callable[[], object]) -> None:
-        """Calls back once when everything is resolved."""
-        raise NotImplementedError
-
-    def all_done(self) -> bool:
-        """Whether everything is resolved."""
-        raise NotImplementedError
 
     def failed(self) -> bool:
         """Whether a resolved result has a part that did not return."""

@@ -15,39 +15,12 @@ from broadleaf.client.metadata import METADATA_KEYS, Metadata, moment, outputs_o
 from broadleaf.errors import composite
 from broadleaf.serialize.functions import function_name
 
-if TYPE_CHECKING:
-    from broadleaf.client.origin import Origin
-
-__all__ = ["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION", "AsyncResult", "PartsAPI"]
+__all__ = ["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION", "AsyncResult"]
 
 
 def seconds(timeout: float | None) -> float | None:
     """A timeout as the native side takes it: None, for ever, also for negative numbers."""
     return None if timeout is None or timeout < 0 else timeout
-
-
-class PartsAPI:
-    """What an `AsyncResult` is made on: parts that are resolved one by one. See `_native.Pending`."""
-
-    seq: int
-    origin: Origin
-    function: Callable[..., Any]
-    submitted_ns: int
-    n_parts: int
-    all_done: Callable[[], bool]
-    n_done: Callable[[], int]
-    part_done: Callable[[int], bool]
-    wait_all_done: Callable[[float | None], bool]
-    wait_part: Callable[[int, float | None], bool]
-    wait_count: Callable[[int, float | None], bool]
-    completed_part: Callable[[int], int]
-    status: Callable[[int], int]
-    value: Callable[[int], Any]
-    failure: Callable[[int], BaseException | None]
-    times: Callable[[int], tuple[int, int, int, int]]
-    output: Callable[[int], tuple[str, str, list[bytes]]]
-    on_done: Callable[[Callable[[], object]], None]
-    get_single: Callable[[float | None], Any]
 
 
 class AsyncResult(LazyFuture):
@@ -186,7 +159,7 @@ class AsyncResult(LazyFuture):
         if len(set(engines)) < len(engines):
             busiest = max(engines, key=engines.count)
             raise ValueError(f"Cannot build dict, {engines.count(busiest)} jobs ran on engine #{busiest}")
-        return dict(zip(engines, results, strict=False))
+        return {engine: value for engine, value in zip(engines, results, strict=False) if engine is not None}
 
     @property
     def result_dict(self) -> dict[int, Any]:
@@ -375,11 +348,13 @@ class AsyncResult(LazyFuture):
             values = [self.part_metadata(part)[key] for part in range(self.n_parts)]
         return values[0] if self.origin.single else values
 
-    def __getattr__(self, key: str) -> Any:
-        # Only what is not found otherwise comes here.
-        if key in METADATA_KEYS:
-            return self._metadata_values(key)
-        raise AttributeError(f"{self._kind!r} object has no attribute {key!r}")
+    if not TYPE_CHECKING:  # else any misspelt name would pass
+
+        def __getattr__(self, key: str) -> Any:
+            # Only what is not found otherwise comes here.
+            if key in METADATA_KEYS:
+                return self._metadata_values(key)
+            raise AttributeError(f"{self._kind!r} object has no attribute {key!r}")
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *METADATA_KEYS]

@@ -24,7 +24,7 @@ class ViewExecutor(Executor):
         self._lock = threading.Lock()
         self._unfinished: WeakSet[AsyncResult] = WeakSet()
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:  # type: ignore[override]
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
         """A future of `fn(*args, **kwargs)`. Raises `RuntimeError` after `shutdown`."""
         with self._lock:
             if self._shut_down:
@@ -33,7 +33,7 @@ class ViewExecutor(Executor):
             self._unfinished.add(result)
             return result
 
-    def map(  # type: ignore[override]
+    def map(
         self,
         fn: Callable[..., Any],
         *iterables: Any,

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from joblib.parallel import AutoBatchingMixin, ParallelBackendBase, register_parallel_backend
+from joblib.parallel import (  # type: ignore[import-untyped]
+    AutoBatchingMixin,
+    ParallelBackendBase,
+    register_parallel_backend,
+)
 
 from broadleaf.client.views.balanced import LoadBalancedView
+from broadleaf.errors import ClusterConnectionError
 
 _default_view: LoadBalancedView | None = None
 
@@ -65,12 +70,13 @@ def _view_of_a_cluster() -> LoadBalancedView:
     """A view of the running default cluster, or of one started for this process."""
     global _default_view
     if _default_view is None or _default_view.client.link.closed:
-        import broadleaf
+        from broadleaf.client import Client
+        from broadleaf.cluster import Cluster
 
         try:
-            client = broadleaf.Client()
-        except broadleaf.ClusterConnectionError:
-            client = broadleaf.Cluster().start_and_connect_sync()
+            client = Client()
+        except ClusterConnectionError:
+            client = Cluster().start_and_connect_sync()
         _default_view = client.load_balanced_view()
     return _default_view
 

@@ -15,7 +15,7 @@ from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import cloudpickle
+import cloudpickle  # type: ignore[import-untyped]
 
 from broadleaf.serialize.buffers import keep_out_of_band
 from broadleaf.serialize.namespace import fill, function_globals

@@ -171,7 +171,7 @@ class LoadBalancedView(View):
         self._record(result, n_chunks)
         return result
 
-    def imap(  # type: ignore[override]
+    def imap(
         self,
         function: Callable[..., Any],
         /,

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Names of functions of `broadleaf.engine.operations`, each called with what its method here says.
 _OPERATIONS = "broadleaf.engine.operations"
+# Submitters that a view keeps; one for each method, target set and label.
+_SUBMITTERS = 64
 
 
 class DirectView(View):
@@ -43,16 +45,16 @@ class DirectView(View):
             self._submitters.clear()
             self._engines_version = client.engines_version
         given = self.targets if targets is None else targets
+        if isinstance(given, slice):
+            # Cannot be hashed before Python 3.12.
+            given = client.ids[given]
         key = (method, kind, tuple(given) if isinstance(given, list | range | set) else given, label)
-        try:
-            found = self._submitters.get(key)
-        except TypeError:
-            found, key = None, None  # a slice, which cannot be hashed before Python 3.12
+        found = self._submitters.get(key)
         if found is None:
+            if len(self._submitters) >= _SUBMITTERS:
+                self._submitters.clear()
             ids, single = client.resolve_targets(given)
-            found = self._new_submitter(method, kind, ids, single, label), ids
-            if key is not None:
-                self._submitters[key] = found
+            found = self._submitters[key] = self._new_submitter(method, kind, ids, single, label), ids
         return found
 
     def _new_submitter(self, method: str, kind: str, ids: tuple[int, ...], single: bool, label: Any) -> Any:
