@@ -148,6 +148,10 @@ impl ClaimBoard {
         Ok(Self { region })
     }
 
+    #[expect(
+        clippy::cast_ptr_alignment,
+        reason = "a region starts on a page boundary"
+    )]
     fn words(&self) -> &Words {
         // SAFETY: the region is page-aligned, at least as large as `Words`, of sealed size, and lives
         // as long as `self`; every bit pattern is a valid `Words`, and all access is atomic.
@@ -203,4 +207,217 @@ impl ClaimBoard {
 /// Size of a board's memory: whole pages.
 fn board_bytes() -> u64 {
     (size_of::<Words>() as u64).next_multiple_of(platform::page_bytes())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::{Arc, Barrier};
+
+    use super::*;
+
+    fn pair() -> (ClaimBoard, ClaimBoard) {
+        let (node, fd) = ClaimBoard::create().unwrap();
+        let engine = ClaimBoard::from_fd(&fd).unwrap();
+        (node, engine)
+    }
+
+    #[test]
+    fn an_offer_is_claimed_once_and_runs_until_finished() {
+        let (node, engine) = pair();
+        assert_eq!(node.running(), None);
+        assert!(!engine.claim(0), "nothing offered");
+        assert!(node.offer(0));
+        assert!(engine.claim(0));
+        assert_eq!(node.running(), Some(0));
+        engine.finish();
+        assert_eq!(node.running(), None);
+        assert!(!engine.claim(0));
+        assert!(!node.revoke(0));
+    }
+
+    #[test]
+    fn a_revoked_offer_cannot_be_claimed() {
+        let (node, engine) = pair();
+        node.offer(9);
+        assert!(node.revoke(9));
+        assert!(!node.revoke(9));
+        assert!(!engine.claim(9));
+        assert_eq!(node.running(), None);
+    }
+
+    #[test]
+    fn a_full_slot_takes_no_second_offer() {
+        let (node, engine) = pair();
+        assert!(node.offer(3));
+        assert!(!node.offer(3 + SLOTS as u32));
+        assert!(!engine.claim(3 + SLOTS as u32), "same slot, another offer");
+        assert!(engine.claim(3));
+        assert!(node.offer(3 + SLOTS as u32));
+    }
+
+    #[test]
+    fn unclaimed_gives_back_whole_numbers_oldest_first_over_the_wrap() {
+        let (node, engine) = pair();
+        let first = u32::MAX - 2000;
+        let offers: Vec<u32> = (0..SLOTS as u32).map(|i| first.wrapping_add(i)).collect();
+        let next = first.wrapping_add(SLOTS as u32);
+        assert!(offers.iter().all(|offer| node.offer(*offer)));
+        assert_eq!(node.unclaimed(next), offers);
+        for offer in offers.iter().step_by(3) {
+            assert!(engine.claim(*offer));
+        }
+        let left = |i: &usize| i % 3 != 0;
+        let expected: Vec<u32> = (0..SLOTS).filter(left).map(|i| offers[i]).collect();
+        assert_eq!(node.unclaimed(next), expected);
+        assert_eq!(node.running(), offers.iter().step_by(3).last().copied());
+    }
+
+    #[test]
+    fn an_interrupt_reaches_the_named_task_only_and_once() {
+        let (node, engine) = pair();
+        assert!(!engine.take_interrupt());
+        node.offer(u32::MAX);
+        assert!(!node.request_interrupt(u32::MAX), "not claimed yet");
+        engine.claim(u32::MAX);
+        assert!(node.request_interrupt(u32::MAX));
+        assert!(engine.take_interrupt());
+        assert!(!engine.take_interrupt());
+        assert!(node.request_interrupt(u32::MAX));
+        engine.finish();
+        assert!(!engine.take_interrupt(), "between tasks");
+        node.offer(0);
+        engine.claim(0);
+        assert!(!engine.take_interrupt(), "meant for the task before");
+        assert!(!node.request_interrupt(u32::MAX));
+    }
+
+    #[test]
+    fn each_offer_has_exactly_one_winner() {
+        const ROUNDS: u32 = 200_000;
+        let (node, engine) = pair();
+        let claimed = Arc::new(AtomicUsize::new(0));
+        let start = Arc::new(Barrier::new(2));
+        // Offers are made ahead of both, so that the two meet on slots over and over.
+        let (ahead, from) = (SLOTS as u32 / 2, u32::MAX - ROUNDS / 2);
+        let at = move |i: u32| from.wrapping_add(i);
+        (0..ahead).for_each(|i| assert!(node.offer(at(i))));
+        let runner = std::thread::spawn({
+            let (claimed, start) = (claimed.clone(), start.clone());
+            move || {
+                start.wait();
+                for i in 0..ROUNDS {
+                    if engine.claim(at(i)) {
+                        claimed.fetch_add(1, Ordering::Relaxed);
+                        engine.finish();
+                    }
+                }
+            }
+        });
+        start.wait();
+        let mut revoked = 0;
+        for i in 0..ROUNDS {
+            revoked += usize::from(node.revoke(at(i)));
+            if i + ahead < ROUNDS {
+                assert!(node.offer(at(i + ahead)), "the slot was claimed or revoked");
+            }
+        }
+        runner.join().unwrap();
+        // Offers that the engine passed before they were made are left over; none was won twice.
+        let left = node.unclaimed(at(ROUNDS)).len();
+        assert_eq!(
+            claimed.load(Ordering::Relaxed) + revoked + left,
+            ROUNDS as usize
+        );
+        assert_eq!(left, 0);
+        assert_eq!(node.running(), None);
+    }
+
+    #[test]
+    fn what_is_no_board_is_refused() {
+        let plain = std::fs::File::open("/dev/null").unwrap();
+        assert!(matches!(
+            ClaimBoard::from_fd(&plain),
+            Err(ShmError::NotSealed)
+        ));
+        let small = platform::create(platform::page_bytes()).unwrap();
+        assert!(matches!(
+            ClaimBoard::from_fd(&small),
+            Err(ShmError::SizeMismatch {
+                actual_bytes: 4096,
+                ..
+            })
+        ));
+        let large = platform::create(board_bytes() + platform::page_bytes()).unwrap();
+        assert!(ClaimBoard::from_fd(&large).is_err());
+    }
+}
+
+/// `RUSTFLAGS="--cfg loom" cargo test -p broadleaf-shm --release model`
+#[cfg(all(test, loom))]
+mod model {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    fn empty() -> Arc<Words> {
+        Arc::new(Words {
+            slots: [AtomicU32::new(0), AtomicU32::new(0)],
+            running: Line(AtomicU64::new(0)),
+            interrupt: Line(AtomicU64::new(0)),
+        })
+    }
+
+    #[test]
+    fn one_winner_and_a_claimed_task_is_seen_running_or_ended() {
+        loom::model(|| {
+            let board = empty();
+            assert!(board.offer(5));
+            let engine = thread::spawn({
+                let board = board.clone();
+                move || {
+                    let won = board.claim(5);
+                    let interrupted = won && board.take_interrupt();
+                    if won {
+                        board.finish();
+                    }
+                    (won, interrupted)
+                }
+            });
+            let revoked = board.revoke(5);
+            let asked = !revoked && board.request_interrupt(5);
+            let ended = !revoked && !asked && board.running().is_none();
+            let (won, interrupted) = engine.join().unwrap();
+            assert!(won != revoked);
+            assert!(
+                revoked || asked || ended,
+                "claimed, yet neither running nor ended"
+            );
+            assert!(asked || !interrupted);
+            assert_eq!(board.running(), None);
+            assert!(board.unclaimed(6).is_empty());
+        });
+    }
+
+    #[test]
+    fn an_interrupt_never_reaches_the_next_task() {
+        loom::model(|| {
+            let board = empty();
+            board.offer(5);
+            board.offer(6);
+            let engine = thread::spawn({
+                let board = board.clone();
+                move || {
+                    assert!(board.claim(5));
+                    board.finish();
+                    assert!(board.claim(6));
+                    assert!(!board.take_interrupt());
+                    board.finish();
+                }
+            });
+            board.request_interrupt(5);
+            engine.join().unwrap();
+        });
+    }
 }

@@ -237,6 +237,9 @@ impl Pool {
     }
 
     /// Ends filling: the segment has one reference, and this names its bytes.
+    ///
+    /// # Panics
+    /// When the lease is another pool's.
     pub fn publish(&mut self, lease: Lease) -> SegmentRef {
         let Lease {
             id,
@@ -254,6 +257,9 @@ impl Pool {
     }
 
     /// Gives a segment back unfilled.
+    ///
+    /// # Panics
+    /// When the lease is another pool's.
     pub fn cancel(&mut self, lease: Lease) {
         let id = self.publish(lease).segment;
         self.release(id)
