@@ -130,10 +130,15 @@ class EngineHooks(Protocol):
     def load_args(self, data: bytes, buffers: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
     def dump_value(self, value: Any) -> tuple[bytes, list[Any]]: ...
     def dump_error(self, error: BaseException) -> bytes: ...
+    def flush_output(self) -> None:
+        """Called when a task ends and `Engine.output_held` is set, while that task is still the current one
+        and before its result leaves."""
 
 @final
 class Engine:
     """An engine's connection to its node; `run` executes tasks on the calling (main) thread."""
+    output_held: bool
+    """Set by the engine's streams when they hold part of a line; cleared when `flush_output` is called."""
     def __new__(cls, connection: str, engine_id: int | None, hooks: EngineHooks) -> Engine: ...
     @property
     def engine_id(self) -> int: ...
@@ -171,6 +176,8 @@ def run_node(config: str) -> int:
     """Runs a node on the calling thread until it is stopped; returns its exit code. Releases the GIL.
 
     `config` is JSON: cluster_id, run_dir, unix_path, ready_fd, lifeline_fd, tcp {host, port, tls}, keys, n_engines,
-    engine_env, restart_engines, options {...}."""
+    engine_env, restart_engines, options {...}. `ready_fd` and `lifeline_fd` may be null, and so may `tcp`. When the
+    node listens it writes one line of JSON to `ready_fd` and closes it: {"pid": 1, "tcp_port": 2 or null}; closing
+    it without a line means that the start failed. End of file on `lifeline_fd` means that the client is gone."""
 def pool_counters() -> dict[str, int]:
     """This process's segment pool: segments, bytes, warm bytes, copies, copied bytes, mappings."""
