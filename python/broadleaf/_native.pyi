@@ -33,8 +33,9 @@ class ClientHooks(Protocol):
         record (status ERROR) or JSON text of the refusal or death certificate (other statuses)."""
     def on_event(self, kind: str, body: str) -> None:
         """'engine_up', 'engine_down', 'stopping', 'link_lost'; body is JSON."""
-    def on_output(self, pending: Pending, part: int, stream: int, data: bytes) -> None:
-        """Called for live output only while `Link.live_output` is true."""
+    def on_output(self, seq: int, part: int, stream: int, data: bytes) -> None:
+        """Live output of part `part` of the request whose `Pending.seq` is `seq`; called only while
+        `Link.live_output` is true."""
 
 @final
 class Link:
@@ -72,11 +73,16 @@ class Submitter:
         after: Sequence[int] = (), follow: Sequence[int] = (),
     ) -> Pending:
         """One request: one part (balanced) or one part per target, in target order."""
+    def for_caller(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+        after: Sequence[int] = (), follow: Sequence[int] = (),
+    ) -> Pending:
+        """As a call, for a caller that waits for the result at once (apply_sync): wakes no other thread."""
     def many(self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]],
              after: Sequence[int] = (), follow: Sequence[int] = ()) -> Pending:
         """One balanced task per tuple of arguments, as the parts of one request."""
-    def each(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Pending:
-        """Mode 'each' with different arguments: the i-th tuple goes to the i-th target."""
+    def each(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], options_ids: Sequence[int]) -> Pending:
+        """One request whose i-th part is the i-th tuple sent with the i-th options (mode 'each', one target each)."""
 
 class Pending:
     """A request of one or more parts that are resolved one by one. Subclassed by AsyncResult."""
@@ -84,6 +90,9 @@ class Pending:
     def seq(self) -> int:
         """Number of the first part; the others follow."""
     def __len__(self) -> int: ...
+    @property
+    def n_parts(self) -> int:
+        """Number of parts, whatever a subclass makes of `len`."""
     @property
     def origin(self) -> Any: ...
     @property

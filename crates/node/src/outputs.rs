@@ -33,9 +33,13 @@ impl Node {
     fn carry_out_one(&mut self, output: Output) -> bool {
         match output {
             Output::Assign { engine, record } => self.assign(engine, &record),
-            Output::Result { client, record } => {
+            Output::Result { client, mut record } => {
                 if let Some(token) = self.client_token(client) {
-                    self.lend(token, &record.payload);
+                    if record.payload.segments.is_empty() || self.peers[token].link.is_local() {
+                        self.lend(token, &record.payload);
+                    } else {
+                        self.segments.inline(&mut record.payload);
+                    }
                     self.append(token, FrameKind::Result, |frame| record.encode(frame));
                 }
             }

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use broadleaf_proto::layout::Pickled;
 use broadleaf_proto::task::LeaseGuard;
 use broadleaf_proto::{Payload, SegmentId};
-use broadleaf_shm::LeaseTable;
+use broadleaf_shm::{LeaseTable, Segment};
 
 type Dropped = Arc<Mutex<Vec<SegmentId>>>;
 
@@ -87,6 +88,25 @@ impl Segments {
             }
         }
         unseen
+    }
+
+    /// Replaces a payload that lies in segments by one that is all inline, for a peer on another host.
+    pub fn inline(&self, payload: &mut Payload) {
+        let mapped: Vec<_> = payload
+            .segments
+            .iter()
+            .filter_map(|place| {
+                let entry = self.entries.get(&place.segment)?;
+                let segment = Segment::from_fd(entry.fd.try_clone().ok()?, entry.len_bytes).ok()?;
+                segment.map_readonly(place.offset_bytes, place.len_bytes).ok()
+            })
+            .collect();
+        let slices: Vec<&[u8]> = mapped.iter().map(|m| &**m).collect();
+        let inlined = Pickled::decode(&payload.bytes).and_then(|pickled| pickled.with_all_inline(&slices));
+        // Bytes that are no payload are left as they are: the client's decoder says so to its user.
+        if let Ok(bytes) = inlined {
+            *payload = Payload { bytes: bytes.into(), ..Payload::default() };
+        }
     }
 
     /// A peer gave references back, and retired segments of its own. Returns who must forget which of those.

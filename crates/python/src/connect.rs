@@ -5,6 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
+use broadleaf_net::tls::TlsError;
 use broadleaf_net::{Link, LinkError, Readiness};
 use broadleaf_proto::control::{self, Hello, Refusal, Role, Welcome};
 use broadleaf_proto::{FrameKind, PROTOCOL_VERSION, limits};
@@ -152,6 +153,12 @@ impl From<io::Error> for ConnectError {
 impl From<LinkError> for ConnectError {
     fn from(error: LinkError) -> Self {
         Self::Link(error)
+    }
+}
+
+impl From<TlsError> for ConnectError {
+    fn from(error: TlsError) -> Self {
+        Self::Tls(error.to_string())
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use broadleaf_net::{Link, LinkError};
 use broadleaf_proto::control::{self, EngineCommand, Role};
+use broadleaf_proto::layout::{PICKLED, PLAIN};
 use broadleaf_proto::task::{AssignRecord, DoneRecord, FunctionRecord, OutputRecord};
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{DecodeError, EngineId, FrameKind, Payload, Status, TaskKey};
@@ -20,7 +21,7 @@ use rustix::event::{PollFd, PollFlags};
 use crate::client::{split_announce, wall_ns};
 use crate::connect::{Connection, ConnectError, dial_local, handshake};
 use crate::errors::link_error;
-use crate::payload::{DataPlane, Encoded, PICKLED, PLAIN, lock};
+use crate::payload::{DataPlane, Encoded, lock};
 use crate::plain;
 
 /// How long the flusher goes on ticking after the last reply before it sleeps until it is needed.
@@ -124,6 +125,7 @@ pub struct Engine {
     engine: EngineId,
     uuid: String,
     current: AtomicU64,
+    output_held: AtomicBool,
     work: Mutex<Work>,
 }
 
@@ -247,6 +249,11 @@ impl Engine {
             Ok(encoded) => (Status::Ok, encoded),
             Err(error) => self.encode_error(py, &error),
         };
+        if self.output_held.swap(false, Ordering::AcqRel)
+            && let Err(error) = self.hooks.bind(py).call_method0("flush_output")
+        {
+            error.write_unraisable(py, None);
+        }
         self.current.store(NO_TASK, Ordering::Release);
         let key = task.key;
         // The arguments' segments are given back before the reply leaves, so that both travel together.
@@ -354,6 +361,7 @@ impl Engine {
             engine: welcome.engine,
             uuid,
             current: AtomicU64::new(NO_TASK),
+            output_held: AtomicBool::new(false),
             work: Mutex::new(Work { tasks: VecDeque::new(), functions: FxHashMap::default(), stop: false }),
         })
     }
@@ -386,6 +394,16 @@ impl Engine {
 
     fn current_task(&self) -> Option<u64> {
         Some(self.current.load(Ordering::Acquire)).filter(|key| *key != NO_TASK)
+    }
+
+    #[getter]
+    fn get_output_held(&self) -> bool {
+        self.output_held.load(Ordering::Acquire)
+    }
+
+    #[setter]
+    fn set_output_held(&self, held: bool) {
+        self.output_held.store(held, Ordering::Release);
     }
 
     fn interrupt_pending(&self) -> bool {

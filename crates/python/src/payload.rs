@@ -1,16 +1,15 @@
 //! Arguments and results between Python objects and wire payloads, on the client and on the engine.
 //!
-//! ```text
-//! empty                                  no arguments, or None
-//! 1, plain encoding                      see plain.rs
-//! 2, n u32, n x (place u8, length u64), length of pickle u32, pickle, inline buffers
-//! ```
+//! [`broadleaf_proto::layout`] describes the bytes.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use broadleaf_proto::task::{LeaseGuard, Payload, SegmentRef};
-use broadleaf_proto::{SegmentId, control};
+use broadleaf_proto::layout::{IN_SEGMENT, INLINE, PICKLED, Pickled};
+use broadleaf_proto::{DecodeError, SegmentId, control};
 use broadleaf_shm::{Pool, PoolConfig, Segment, ShmError};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
@@ -19,14 +18,6 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::buffer::{Buffer, with_bytes};
-
-/// First byte of a plain payload.
-pub const PLAIN: u8 = 1;
-/// First byte of a pickled payload.
-pub const PICKLED: u8 = 2;
-
-const INLINE: u8 = 0;
-const IN_SEGMENT: u8 = 1;
 
 /// Locks, going on with the value of a thread that panicked: every update here is complete at once.
 pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -63,6 +54,8 @@ pub struct DataPlane {
     releases: Arc<Mutex<Vec<SegmentId>>>,
     /// Buffers above this size go into segments; `usize::MAX` where the peer is on another host.
     inline_limit_bytes: usize,
+    epoch: Instant,
+    trimmed_at_s: AtomicU64,
 }
 
 impl DataPlane {
@@ -77,6 +70,8 @@ impl DataPlane {
             borrowed: Mutex::default(),
             releases: Arc::default(),
             inline_limit_bytes,
+            epoch: Instant::now(),
+            trimmed_at_s: AtomicU64::new(0),
         }
     }
 
@@ -99,10 +94,10 @@ impl DataPlane {
                 }
                 let mut pool = lock(&self.pool);
                 let place = pool.copy_in(data).map_err(shm_error)?;
-                if pool.mark_announced(place.segment) {
-                    let segment = pool.segment(place.segment).map_err(shm_error)?;
-                    let fd = segment.fd().try_clone_to_owned()?;
-                    out.announce.push((place.segment, segment.len() as u64, fd));
+                if pool.is_new(place.segment) {
+                    let segment = pool.segment(place.segment).expect("invariant: just filled");
+                    out.announce.push((place.segment, segment.len(), segment.fd().try_clone_to_owned()?));
+                    pool.mark_announced(place.segment);
                 }
                 out.segments.push(place);
                 PyResult::Ok(())
@@ -120,24 +115,21 @@ impl DataPlane {
         py: Python<'py>,
         payload: &Payload,
     ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyList>)> {
-        let malformed = || PyValueError::new_err("malformed payload");
-        let mut rest = payload.bytes.get(1..).ok_or_else(malformed)?;
-        let mut take = |n: usize| rest.split_off(..n).ok_or_else(malformed);
-        let n = u32_at(take(4)?);
-        let table = take(n.checked_mul(9).ok_or_else(malformed)?)?;
-        let pickle_len = u32_at(take(4)?);
-        let pickle = PyBytes::new(py, take(pickle_len)?);
+        let malformed = |_| PyValueError::new_err("malformed payload");
+        let pickled = Pickled::decode(&payload.bytes).map_err(malformed)?;
         let buffers = PyList::empty(py);
         let mut segments = payload.segments.iter();
-        for entry in table.chunks_exact(9) {
-            let len = usize::try_from(u64_at(&entry[1..])).map_err(|_| malformed())?;
-            if entry[0] == INLINE {
-                buffers.append(PyByteArray::new(py, take(len)?))?;
+        let mut inline = pickled.inline;
+        for (place, len) in &pickled.buffers {
+            if *place == INLINE {
+                let bytes = inline.split_off(..*len as usize).expect("invariant: decoding checked the lengths");
+                buffers.append(PyByteArray::new(py, bytes))?;
             } else {
-                let place = segments.next().ok_or_else(malformed)?;
+                let place = segments.next().ok_or_else(|| malformed(DecodeError::Truncated))?;
                 buffers.append(Bound::new(py, self.map(place, payload.lease.clone())?)?)?;
             }
         }
+        let pickle = PyBytes::new(py, pickled.pickle);
         Ok((pickle, buffers))
     }
 
@@ -145,7 +137,7 @@ impl DataPlane {
         let segment = lock(&self.borrowed).get(&place.segment).cloned();
         let segment = segment.ok_or_else(|| PyValueError::new_err("payload names an unknown segment"))?;
         let mapping =
-            segment.map_private(place.offset_bytes as usize, place.len_bytes as usize).map_err(shm_error)?;
+            segment.map_private(place.offset_bytes, place.len_bytes).map_err(shm_error)?;
         Ok(Buffer::new(mapping, lease))
     }
 
@@ -162,7 +154,7 @@ impl DataPlane {
         let mut borrowed = lock(&self.borrowed);
         for ((id, len), fd) in announce.segments.into_iter().zip(fds) {
             // A descriptor that is no sealed segment is left out; a payload naming it fails by itself.
-            if let Ok(segment) = Segment::from_fd(fd, len as usize) {
+            if let Ok(segment) = Segment::from_fd(fd, len) {
                 borrowed.insert(id, Arc::new(segment));
             }
         }
@@ -172,7 +164,8 @@ impl DataPlane {
     pub fn on_release(&self, release: &control::SegmentRelease) {
         let mut pool = lock(&self.pool);
         for id in &release.released {
-            pool.release(*id);
+            // A peer that gives back what it never had is wrong, but harmless: the pool says no.
+            let _ = pool.release(*id);
         }
         drop(pool);
         let mut borrowed = lock(&self.borrowed);
@@ -184,8 +177,14 @@ impl DataPlane {
     /// References to give back to the peer now, if any.
     pub fn take_releases(&self) -> Option<control::SegmentRelease> {
         let released = std::mem::take(&mut *lock(&self.releases));
-        let retired = if released.is_empty() { Vec::new() } else { lock(&self.pool).trim() };
+        let retired = self.trim();
         (!released.is_empty() || !retired.is_empty()).then_some(control::SegmentRelease { released, retired })
+    }
+
+    /// Retires segments that were not used for a while; looks at most once a period.
+    fn trim(&self) -> Vec<SegmentId> {
+        let now_s = self.epoch.elapsed().as_secs();
+        if self.trimmed_at_s.swap(now_s, Ordering::Relaxed) == now_s { Vec::new() } else { lock(&self.pool).trim() }
     }
 
     /// Counters of the pool.
@@ -196,12 +195,4 @@ impl DataPlane {
 
 fn shm_error(error: ShmError) -> PyErr {
     PyMemoryError::new_err(error.to_string())
-}
-
-fn u32_at(bytes: &[u8]) -> usize {
-    u32::from_le_bytes(bytes.try_into().expect("invariant: four bytes were taken")) as usize
-}
-
-fn u64_at(bytes: &[u8]) -> u64 {
-    u64::from_le_bytes(bytes.try_into().expect("invariant: eight bytes were taken"))
 }

@@ -1,6 +1,6 @@
 //! `_native.Spawner`: the fork server's connection to its node.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 

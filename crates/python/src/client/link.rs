@@ -55,7 +55,7 @@ impl Link {
         }
         let resolved = self.hooks.bind(py).call_method1("resolve_function", (function,))?;
         let (body, cacheable): (Bound<'_, PyBytes>, bool) = resolved.extract()?;
-        let id = self.define_function(body.as_bytes());
+        let id = self.define_function(py, body.as_bytes())?;
         if cacheable {
             let mut functions = lock(&self.functions);
             if functions.by_identity.len() >= MAX_CACHED_FUNCTIONS {
@@ -66,22 +66,22 @@ impl Link {
         Ok(id)
     }
 
-    fn define_function(&self, body: &[u8]) -> FunctionId {
+    fn define_function(&self, py: Python<'_>, body: &[u8]) -> PyResult<FunctionId> {
         let digest = Sha256::digest(body);
         let mut hash = [0; 16];
         hash.copy_from_slice(&digest[..16]);
         let hash = FunctionHash(hash);
         let mut functions = lock(&self.functions);
         if let Some(id) = functions.by_hash.get(&hash) {
-            return *id;
+            return Ok(*id);
         }
         let id = FunctionId(functions.by_hash.len() as u32);
         let record = FunctionRecord { function: id, hash, body: Bytes::copy_from_slice(body) };
         let mut frame = Vec::with_capacity(body.len() + 32);
         record.encode(&mut frame);
-        self.shared.queue(FrameKind::Function, &frame, Vec::new());
+        self.shared.queue(FrameKind::Function, &frame, &[]).map_err(|error| link_error(py, &error))?;
         functions.by_hash.insert(hash, id);
-        id
+        Ok(id)
     }
 
     /// Waits until `is_done`, reading replies; runs Python's signal handlers. `false` when the time is over.
@@ -173,10 +173,10 @@ impl Link {
         let deadline = deadline_after(timeout_s)?;
         let role = Role::Client { name };
         let hello = connection.hello(py, role);
-        let (link, welcome) = py
+        let (link, welcome, _) = py
             .detach(|| -> Result<_, crate::connect::ConnectError> {
                 let link = dial(&connection, deadline)?;
-                handshake(link, &hello, Vec::new(), deadline)
+                handshake(link, &hello, &[], deadline)
             })
             .map_err(|error| error.into_py(py))?;
         let tuning = Tuning {
@@ -236,7 +236,7 @@ impl Link {
         self.shared.live_output.store(on, Ordering::Relaxed);
     }
 
-    fn define_options(&self, options: &str) -> PyResult<u32> {
+    fn define_options(&self, py: Python<'_>, options: &str) -> PyResult<u32> {
         let mut known = lock(&self.options);
         if let Some(id) = known.get(options) {
             return Ok(id.0);
@@ -245,7 +245,8 @@ impl Link {
             serde_json::from_str(options).map_err(|e| PyValueError::new_err(format!("task options: {e}")))?;
         let id = OptionsId(known.len() as u32 + 1);
         let define = DefineOptions { id, options: parsed };
-        self.shared.queue(FrameKind::Options, &control::encode(&define), Vec::new());
+        let body = control::encode(&define);
+        self.shared.queue(FrameKind::Options, &body, &[]).map_err(|error| link_error(py, &error))?;
         known.insert(options.to_owned(), id);
         Ok(id.0)
     }

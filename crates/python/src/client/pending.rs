@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use broadleaf_proto::control::{DeathCertificate, RefusalReason};
+use broadleaf_proto::layout::{PICKLED, PLAIN};
 use broadleaf_proto::{Status, control};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
@@ -11,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::link::Link;
 use super::request::{Part, Request};
-use crate::payload::{PICKLED, PLAIN, lock};
+use crate::payload::lock;
 use crate::plain;
 
 type Outcome = Result<Py<PyAny>, Py<PyAny>>;

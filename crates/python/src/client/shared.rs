@@ -5,7 +5,7 @@
 //! Lock order: `net`, `submission`, `table`, then a request's own lock.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -253,21 +253,21 @@ impl Shared {
             net.append(FrameKind::Submit, |frame| frame.extend_from_slice(&bytes));
         }
         if let Some(release) = self.data.take_releases() {
-            net.send(FrameKind::SegmentRelease, &control::encode(&release), Vec::new());
+            net.send(FrameKind::SegmentRelease, &control::encode(&release), &[])?;
         }
         net.flush()
     }
 
     /// Sends one control frame behind what was submitted before it.
-    pub fn send(&self, kind: FrameKind, body: &[u8], fds: Vec<OwnedFd>) -> Result<(), LinkError> {
+    pub fn send(&self, kind: FrameKind, body: &[u8]) -> Result<(), LinkError> {
         let mut net = lock(&self.net);
-        net.send(kind, body, fds);
+        net.send(kind, body, &[])?;
         self.flush_locked(&mut net).map(drop)
     }
 
     /// Queues a frame that later submissions rely on; the next flush sends it first.
-    pub fn queue(&self, kind: FrameKind, body: &[u8], fds: Vec<OwnedFd>) {
-        lock(&self.net).send(kind, body, fds);
+    pub fn queue(&self, kind: FrameKind, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
+        lock(&self.net).send(kind, body, fds)
     }
 
     /// Waits until the socket took everything, reading replies meanwhile so that neither side blocks the other.
@@ -442,7 +442,7 @@ impl Shared {
     pub fn start_request(&self, request: &control::ControlRequest) -> Result<u64, LinkError> {
         let number = self.next_request.fetch_add(1, Ordering::Relaxed);
         lock(&self.replies).insert(number, None);
-        self.send(FrameKind::Request, &control::encode(&(number, request)), Vec::new())?;
+        self.send(FrameKind::Request, &control::encode(&(number, request)))?;
         Ok(number)
     }
 

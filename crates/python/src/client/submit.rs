@@ -1,9 +1,10 @@
 //! `_native.Submitter`: the submission path of one view, with everything that does not change fixed.
 
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
+use broadleaf_proto::layout::PLAIN;
 use broadleaf_proto::task::SegmentRef;
 use broadleaf_proto::{FrameKind, FunctionId, OptionsId, control};
 use pyo3::exceptions::PyValueError;
@@ -14,8 +15,8 @@ use super::link::Link;
 use super::pending::Pending;
 use super::request::Request;
 use super::shared::{SubmittedParts, wall_ns};
-use crate::errors::link_closed;
-use crate::payload::{Encoded, PLAIN, lock};
+use crate::errors::{link_closed, link_error};
+use crate::payload::{Encoded, lock};
 use crate::plain;
 
 /// Submits for one view: options, targets and result type fixed once, so a call is cheap.
@@ -99,7 +100,7 @@ impl Submitter {
         let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
         let mut encoded = link.shared.data.encode_pickled(pickle.as_bytes(), &buffers)?;
         if !encoded.announce.is_empty() {
-            announce(link, &mut encoded);
+            announce(py, link, &mut encoded)?;
         }
         Ok(Some(encoded))
     }
@@ -232,11 +233,12 @@ impl Submitter {
     }
 }
 
-fn announce(link: &Link, encoded: &mut Encoded) {
-    for chunk in split_announce(encoded) {
-        let (body, fds) = chunk;
-        link.shared.queue(FrameKind::SegmentAnnounce, &body, fds);
+fn announce(py: Python<'_>, link: &Link, encoded: &mut Encoded) -> PyResult<()> {
+    for (body, fds) in split_announce(encoded) {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        link.shared.queue(FrameKind::SegmentAnnounce, &body, &fds).map_err(|error| link_error(py, &error))?;
     }
+    Ok(())
 }
 
 /// Frames that announce an encoded payload's new segments, each within the limit of descriptors.
