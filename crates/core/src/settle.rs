@@ -346,6 +346,7 @@ impl Controller {
         let payload = Payload {
             bytes: control::encode(&certificate).into(),
             segments: SmallVec::new(),
+            lease: None,
         };
         let at = if started { engine } else { NOWHERE };
         let end = End {

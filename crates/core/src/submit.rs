@@ -17,6 +17,7 @@ pub(crate) fn refusal_payload(reason: &RefusalReason) -> Payload {
     Payload {
         bytes: control::encode(reason).into(),
         segments: SmallVec::new(),
+        lease: None,
     }
 }
 
