@@ -4,6 +4,7 @@
 //! Nothing here knows sockets or peers: descriptors are handed in and out, others carry them.
 //! What depends on the operating system sits in one module, `platform`.
 #![allow(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod claims;
 mod error;
