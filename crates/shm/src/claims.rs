@@ -388,7 +388,7 @@ mod model {
                     (won, interrupted)
                 }
             });
-            let revoked = board.revoke(5);
+            let revoked = board.take(5);
             let asked = !revoked && board.request_interrupt(5);
             let ended = !revoked && !asked && board.running().is_none();
             let (won, interrupted) = engine.join().unwrap();
