@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod claims;
+mod copy;
 mod error;
 mod lease_table;
 mod memory;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use broadleaf_proto::{SegmentId, SegmentRef};
 
+use crate::copy::copy;
 use crate::size_class::{largest_fit_bytes, segment_bytes};
 use crate::{Segment, ShmError, WritableMapping, memory_limit_bytes, platform};
 
@@ -109,7 +110,7 @@ impl Lease {
             });
         }
         match &mut self.memory {
-            Some(memory) => memory.mapping.as_mut_slice()[..bytes.len()].copy_from_slice(bytes),
+            Some(memory) => copy(&mut memory.mapping.as_mut_slice()[..bytes.len()], bytes),
             None => self.memory = Some(Memory::create(self.size, bytes)?),
         }
         self.copied = true;

@@ -161,15 +161,19 @@ fn run(steps: Vec<Step>) {
         }
         check_buffers(&pool, &live);
     }
+    finish(pool, &live, announced.len(), copies);
+}
+
+fn finish(mut pool: Pool, live: &[Buffer], n_announced: usize, copies: (u64, u64)) {
     let counters = pool.counters();
     assert_eq!((counters.copies, counters.copied_bytes), copies);
-    for buffer in &live {
+    for buffer in live {
         for left in (0..buffer.references).rev() {
             assert_eq!(pool.release(buffer.place.segment).unwrap(), left == 0);
         }
     }
     let told: usize = (0..4).map(|_| pool.trim().len()).sum();
-    assert!(told <= announced.len());
+    assert!(told <= n_announced);
     assert_eq!(pool.counters().bytes, 0, "idle segments stay");
 }
 
