@@ -106,8 +106,11 @@ pub(crate) fn create(len_bytes: u64, content: &[u8]) -> Result<OwnedFd, ShmError
 
 /// Forbids new writable shared mappings and `write`; mappings that exist keep writing. Final.
 pub(crate) fn seal_contents(fd: BorrowedFd<'_>) -> Result<(), ShmError> {
-    rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
-        .map_err(|e| system("seal contents", e))
+    match rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
+        // Kernels before 5.1 do not know it. It guards against mistakes; safety rests on the size.
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(errno) => Err(system("seal contents", errno)),
+    }
 }
 
 /// Size of a memory file, refused unless it can never change.
