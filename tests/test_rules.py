@@ -1,0 +1,160 @@
+"""The rules of the layout hold, and each check notices when its rule is broken."""
+
+import importlib.util
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def load_rules() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("rules", ROOT / "tools" / "rules.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+rules = load_rules()
+
+
+def place(root: Path, name: str, text: str) -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return root
+
+
+def test_crates_use_only_what_the_layout_allows():
+    assert rules.crate_dependencies(rules.cargo_metadata(ROOT)) == []
+
+
+@pytest.mark.parametrize(
+    ("crate", "used", "kind", "allowed"),
+    [
+        ("broadleaf-core", "broadleaf-proto", None, True),
+        ("broadleaf-core", "broadleaf-node", None, False),
+        ("broadleaf-core", "tokio", None, False),
+        ("broadleaf-core", "proptest", "dev", True),
+        ("broadleaf-node", "tokio", None, True),
+        ("broadleaf-node", "broadleaf-python", None, False),
+        ("broadleaf-net", "broadleaf-core", None, False),
+        ("broadleaf-core", "broadleaf-sim", "dev", True),
+        ("broadleaf-extra", "serde", None, False),
+    ],
+)
+def test_a_wrong_dependency_is_noticed(crate, used, kind, allowed):
+    metadata = {"packages": [{"name": crate, "dependencies": [{"name": used, "kind": kind}]}]}
+    assert (rules.crate_dependencies(metadata) == []) is allowed
+
+
+def test_core_and_proto_are_pure():
+    assert rules.purity(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["use tokio::sync::mpsc;", "let t = Instant::now();", "use std::collections::HashMap;", "std::thread::spawn(f);",
+     "use std::net::TcpStream;", "let x = y.await;"],
+)  # fmt: skip
+def test_an_effect_in_core_is_noticed(tmp_path, line):
+    place(tmp_path, "crates/core/src/lib.rs", f"//! Core.\n{line}\n")
+    assert rules.purity(tmp_path) == [f"crates/core/src/lib.rs:2: {line}"]
+
+
+def test_comments_and_tests_of_core_may_name_effects(tmp_path):
+    place(tmp_path, "crates/core/src/lib.rs", "// no HashMap here\n#[cfg(test)]\nmod tests { use std::fs; }\n")
+    assert rules.purity(tmp_path) == []
+
+
+def test_unsafe_code_is_where_it_belongs():
+    assert rules.unsafe_code(ROOT) == []
+
+
+def test_misplaced_or_unexplained_unsafe_code_is_noticed(tmp_path):
+    place(tmp_path, "crates/node/src/lib.rs", "unsafe { f() }\n")
+    place(tmp_path, "crates/shm/src/lib.rs", "unsafe { f() }\n")
+    place(tmp_path, "crates/shm/src/fine.rs", "// SAFETY: f has no conditions\nunsafe { f() }\n")
+    assert rules.unsafe_code(tmp_path) == [
+        "crates/node/src/lib.rs:1: unsafe outside crates/shm and crates/python/src/buffer.rs",
+        "crates/shm/src/lib.rs:1: unsafe without a SAFETY comment",
+    ]
+
+
+def test_files_are_short():
+    assert rules.file_lengths(ROOT) == []
+
+
+def test_a_long_file_is_noticed(tmp_path):
+    place(tmp_path, "python/long.py", "x = 1\n" * 501)
+    assert len(rules.file_lengths(tmp_path)) == 1
+
+
+def test_file_names_say_what_is_inside():
+    assert rules.file_names(ROOT) == []
+
+
+@pytest.mark.parametrize("name", ["utils.py", "helpers.rs", "_common.py"])
+def test_a_vague_file_name_is_noticed(tmp_path, name):
+    place(tmp_path, f"python/{name}", "")
+    assert len(rules.file_names(tmp_path)) == 1
+
+
+def test_python_parts_import_only_what_they_may():
+    assert rules.python_imports(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "line"),
+    [
+        ("cli", "from broadleaf import _native"),
+        ("bench", "from .._native import Link"),
+        ("engine", "from ..client import views"),
+        ("client", "def f():\n    import broadleaf.engine.main"),
+        ("lab", "from broadleaf.client.results import AsyncResult"),
+        ("cli", "from broadleaf.serialize import pickle5"),
+    ],
+)
+def test_a_wrong_import_is_noticed(tmp_path, part, line):
+    for other in ("client", "engine", "serialize"):
+        place(tmp_path, f"python/broadleaf/{other}/__init__.py", "")
+    place(tmp_path, f"python/broadleaf/{part}/main.py", line + "\n")
+    assert len(rules.python_imports(tmp_path)) >= 1
+
+
+@pytest.mark.parametrize(
+    ("part", "line"),
+    [
+        ("client", "from broadleaf import _native"),
+        ("bench", "import broadleaf as ipp"),
+        ("bench", "from broadleaf import Cluster"),
+        ("cli", "from broadleaf.bench.cli import main"),
+        ("client", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..engine import namespace"),
+    ],
+)
+def test_a_right_import_passes(tmp_path, part, line):
+    for other in ("client", "engine", "bench"):
+        place(tmp_path, f"python/broadleaf/{other}/__init__.py", "")
+    place(tmp_path, f"python/broadleaf/{part}/main.py", line + "\n")
+    assert rules.python_imports(tmp_path) == []
+
+
+def test_importing_broadleaf_loads_nothing_heavy():
+    pytest.importorskip("broadleaf._native", reason="the native module is not built")
+    assert rules.loaded_by_import(sys.executable, rules.NOT_LOADED) == []
+
+
+def test_every_test_has_a_time_limit():
+    assert rules.time_limits(tomllib.loads((ROOT / "pyproject.toml").read_text())) == []
+    assert rules.unlimited_tests(ROOT) == []
+
+
+def test_a_missing_time_limit_is_noticed(tmp_path):
+    assert rules.time_limits({"tool": {"pytest": {"ini_options": {}}}})
+    place(tmp_path, "tests/test_slow.py", "@pytest.mark.timeout(0)\ndef test(): ...\n")
+    assert len(rules.unlimited_tests(tmp_path)) == 1

@@ -1,0 +1,47 @@
+"""Writes requirements/*.txt: exact versions for each dependency group, solved together so that the files agree."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# File name -> dependency groups in it. Every file but build.txt also holds what the package itself needs.
+FILES = {
+    "build": ["build"],
+    "test": ["test"],
+    "bench": ["bench"],
+    "docs": ["docs"],
+    "lint": ["lint", "test"],
+}
+
+
+def solve(requirements: list[str], constraints: Path | None) -> list[str]:
+    """Exact pins that satisfy the requirements on this interpreter, sorted by name."""
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
+    if constraints:
+        command += ["--constraint", str(constraints)]
+    report = subprocess.run([*command, *requirements], check=True, capture_output=True, text=True).stdout
+    found = [item["metadata"] for item in json.loads(report)["install"]]
+    return sorted((f"{m['name'].lower().replace('_', '-')}=={m['version']}" for m in found), key=str.lower)
+
+
+def main() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups, runtime = project["dependency-groups"], project["project"]["dependencies"]
+    everything = solve([*runtime, *(r for g in groups.values() for r in g)], None)
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as together:
+        together.write("\n".join(everything))
+        together.flush()
+        for name, members in FILES.items():
+            wanted = [r for g in members for r in groups[g]] + ([] if name == "build" else runtime)
+            pins = solve(wanted, Path(together.name))
+            head = f"# Exact versions for {', '.join(members)}; renew with `make lock`.\n"
+            (ROOT / "requirements" / f"{name}.txt").write_text(head + "\n".join(pins) + "\n")
+            print(f"requirements/{name}.txt: {len(pins)} packages")
+
+
+if __name__ == "__main__":
+    main()
