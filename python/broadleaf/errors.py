@@ -18,6 +18,7 @@ __all__ = [
     "AlreadyDisplayedError",
     "AuthenticationFailed",
     "ClusterConnectionError",
+    "ClusterStopping",
     "CompositeError",
     "DeathCertificate",
     "DependencyTimeout",

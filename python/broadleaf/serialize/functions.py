@@ -125,13 +125,13 @@ def resolve_function(function: Function) -> tuple[bytes, bool]:
 
     Raises `SerializationError`, which says what about the function cannot be sent.
     """
-    if isinstance(function, MapChunk) and not isinstance(function.function, Reference):
-        return _resolve(function, function.function)
     if isinstance(function, Reference):
         return pickle.dumps(CallReference(function), PROTOCOL), False
     if isinstance(function, MapChunk):
-        inner = CallReference(function.function)  # type: ignore[arg-type]
-        return pickle.dumps(MapChunk(inner, function.catch), PROTOCOL), False
+        if isinstance(function.function, Reference):
+            inner = CallReference(function.function)
+            return pickle.dumps(MapChunk(inner, function.catch), PROTOCOL), False
+        return _resolve(function, function.function)
     return _resolve(function, function)
 
 
