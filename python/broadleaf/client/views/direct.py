@@ -124,18 +124,10 @@ class DirectView(View):
     def _finish(self, result: AsyncResult, block: bool | None) -> Any:
         return result.get() if (self.block if block is None else block) else result
 
-    def _call(
-        self,
-        operation: str,
-        args: tuple[Any, ...],
-        targets: Any,
-        block: bool | None,
-        method: str,
-        kind: str = "applied",
-    ) -> Any:
+    def _call(self, operation: str, args: tuple[Any, ...], targets: Any, block: bool | None) -> Any:
         """Calls one of the engine's operations; the value if blocking, else the result."""
         wait = self.block if block is None else block
-        result = self._submit(self._operation(operation), args, {}, method, kind, targets, wait=wait)
+        result = self._submit(self._operation(operation), args, {}, operation, targets=targets, wait=wait)
         return result.get() if wait else result
 
     # Code ---------------------------------------------------------------------------------------
@@ -173,7 +165,7 @@ class DirectView(View):
         """Sets variables on each engine; names may be dotted or indexed. The values are copied before it returns."""
         if not isinstance(ns, dict):
             raise TypeError(f"Must be a dict, not {type(ns)}")
-        return self._call("push", (ns,), targets, block, "push")
+        return self._call("push", (ns,), targets, block)
 
     def update(self, ns: dict[str, Any]) -> Any:
         """`push`."""
@@ -189,7 +181,7 @@ class DirectView(View):
             names = tuple(names)
         elif not isinstance(names, str):
             raise TypeError(f"names must be strs, not {names!r}")
-        return self._call("pull", (names,), targets, block, "pull")
+        return self._call("pull", (names,), targets, block)
 
     def get(self, names: str | Iterable[str]) -> Any:
         """`pull` that waits."""
@@ -203,7 +195,7 @@ class DirectView(View):
 
     def clear(self, targets: Any = None, block: bool | None = None) -> Any:
         """Removes the user's variables from each engine."""
-        return self._call("clear", (), targets, block, "clear")
+        return self._call("clear", (), targets, block)
 
     def scatter(
         self,
