@@ -10,9 +10,8 @@ import time
 import weakref
 from datetime import datetime
 
-import pytest
-
 import broadleaf as ipp
+import pytest
 from broadleaf import error
 
 
@@ -126,7 +125,9 @@ def test_output(rc, dview, capsys):
 
 
 def test_output_streams_while_the_task_runs(rc, capsys):
-    go_on = "import time, os\nprint('first', flush=True)\nwhile not os.path.exists(path): time.sleep(0.01)\nprint('last')"
+    go_on = (
+        "import time, os\nprint('first', flush=True)\nwhile not os.path.exists(path): time.sleep(0.01)\nprint('last')"
+    )
     import tempfile
 
     with tempfile.TemporaryDirectory() as directory:

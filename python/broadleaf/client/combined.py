@@ -170,9 +170,9 @@ class CombinedResult(AsyncResult):
         order.extend(sorted(set(done).difference(order), key=lambda part: self.times(part)[2]))
         return order[rank]  # type: ignore[no-any-return]
 
-    def status(self, part: int) -> int:
+    def part_status(self, part: int) -> int:
         result, number = self._parts[part]
-        return result.status(number)
+        return result.part_status(number)
 
     def value(self, part: int) -> Any:
         result, number = self._parts[part]
@@ -180,7 +180,7 @@ class CombinedResult(AsyncResult):
 
     def failure(self, part: int) -> BaseException | None:
         result, number = self._parts[part]
-        return result.failure(number) if result.status(number) != STATUS_OK else None
+        return result.failure(number) if result.part_status(number) != STATUS_OK else None
 
     def times(self, part: int) -> tuple[int, int, int, int]:
         result, number = self._parts[part]
