@@ -127,7 +127,7 @@ impl ClaimBoard {
     /// # Errors
     /// [`ShmError::OutOfMemory`] or [`ShmError::System`].
     pub fn create() -> Result<(Self, OwnedFd), ShmError> {
-        let fd = platform::create(board_bytes())?;
+        let fd = platform::create(board_bytes(), &[])?;
         let region = Region::map(fd.as_fd(), Access::SharedWrite, 0, board_bytes())?;
         Ok((Self { region }, fd))
     }
@@ -267,10 +267,13 @@ mod tests {
         for offer in offers.iter().step_by(3) {
             assert!(engine.claim(*offer));
         }
-        let left = |i: &usize| i % 3 != 0;
+        let left = |i: &usize| !i.is_multiple_of(3);
         let expected: Vec<u32> = (0..SLOTS).filter(left).map(|i| offers[i]).collect();
         assert_eq!(node.unclaimed(next), expected);
-        assert_eq!(node.running(), offers.iter().step_by(3).last().copied());
+        assert_eq!(
+            node.running(),
+            offers.iter().step_by(3).next_back().copied()
+        );
     }
 
     #[test]
@@ -340,15 +343,12 @@ mod tests {
             ClaimBoard::from_fd(&plain),
             Err(ShmError::NotSealed)
         ));
-        let small = platform::create(platform::page_bytes()).unwrap();
+        let small = platform::create(platform::page_bytes(), &[]).unwrap();
         assert!(matches!(
             ClaimBoard::from_fd(&small),
-            Err(ShmError::SizeMismatch {
-                actual_bytes: 4096,
-                ..
-            })
+            Err(ShmError::SizeMismatch { actual_bytes, .. }) if actual_bytes == platform::page_bytes()
         ));
-        let large = platform::create(board_bytes() + platform::page_bytes()).unwrap();
+        let large = platform::create(board_bytes() + platform::page_bytes(), &[]).unwrap();
         assert!(ClaimBoard::from_fd(&large).is_err());
     }
 }
@@ -385,7 +385,7 @@ mod model {
                     (won, interrupted)
                 }
             });
-            let revoked = board.revoke(5);
+            let revoked = board.take(5);
             let asked = !revoked && board.request_interrupt(5);
             let ended = !revoked && !asked && board.running().is_none();
             let (won, interrupted) = engine.join().unwrap();

@@ -4,8 +4,10 @@
 //! Nothing here knows sockets or peers: descriptors are handed in and out, others carry them.
 //! What depends on the operating system sits in one module, `platform`.
 #![allow(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod claims;
+mod copy;
 mod error;
 mod lease_table;
 mod memory;

@@ -8,9 +8,33 @@ pub fn memory_limit_bytes() -> u64 {
     platform::memory_limit_bytes()
 }
 
-/// The limit from the files of `/proc` and `/sys/fs/cgroup`, which `read` gives by path.
-pub(crate) fn limit_bytes(read: &dyn Fn(&str) -> Option<String>) -> u64 {
-    let available_bytes = read("/proc/meminfo")
+/// Reads a file by its path; `None` when it cannot be read.
+type Read<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The limit from the files of `/proc` and `/sys/fs/cgroup`.
+pub(crate) fn limit_bytes(read: Read) -> u64 {
+    least_bytes(read, |group, files| {
+        let text = read(&format!("{group}/{}", files.limit))?;
+        text.trim().parse().ok()
+    })
+}
+
+/// What is left of that limit: what control groups use now is taken off, but for pages of files,
+/// which the kernel gives up when it must.
+pub(crate) fn available_bytes(read: Read) -> u64 {
+    least_bytes(read, |group, files| {
+        let number = |file| read(&format!("{group}/{file}"))?.trim().parse::<u64>().ok();
+        let left_bytes = number(files.limit)?.saturating_sub(number(files.usage)?);
+        let stat = read(&format!("{group}/memory.stat")).unwrap_or_default();
+        let fields = stat.lines().filter_map(|line| line.split_once(' '));
+        let reclaimable = fields.filter(|(name, _)| files.reclaimable.contains(name));
+        let bytes = reclaimable.filter_map(|(_, value)| value.trim().parse::<u64>().ok());
+        Some(bytes.fold(left_bytes, u64::saturating_add))
+    })
+}
+
+fn least_bytes(read: Read, of_group: impl Fn(&str, &GroupFiles) -> Option<u64>) -> u64 {
+    let host_bytes = read("/proc/meminfo")
         .as_deref()
         .and_then(mem_available_bytes)
         .unwrap_or(u64::MAX);
@@ -18,11 +42,31 @@ pub(crate) fn limit_bytes(read: &dyn Fn(&str) -> Option<String>) -> u64 {
     groups
         .lines()
         .filter_map(group_of)
-        .flat_map(|(mount, path, file)| ancestors(path).map(move |dir| (mount, dir, file)))
-        .filter_map(|(mount, dir, file)| read(&format!("{mount}{dir}/{file}")))
-        .filter_map(|text| text.trim().parse().ok())
-        .fold(available_bytes, u64::min)
+        .flat_map(|(files, path)| ancestors(path).map(move |dir| (files, dir)))
+        .filter_map(|(files, dir)| of_group(&format!("{}{dir}", files.mount), files))
+        .fold(host_bytes, u64::min)
 }
+
+/// Where a version of control groups keeps its figures.
+struct GroupFiles {
+    mount: &'static str,
+    limit: &'static str,
+    usage: &'static str,
+    reclaimable: [&'static str; 2],
+}
+
+const VERSION_1: GroupFiles = GroupFiles {
+    mount: "/sys/fs/cgroup/memory",
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    reclaimable: ["total_inactive_file", "total_active_file"],
+};
+const VERSION_2: GroupFiles = GroupFiles {
+    mount: "/sys/fs/cgroup",
+    limit: "memory.max",
+    usage: "memory.current",
+    reclaimable: ["inactive_file", "active_file"],
+};
 
 fn mem_available_bytes(meminfo: &str) -> Option<u64> {
     let line = meminfo
@@ -32,14 +76,14 @@ fn mem_available_bytes(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Mount point, path and limit file of a line of `/proc/self/cgroup` that can limit memory.
-fn group_of(line: &str) -> Option<(&'static str, &str, &'static str)> {
+/// The files and the path of a line of `/proc/self/cgroup` that can limit memory.
+fn group_of(line: &str) -> Option<(&'static GroupFiles, &str)> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, path) = (fields.next()?, fields.next()?);
     if controllers.is_empty() {
-        Some(("/sys/fs/cgroup", path, "memory.max"))
+        Some((&VERSION_2, path))
     } else if controllers.split(',').any(|name| name == "memory") {
-        Some(("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes"))
+        Some((&VERSION_1, path))
     } else {
         None
     }
@@ -55,11 +99,15 @@ fn ancestors(path: &str) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
 
-    fn limit_of(files: &[(&str, &str)]) -> u64 {
-        limit_bytes(&|path| {
+    fn reader(files: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+        move |path| {
             let found = files.iter().find(|(name, _)| *name == path);
             found.map(|(_, text)| (*text).to_owned())
-        })
+        }
+    }
+
+    fn limit_of(files: &[(&str, &str)]) -> u64 {
+        limit_bytes(&reader(files))
     }
 
     #[test]
@@ -76,6 +124,23 @@ mod tests {
         let v1 = ("/proc/self/cgroup", "7:cpu:/a\n4:hugetlb,memory:/a/b\n");
         let root = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "700\n");
         assert_eq!(limit_of(&[meminfo, v1, root]), 700);
+    }
+
+    #[test]
+    fn pages_of_files_count_as_available() {
+        let files = [
+            ("/proc/meminfo", "MemAvailable: 9000 kB"),
+            ("/proc/self/cgroup", "0::/app\n"),
+            ("/sys/fs/cgroup/app/memory.max", "1000\n"),
+            ("/sys/fs/cgroup/app/memory.current", "900\n"),
+            (
+                "/sys/fs/cgroup/app/memory.stat",
+                "anon 600\nactive_file 40\ninactive_file 260\n",
+            ),
+        ];
+        assert_eq!(available_bytes(&reader(&files)), 400);
+        assert_eq!(available_bytes(&reader(&files[..4])), 100);
+        assert_eq!(available_bytes(&reader(&files[..2])), 9_216_000);
     }
 
     #[test]

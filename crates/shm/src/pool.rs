@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use broadleaf_proto::{SegmentId, SegmentRef};
 
+use crate::copy::copy;
 use crate::size_class::{largest_fit_bytes, segment_bytes};
 use crate::{Segment, ShmError, WritableMapping, memory_limit_bytes, platform};
 
@@ -54,30 +55,40 @@ pub struct PoolCounters {
 }
 
 #[derive(Debug)]
+struct Memory {
+    segment: Segment,
+    mapping: WritableMapping,
+}
+
+#[derive(Debug)]
 enum State {
-    /// Being filled by the holder of its [`Lease`], who has its mapping.
+    /// Being filled by the holder of its [`Lease`], who has its memory.
     Leased,
     /// Referenced this many times, at least once.
-    Used(u64, WritableMapping),
+    Used(u64, Memory),
     /// Free since this call of `trim`.
-    Warm(u64, WritableMapping),
+    Warm(u64, Memory),
 }
 
 #[derive(Debug)]
 struct Entry {
-    segment: Segment,
+    size: u64,
     state: State,
     announced: bool,
 }
 
-/// A segment being filled: the only way to write to it. Give it back with [`Pool::publish`] or
-/// [`Pool::cancel`]; filling needs no access to the pool, so a large copy holds no lock.
+/// A segment to fill: the only way to write to it. Filling, and taking memory for a new segment,
+/// needs no access to the pool, so a large copy holds no lock. Give it back with [`Pool::publish`]
+/// or [`Pool::cancel`].
 #[derive(Debug)]
 #[must_use = "a lease that is neither published nor cancelled occupies its pool"]
 pub struct Lease {
     id: SegmentId,
+    size: u64,
     len_bytes: u64,
-    mapping: WritableMapping,
+    /// `None` for a new segment until it is filled.
+    memory: Option<Memory>,
+    copied: bool,
 }
 
 impl Lease {
@@ -86,9 +97,44 @@ impl Lease {
         self.id
     }
 
-    /// The bytes asked for. A reused segment still has its last content.
-    pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.mapping.as_mut_slice()[..self.len_bytes as usize]
+    /// Copies a buffer of the length asked for into the segment: the one copy a payload costs.
+    ///
+    /// # Errors
+    /// [`ShmError::OutOfMemory`], [`ShmError::System`]: cancel the lease.
+    /// [`ShmError::SizeMismatch`] for a buffer of another length.
+    pub fn fill(&mut self, bytes: &[u8]) -> Result<(), ShmError> {
+        if bytes.len() as u64 != self.len_bytes {
+            return Err(ShmError::SizeMismatch {
+                claimed_bytes: self.len_bytes,
+                actual_bytes: bytes.len() as u64,
+            });
+        }
+        match &mut self.memory {
+            Some(memory) => copy(&mut memory.mapping.as_mut_slice()[..bytes.len()], bytes),
+            None => self.memory = Some(Memory::create(self.size, bytes)?),
+        }
+        self.copied = true;
+        Ok(())
+    }
+
+    /// The bytes asked for, to write in place. A reused segment still has its last content.
+    ///
+    /// # Errors
+    /// [`ShmError::OutOfMemory`], [`ShmError::System`]: cancel the lease.
+    pub fn as_mut_slice(&mut self) -> Result<&mut [u8], ShmError> {
+        let memory = match self.memory.take() {
+            Some(memory) => memory,
+            None => Memory::create(self.size, &[])?,
+        };
+        let memory = self.memory.insert(memory);
+        Ok(&mut memory.mapping.as_mut_slice()[..self.len_bytes as usize])
+    }
+}
+
+impl Memory {
+    fn create(size: u64, content: &[u8]) -> Result<Self, ShmError> {
+        let (segment, mapping) = Segment::create(size, content)?;
+        Ok(Self { segment, mapping })
     }
 }
 
@@ -128,8 +174,8 @@ impl Pool {
     /// warm ones of other sizes give way.
     ///
     /// # Errors
-    /// [`ShmError::OverCap`], [`ShmError::TooManySegments`], [`ShmError::OutOfMemory`],
-    /// [`ShmError::BadSize`], [`ShmError::Forked`].
+    /// [`ShmError::OverCap`], [`ShmError::TooManySegments`], [`ShmError::BadSize`],
+    /// [`ShmError::Forked`].
     pub fn allocate(&mut self, len_bytes: u64) -> Result<Lease, ShmError> {
         if std::process::id() != self.process {
             return Err(ShmError::Forked);
@@ -138,26 +184,29 @@ impl Pool {
             .filter(|_| len_bytes > 0)
             .ok_or(ShmError::BadSize(len_bytes))?;
         let fitting = self.warm.range(size..=largest_fit_bytes(size)).next();
-        let (id, mapping) = match fitting.and_then(|(_, ids)| ids.last().copied()) {
-            Some(id) => (id, self.take_warm(id)),
-            None => self.create(size)?,
+        let last_freed = fitting.and_then(|(size, ids)| Some((*size, *ids.last()?)));
+        let (size, id, memory) = match last_freed {
+            Some((size, id)) => (size, id, Some(self.take_warm(id))),
+            None => (size, self.make_room(size)?, None),
         };
         Ok(Lease {
             id,
+            size,
             len_bytes,
-            mapping,
+            memory,
+            copied: false,
         })
     }
 
-    fn take_warm(&mut self, id: SegmentId) -> WritableMapping {
+    fn take_warm(&mut self, id: SegmentId) -> Memory {
         let entry = self.entries.get_mut(&id);
         let entry = entry.expect("invariant: `warm` names entries");
-        let size = entry.segment.len();
-        let State::Warm(_, mapping) = std::mem::replace(&mut entry.state, State::Leased) else {
+        let size = entry.size;
+        let State::Warm(_, memory) = std::mem::replace(&mut entry.state, State::Leased) else {
             unreachable!("invariant: `warm` names free entries")
         };
         self.forget_warm(id, size);
-        mapping
+        memory
     }
 
     fn forget_warm(&mut self, id: SegmentId, size: u64) {
@@ -170,7 +219,8 @@ impl Pool {
         self.counters.warm_bytes -= size;
     }
 
-    fn create(&mut self, size: u64) -> Result<(SegmentId, WritableMapping), ShmError> {
+    /// Enters a new segment, for which idle ones give way if they must.
+    fn make_room(&mut self, size: u64) -> Result<SegmentId, ShmError> {
         let used_bytes = self.counters.bytes - self.counters.warm_bytes;
         if size > self.config.max_bytes.saturating_sub(used_bytes) {
             return Err(ShmError::OverCap {
@@ -182,24 +232,23 @@ impl Pool {
         while self.counters.bytes + size > self.config.max_bytes
             || self.entries.len() >= self.config.max_segments
         {
-            let Some(id) = self.longest_idle() else {
+            let Some((_, id)) = self.longest_idle() else {
                 return Err(ShmError::TooManySegments {
                     cap: self.config.max_segments,
                 });
             };
             self.retire(id);
         }
-        let (segment, mapping) = Segment::create(size)?;
         let id = self.fresh_id();
         self.counters.bytes += size;
         self.counters.created += 1;
         let entry = Entry {
-            segment,
+            size,
             state: State::Leased,
             announced: false,
         };
         self.entries.insert(id, entry);
-        Ok((id, mapping))
+        Ok(id)
     }
 
     fn fresh_id(&mut self) -> SegmentId {
@@ -212,7 +261,8 @@ impl Pool {
         }
     }
 
-    fn longest_idle(&self) -> Option<SegmentId> {
+    /// The segment that has been free longest, and since which call of `trim`.
+    fn longest_idle(&self) -> Option<(u64, SegmentId)> {
         let free = self
             .entries
             .iter()
@@ -220,17 +270,19 @@ impl Pool {
                 State::Warm(since, _) => Some((since, *id)),
                 _ => None,
             });
-        free.min().map(|(_, id)| id)
+        free.min()
     }
 
     /// Unmaps and closes a free segment.
     fn retire(&mut self, id: SegmentId) {
-        let Some(entry) = self.entries.remove(&id) else {
-            return;
-        };
-        let size = entry.segment.len();
-        self.forget_warm(id, size);
-        self.counters.bytes -= size;
+        drop(self.take_warm(id));
+        self.forget(id);
+    }
+
+    fn forget(&mut self, id: SegmentId) {
+        let entry = self.entries.remove(&id);
+        let entry = entry.expect("invariant: forgotten once");
+        self.counters.bytes -= entry.size;
         if entry.announced {
             self.retired.push(id);
         }
@@ -239,48 +291,61 @@ impl Pool {
     /// Ends filling: the segment has one reference, and this names its bytes.
     ///
     /// # Panics
-    /// When the lease is another pool's.
+    /// When the lease was never filled, or is another pool's.
     pub fn publish(&mut self, lease: Lease) -> SegmentRef {
-        let Lease {
-            id,
-            len_bytes,
-            mapping,
-        } = lease;
-        let entry = self.entries.get_mut(&id);
-        let entry = entry.expect("invariant: a leased segment is not retired");
-        entry.state = State::Used(1, mapping);
+        let memory = lease
+            .memory
+            .expect("invariant: a published lease is filled");
+        if lease.copied {
+            self.counters.copies += 1;
+            self.counters.copied_bytes += lease.len_bytes;
+        }
+        self.leased(lease.id).state = State::Used(1, memory);
         SegmentRef {
-            segment: id,
+            segment: lease.id,
             offset_bytes: 0,
-            len_bytes,
+            len_bytes: lease.len_bytes,
         }
     }
 
-    /// Gives a segment back unfilled.
+    /// Gives a segment back, filled or not.
     ///
     /// # Panics
     /// When the lease is another pool's.
     pub fn cancel(&mut self, lease: Lease) {
-        let id = self.publish(lease).segment;
-        self.release(id)
-            .expect("invariant: a published segment has a reference");
+        match lease.memory {
+            Some(memory) => self.set_warm(lease.id, memory),
+            None => self.forget(lease.id),
+        }
     }
 
-    /// Copies bytes into a segment with one reference: the one copy a payload costs.
+    fn leased(&mut self, id: SegmentId) -> &mut Entry {
+        let entry = self.entries.get_mut(&id);
+        entry.expect("invariant: a leased segment is not retired")
+    }
+
+    fn set_warm(&mut self, id: SegmentId, memory: Memory) {
+        let since = self.trims;
+        let entry = self.leased(id);
+        entry.state = State::Warm(since, memory);
+        let size = entry.size;
+        self.warm.entry(size).or_default().push(id);
+        self.counters.warm_bytes += size;
+    }
+
+    /// Copies bytes into a segment with one reference, all at once.
     ///
     /// # Errors
-    /// As [`Pool::allocate`].
+    /// As [`Pool::allocate`] and [`Lease::fill`].
     pub fn copy_in(&mut self, bytes: &[u8]) -> Result<SegmentRef, ShmError> {
         let mut lease = self.allocate(bytes.len() as u64)?;
-        lease.as_mut_slice().copy_from_slice(bytes);
-        self.count_copy(bytes.len() as u64);
-        Ok(self.publish(lease))
-    }
-
-    /// Counts a copy that the holder of a [`Lease`] made.
-    pub fn count_copy(&mut self, copied_bytes: u64) {
-        self.counters.copies += 1;
-        self.counters.copied_bytes += copied_bytes;
+        match lease.fill(bytes) {
+            Ok(()) => Ok(self.publish(lease)),
+            Err(error) => {
+                self.cancel(lease);
+                Err(error)
+            }
+        }
     }
 
     /// Takes `n` more references to a segment that has one.
@@ -305,15 +370,12 @@ impl Pool {
         let entry = self.entries.get_mut(&id);
         let entry = entry.ok_or(ShmError::NotReferenced(id))?;
         match std::mem::replace(&mut entry.state, State::Leased) {
-            State::Used(1, mapping) => {
-                entry.state = State::Warm(self.trims, mapping);
-                let size = entry.segment.len();
-                self.warm.entry(size).or_default().push(id);
-                self.counters.warm_bytes += size;
+            State::Used(1, memory) => {
+                self.set_warm(id, memory);
                 Ok(true)
             }
-            State::Used(count, mapping) => {
-                entry.state = State::Used(count - 1, mapping);
+            State::Used(count, memory) => {
+                entry.state = State::Used(count - 1, memory);
                 Ok(false)
             }
             other => {
@@ -323,9 +385,12 @@ impl Pool {
         }
     }
 
-    /// The segment, for its descriptor and size; `None` once it is retired.
+    /// The segment, for its descriptor and size; `None` while it is being filled and once retired.
     pub fn segment(&self, id: SegmentId) -> Option<&Segment> {
-        self.entries.get(&id).map(|entry| &entry.segment)
+        match &self.entries.get(&id)?.state {
+            State::Used(_, memory) | State::Warm(_, memory) => Some(&memory.segment),
+            State::Leased => None,
+        }
     }
 
     /// Whether the segment's descriptor has still to be announced.
@@ -345,10 +410,7 @@ impl Pool {
     /// `allocate` too: their mappers should close them.
     pub fn trim(&mut self) -> Vec<SegmentId> {
         self.trims += 1;
-        while let Some(id) = self.longest_idle() {
-            let State::Warm(since, _) = self.entries[&id].state else {
-                unreachable!("invariant: idle entries are free")
-            };
+        while let Some((since, id)) = self.longest_idle() {
             let expired = self.trims - since > self.config.idle_trims;
             if !expired && self.counters.warm_bytes <= self.config.max_warm_bytes {
                 break;

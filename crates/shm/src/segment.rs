@@ -14,19 +14,19 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// New zeroed memory of at least `len_bytes`, rounded up to whole pages, and the one mapping
-    /// that may ever write to it. Others can map it to read, or privately.
+    /// New memory of at least `len_bytes`, rounded up to whole pages, that starts with `content` and
+    /// is zero after it; and the one mapping that may ever write to it. Others can map it to read, or
+    /// privately. `content` is copied once, faster than it could be to the mapping.
     ///
     /// # Errors
     /// [`ShmError::BadSize`], [`ShmError::OutOfMemory`] or [`ShmError::System`].
-    pub fn create(len_bytes: u64) -> Result<(Self, WritableMapping), ShmError> {
+    pub fn create(len_bytes: u64, content: &[u8]) -> Result<(Self, WritableMapping), ShmError> {
         let rounded = len_bytes.checked_next_multiple_of(platform::page_bytes());
-        let len_bytes = rounded
-            .filter(|n| *n > 0 && i64::try_from(*n).is_ok())
-            .ok_or(ShmError::BadSize(len_bytes))?;
-        let fd = platform::create(len_bytes)?;
+        let fits = |n: &u64| *n >= content.len() as u64 && *n > 0 && i64::try_from(*n).is_ok();
+        let len_bytes = rounded.filter(fits).ok_or(ShmError::BadSize(len_bytes))?;
+        let fd = platform::create(len_bytes, content)?;
         let region = Region::map(fd.as_fd(), Access::SharedWrite, 0, len_bytes)?;
-        platform::populate(&region)?;
+        platform::populate(&region, content.len())?;
         platform::seal_contents(fd.as_fd())?;
         Ok((Self { fd, len_bytes }, WritableMapping { region }))
     }
@@ -145,13 +145,5 @@ impl WritableMapping {
         // SAFETY: mapped and writable for as long as `self`; there is one such mapping per segment
         // (contents are sealed against others) and `&mut self` excludes other borrows.
         unsafe { std::slice::from_raw_parts_mut(self.region.as_ptr(), self.region.len()) }
-    }
-
-    /// Copies bytes to an offset.
-    ///
-    /// # Panics
-    /// When they do not fit.
-    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
-        self.as_mut_slice()[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 }

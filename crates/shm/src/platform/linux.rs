@@ -15,6 +15,12 @@ use crate::ShmError;
 /// Seals without which a mapping could raise SIGBUS behind the reader's back.
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
+/// An interrupted allocation is undone as a whole, so large ones advance in steps.
+const ALLOCATION_STEP_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Size from which a segment is checked against the memory available.
+const ASK_FROM_BYTES: u64 = 16 * 1024 * 1024;
+
 static LIVE_REGIONS: AtomicU64 = AtomicU64::new(0);
 
 /// Regions mapped by this process now.
@@ -57,9 +63,15 @@ fn system(action: &'static str, errno: Errno) -> ShmError {
     }
 }
 
-/// A memory file of `len_bytes` zero bytes whose size is sealed and whose pages exist.
-pub(crate) fn create(len_bytes: u64) -> Result<OwnedFd, ShmError> {
-    if len_bytes > max_file_bytes() {
+/// A memory file of `len_bytes` that starts with `content`, else zero; its size is sealed and its
+/// pages exist, so that a lack of memory is an error here and not SIGBUS later.
+pub(crate) fn create(len_bytes: u64, content: &[u8]) -> Result<OwnedFd, ShmError> {
+    debug_assert!(content.len() as u64 <= len_bytes);
+    // Taking the pages of a large segment without asking could end the process, or another one:
+    // the kernel would rather kill than refuse. Small ones are bounded by the pool, and asking
+    // would cost more than making them.
+    let refused_early = len_bytes >= ASK_FROM_BYTES && len_bytes > available_bytes() / 16 * 15;
+    if refused_early || len_bytes > max_file_bytes() {
         return Err(ShmError::OutOfMemory {
             requested_bytes: len_bytes,
         });
@@ -69,10 +81,21 @@ pub(crate) fn create(len_bytes: u64) -> Result<OwnedFd, ShmError> {
         MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
     )
     .map_err(|e| system("memfd_create", e))?;
-    loop {
-        // Takes the pages now, so that a lack of memory is an error here and not SIGBUS later.
-        match rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len_bytes) {
-            Ok(()) => break,
+    // Written rather than copied to a mapping: pages need no zeroing and no fault of their own.
+    let mut done = 0;
+    while done < content.len() {
+        match rustix::io::pwrite(&fd, &content[done..], done as u64) {
+            Ok(0) => return Err(refused("write", len_bytes, Errno::NOSPC)),
+            Ok(written) => done += written,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(refused("write", len_bytes, errno)),
+        }
+    }
+    let mut done = done as u64;
+    while done < len_bytes {
+        let step = (len_bytes - done).min(ALLOCATION_STEP_BYTES);
+        match rustix::fs::fallocate(&fd, FallocateFlags::empty(), done, step) {
+            Ok(()) => done += step,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(refused("fallocate", len_bytes, errno)),
         }
@@ -83,8 +106,11 @@ pub(crate) fn create(len_bytes: u64) -> Result<OwnedFd, ShmError> {
 
 /// Forbids new writable shared mappings and `write`; mappings that exist keep writing. Final.
 pub(crate) fn seal_contents(fd: BorrowedFd<'_>) -> Result<(), ShmError> {
-    rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
-        .map_err(|e| system("seal contents", e))
+    match rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
+        // Kernels before 5.1 do not know it. It guards against mistakes; safety rests on the size.
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(errno) => Err(system("seal contents", errno)),
+    }
 }
 
 /// Size of a memory file, refused unless it can never change.
@@ -166,16 +192,18 @@ impl Drop for Region {
     }
 }
 
-/// Makes the page table entries of a shared writable region, which is cheaper than a fault a page.
-pub(crate) fn populate(region: &Region) -> Result<(), ShmError> {
+/// Makes the page table entries of the first `written` bytes of a shared writable region, which is
+/// cheaper than a fault a page; of all of it when `written` is 0.
+///
+/// Reading suffices for pages with content: entries of shared memory are writable either way, and
+/// read faults take neighbours along.
+pub(crate) fn populate(region: &Region, written: usize) -> Result<(), ShmError> {
+    let (len, advice) = match written {
+        0 => (region.len(), Advice::LinuxPopulateWrite),
+        _ => (written.min(region.len()), Advice::LinuxPopulateRead),
+    };
     // SAFETY: populating changes no byte of the mapped range.
-    match unsafe {
-        rustix::mm::madvise(
-            region.as_ptr().cast::<c_void>(),
-            region.len(),
-            Advice::LinuxPopulateWrite,
-        )
-    } {
+    match unsafe { rustix::mm::madvise(region.as_ptr().cast::<c_void>(), len, advice) } {
         // Kernels before 5.14 do not know it; then the first writes fault, as ever.
         Ok(()) | Err(Errno::INVAL) => Ok(()),
         Err(errno) => Err(refused("populate", region.len() as u64, errno)),
@@ -184,6 +212,13 @@ pub(crate) fn populate(region: &Region) -> Result<(), ShmError> {
 
 /// See [`crate::memory_limit_bytes`].
 pub(crate) fn memory_limit_bytes() -> u64 {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
     crate::memory::limit_bytes(&read)
+}
+
+fn available_bytes() -> u64 {
+    crate::memory::available_bytes(&read)
+}
+
+fn read(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok()
 }
