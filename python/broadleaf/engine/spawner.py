@@ -236,6 +236,7 @@ class ForkServer:
             _kill_group(pid)
         for pid in self._engines:
             _reap(pid)
+        del self._spawner  # the node waits for this connection to close before it leaves
         if self.node_status is None:
             self.node_status = _reap_within(self._node_pid, _NODE_EXIT_GRACE_S)
         _remove_files(self._config, self.node_status)
