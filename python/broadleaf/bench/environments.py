@@ -39,7 +39,7 @@ SYSTEMS = {
         System(OURS, "broadleaf_"),
         System(RAW, "raw"),
         System("ppe", "ppe"),
-        System("loky", "loky_", ("loky==3.5.6", "numpy==2.4.6")),
+        System("loky", "loky_", ("loky==3.7.0", "numpy==2.4.6")),
         System("ipyparallel", "ipyparallel_", ("ipyparallel==9.2.0", "numpy==2.4.6")),
         System("dask", "dask_", ("dask==2026.8.0", "distributed==2026.8.0", "numpy==2.4.6")),
         System("ray", "ray_", ("ray==2.60.0", "numpy==2.4.6")),
@@ -47,7 +47,7 @@ SYSTEMS = {
         System(
             "mpi4py",
             "mpi4py_",
-            ("mpi4py==4.1.2", "mpich==4.3.2", "numpy==2.4.6"),
+            ("mpi4py==4.1.2", "mpich==5.0.2", "numpy==2.4.6"),
             _mpiexec,
             ("-m", "mpi4py.futures"),
         ),

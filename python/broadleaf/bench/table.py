@@ -34,8 +34,9 @@ def ratio(record: Record, reference: dict[tuple[str, ...], float]) -> float | No
 def rows(records: list[Record]) -> list[tuple[str, ...]]:
     """The table's cells: case, parameters, system, way, metric, median, spread, unit, ours against it."""
     reference = reference_values(records)
+    order = list(dict.fromkeys(r.case for r in records))
     cells = []
-    for r in records:
+    for r in sorted(records, key=lambda r: order.index(r.case)):
         own = {k: v for k, v in r.params.items() if k in ("mode", "config") and v not in ("", "default")}
         shared = {k: v for k, v in r.params.items() if k not in ("mode", "config")}
         times = ratio(r, reference)
