@@ -33,8 +33,9 @@ class ClientHooks(Protocol):
         record (status ERROR) or JSON text of the refusal or death certificate (other statuses)."""
     def on_event(self, kind: str, body: str) -> None:
         """'engine_up', 'engine_down', 'stopping', 'link_lost'; body is JSON."""
-    def on_output(self, pending: Pending, part: int, stream: int, data: bytes) -> None:
-        """Called for live output only while `Link.live_output` is true."""
+    def on_output(self, seq: int, part: int, stream: int, data: bytes) -> None:
+        """Live output of part `part` of the request whose `Pending.seq` is `seq`; called only while
+        `Link.live_output` is true."""
 
 @final
 class Link:
@@ -72,11 +73,16 @@ class Submitter:
         after: Sequence[int] = (), follow: Sequence[int] = (),
     ) -> Pending:
         """One request: one part (balanced) or one part per target, in target order."""
+    def for_caller(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+        after: Sequence[int] = (), follow: Sequence[int] = (),
+    ) -> Pending:
+        """As a call, for a caller that waits for the result at once (apply_sync): wakes no other thread."""
     def many(self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]],
              after: Sequence[int] = (), follow: Sequence[int] = ()) -> Pending:
         """One balanced task per tuple of arguments, as the parts of one request."""
-    def each(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Pending:
-        """Mode 'each' with different arguments: the i-th tuple goes to the i-th target."""
+    def each(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], options_ids: Sequence[int]) -> Pending:
+        """One request whose i-th part is the i-th tuple sent with the i-th options (mode 'each', one target each)."""
 
 class Pending:
     """A request of one or more parts that are resolved one by one. Subclassed by AsyncResult."""
@@ -84,6 +90,9 @@ class Pending:
     def seq(self) -> int:
         """Number of the first part; the others follow."""
     def __len__(self) -> int: ...
+    @property
+    def n_parts(self) -> int:
+        """Number of parts, whatever a subclass makes of `len`."""
     @property
     def origin(self) -> Any: ...
     @property
@@ -121,10 +130,15 @@ class EngineHooks(Protocol):
     def load_args(self, data: bytes, buffers: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
     def dump_value(self, value: Any) -> tuple[bytes, list[Any]]: ...
     def dump_error(self, error: BaseException) -> bytes: ...
+    def flush_output(self) -> None:
+        """Called when a task ends and `Engine.output_held` is set, while that task is still the current one
+        and before its result leaves."""
 
 @final
 class Engine:
     """An engine's connection to its node; `run` executes tasks on the calling (main) thread."""
+    output_held: bool
+    """Set by the engine's streams when they hold part of a line; cleared when `flush_output` is called."""
     def __new__(cls, connection: str, engine_id: int | None, hooks: EngineHooks) -> Engine: ...
     @property
     def engine_id(self) -> int: ...
@@ -162,6 +176,8 @@ def run_node(config: str) -> int:
     """Runs a node on the calling thread until it is stopped; returns its exit code. Releases the GIL.
 
     `config` is JSON: cluster_id, run_dir, unix_path, ready_fd, lifeline_fd, tcp {host, port, tls}, keys, n_engines,
-    engine_env, restart_engines, options {...}."""
+    engine_env, restart_engines, options {...}. `ready_fd` and `lifeline_fd` may be null, and so may `tcp`. When the
+    node listens it writes one line of JSON to `ready_fd` and closes it: {"pid": 1, "tcp_port": 2 or null}; closing
+    it without a line means that the start failed. End of file on `lifeline_fd` means that the client is gone."""
 def pool_counters() -> dict[str, int]:
     """This process's segment pool: segments, bytes, warm bytes, copies, copied bytes, mappings."""

@@ -1,15 +1,11 @@
 //! Control messages: one to a frame, `postcard`-encoded.
 
-use alloc::collections::BTreeMap;
-use alloc::string::String;
-use alloc::vec::Vec;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::ids::{ClientId, EngineId, OptionsId, SegmentId, TaskSeq};
 use crate::wire::DecodeError;
-
-extern crate alloc;
 
 /// Encodes a control message.
 ///

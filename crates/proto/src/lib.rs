@@ -10,6 +10,7 @@
 pub mod control;
 pub mod frame;
 pub mod ids;
+pub mod layout;
 pub mod limits;
 pub mod task;
 pub mod wire;

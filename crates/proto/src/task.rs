@@ -1,5 +1,9 @@
 //! Hot records: many ride in one frame, so each is a few fixed fields, then its payload.
 
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
 use bytes::{BufMut, Bytes};
 use smallvec::SmallVec;
 
@@ -18,6 +22,25 @@ pub struct SegmentRef {
     pub len_bytes: u64,
 }
 
+/// Keeps a payload's segments from being recycled: dropped with the last clone of the payload.
+/// The machines carry it without looking inside; a driver puts in whatever must live that long.
+#[derive(Clone)]
+pub struct LeaseGuard(pub Arc<dyn Any + Send + Sync>);
+
+impl fmt::Debug for LeaseGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LeaseGuard")
+    }
+}
+
+impl PartialEq for LeaseGuard {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for LeaseGuard {}
+
 /// Arguments or a result: opaque to everyone between the client and the engine,
 /// but for the shared segments it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +49,8 @@ pub struct Payload {
     pub bytes: Bytes,
     /// Segments holding the large buffers, in order.
     pub segments: SmallVec<[SegmentRef; 0]>,
+    /// Holds the segments; never on the wire.
+    pub lease: Option<LeaseGuard>,
 }
 
 impl Payload {
@@ -58,6 +83,7 @@ impl Payload {
         Ok(Self {
             bytes: r.bytes(len)?,
             segments,
+            lease: None,
         })
     }
 }

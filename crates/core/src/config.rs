@@ -1,0 +1,77 @@
+//! Settings of the controller. Each is a factor a user may vary.
+
+use broadleaf_proto::limits;
+
+use crate::Nanos;
+
+/// Settings of the controller; [`Default`] gives the documented defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Work kept ahead on an engine: the prefetch window is this over its mean task time. 2 ms.
+    pub prefetch_target_ns: Nanos,
+    /// Least tasks in an engine's window, the running one included; at least 1. 2.
+    pub prefetch_min: u32,
+    /// Most tasks in an engine's window; at most `CLAIM_SLOTS`. 1000.
+    pub prefetch_max: u32,
+    /// Whether an idle engine takes back tasks that wait behind another's running one. True.
+    pub steal: bool,
+    /// Most unresolved tasks of one client. 262,144.
+    pub max_outstanding_tasks: u64,
+    /// Most unresolved payload bytes of one client. 256 MiB.
+    pub max_outstanding_bytes: u64,
+    /// Resolved tasks remembered per client, for later dependencies on them. 65,536.
+    pub history_tasks: usize,
+    /// Most bytes of function bodies kept. 256 MiB.
+    pub function_cache_bytes: u64,
+    /// Engines to keep, numbered from 0. 0.
+    pub n_engines: u32,
+    /// Whether an engine that died is started again. False.
+    pub restart_engines: bool,
+    /// Restarts of one engine within a minute before it is given up. 10.
+    pub max_restarts_per_minute: u32,
+    /// Wait before the first restart of an engine; doubles with each within a minute. 100 ms.
+    pub restart_backoff_ns: Nanos,
+    /// Longest wait before a restart. 10 s.
+    pub restart_backoff_max_ns: Nanos,
+    /// Time that an interrupted, timed-out task has before its engine is killed. 2 s.
+    pub interrupt_grace_ns: Nanos,
+    /// Time that an engine told to stop has for its current task. 5 s.
+    pub stop_grace_ns: Nanos,
+    /// Time from a lost link within which the cause of death may still arrive, before the engine's
+    /// tasks are resolved without it. 250 ms.
+    pub certificate_wait_ns: Nanos,
+    /// Time from a lost link (or an exit) to the engine's death being announced without the other
+    /// half of the news. 1 s.
+    pub exit_wait_ns: Nanos,
+    /// Time that an engine may take from its place being wanted to its hello. 60 s.
+    pub start_timeout_ns: Nanos,
+    /// Seed of the jitter of restarts. 0.
+    pub seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        const MS: Nanos = 1_000_000;
+        Self {
+            prefetch_target_ns: 2 * MS,
+            prefetch_min: 2,
+            prefetch_max: 1000,
+            steal: true,
+            max_outstanding_tasks: limits::DEFAULT_MAX_OUTSTANDING_TASKS,
+            max_outstanding_bytes: limits::DEFAULT_MAX_OUTSTANDING_BYTES,
+            history_tasks: 65_536,
+            function_cache_bytes: 256 * 1024 * 1024,
+            n_engines: 0,
+            restart_engines: false,
+            max_restarts_per_minute: 10,
+            restart_backoff_ns: 100 * MS,
+            restart_backoff_max_ns: 10_000 * MS,
+            interrupt_grace_ns: 2_000 * MS,
+            stop_grace_ns: 5_000 * MS,
+            certificate_wait_ns: 250 * MS,
+            exit_wait_ns: 1_000 * MS,
+            start_timeout_ns: 60_000 * MS,
+            seed: 0,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Counters of the controller and its engines, for status and metrics.
+
+use broadleaf_proto::ids::EngineId;
+
+/// Counters since the start, and gauges of this moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Tasks submitted (one per target for mode `Each`).
+    pub submitted: u64,
+    /// Tasks resolved, by status as on the wire (`Unmet` is never a result).
+    pub resolved: [u64; 7],
+    /// Tasks of clients that left before the result.
+    pub discarded: u64,
+    /// Offers made to engines.
+    pub assigned: u64,
+    /// Tasks started again after an error or a death.
+    pub retried: u64,
+    /// Revokes sent for idle engines.
+    pub steals: u64,
+    /// Revokes that came back won.
+    pub revoked: u64,
+    /// Tasks waiting for dependencies now.
+    pub waiting: u64,
+    /// Tasks queued for any engine of a set now.
+    pub ready: u64,
+    /// Tasks queued for one given engine now.
+    pub pinned: u64,
+    /// Tasks offered to engines now.
+    pub offered: u64,
+    /// Tasks in the table now, those awaiting a death certificate included.
+    pub live: u64,
+    /// Clients connected now.
+    pub clients: u64,
+    /// Functions cached now.
+    pub functions: u64,
+    /// Their bodies' bytes.
+    pub function_bytes: u64,
+    /// Records dropped because they named nothing known (a bad or outdated peer).
+    pub ignored: u64,
+    /// Each engine's.
+    pub engines: Vec<EngineCounters>,
+}
+
+/// One engine's counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineCounters {
+    /// Its place.
+    pub engine: EngineId,
+    /// Whether it can be given tasks.
+    pub up: bool,
+    /// `starting`, `up`, `leaving`, `dying`, `restarting` or `gone`.
+    pub state: &'static str,
+    /// Its process, 0 if unknown.
+    pub pid: u32,
+    /// Offers not done.
+    pub outstanding: u64,
+    /// Tasks that wait for this engine only.
+    pub queued: u64,
+    /// Tasks that ended on it.
+    pub completed: u64,
+    /// Its prefetch window.
+    pub window: u32,
+    /// Mean time of its recent tasks, 0 when unknown.
+    pub mean_task_ns: u64,
+    /// Time its tasks took.
+    pub busy_ns: u64,
+    /// Times it was started again.
+    pub restarts: u64,
+}

@@ -1,0 +1,199 @@
+//! What the driver tells the controller, and what the controller asks of the driver.
+
+use broadleaf_proto::control::{
+    ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, SpawnerEvent,
+};
+use broadleaf_proto::ids::{ClientId, EngineId, TaskKey};
+use broadleaf_proto::task::{
+    AssignRecord, DoneRecord, FunctionRecord, OutputRecord, ResultRecord, SubmitRecord,
+};
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A client was accepted.
+    ClientUp {
+        /// Its id, not used before.
+        client: ClientId,
+        /// Its name, for status.
+        name: String,
+    },
+    /// A client's link closed.
+    ClientDown {
+        /// The client.
+        client: ClientId,
+    },
+    /// A client defined a function.
+    Function {
+        /// The client.
+        client: ClientId,
+        /// The function under the client's own id.
+        record: FunctionRecord,
+    },
+    /// A client defined a set of options.
+    Options {
+        /// The client.
+        client: ClientId,
+        /// The options under the client's own id.
+        define: DefineOptions,
+    },
+    /// A client submitted a task (or one per target). Only queued until [`crate::Controller::schedule`].
+    Submit {
+        /// The client.
+        client: ClientId,
+        /// The task.
+        record: SubmitRecord,
+    },
+    /// A client's outgoing queue became long, or short again: while it is long none of its tasks
+    /// is assigned.
+    ClientCongested {
+        /// The client.
+        client: ClientId,
+        /// Whether it is long.
+        congested: bool,
+    },
+    /// A client's control request; see [`Output::Reply`] for those answered here.
+    Request {
+        /// The client.
+        client: ClientId,
+        /// The request's number, repeated by the reply.
+        number: u64,
+        /// The request.
+        request: ControlRequest,
+    },
+    /// The spawner is ready.
+    SpawnerUp,
+    /// The spawner's link closed.
+    SpawnerDown,
+    /// News from the spawner.
+    Spawner(SpawnerEvent),
+    /// An engine said hello and was accepted. Offers to it start at 0.
+    EngineUp {
+        /// The engine.
+        info: EngineInfo,
+    },
+    /// The link of an engine closed: the link of its latest `EngineUp`, reported after every `Done`
+    /// it carried and after the answers to all `Revoke`s carried out on its board.
+    EngineDown {
+        /// The engine.
+        engine: EngineId,
+        /// Offers still unclaimed on its board: never started.
+        unclaimed_offers: Vec<u32>,
+    },
+    /// A task ended on an engine.
+    Done {
+        /// The engine.
+        engine: EngineId,
+        /// How it ended.
+        record: DoneRecord,
+    },
+    /// A task wrote something.
+    Output {
+        /// The engine.
+        engine: EngineId,
+        /// What; `task` holds a [`TaskKey`].
+        record: OutputRecord,
+    },
+    /// The answer to [`Output::Revoke`].
+    Revoked {
+        /// The engine.
+        engine: EngineId,
+        /// The key of the `Revoke`.
+        key: TaskKey,
+        /// Whether the engine had not started it, and now never will.
+        won: bool,
+    },
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Send a function to an engine; it replaces what the engine knew by that id, if anything.
+    /// Comes before the first `Assign` naming it.
+    Function {
+        /// The engine.
+        engine: EngineId,
+        /// The function under its global id.
+        record: FunctionRecord,
+    },
+    /// Offer a task to an engine: put it on the claim board, then send it.
+    Assign {
+        /// The engine.
+        engine: EngineId,
+        /// The task.
+        record: AssignRecord,
+    },
+    /// Take an offer back from the claim board if the engine has not claimed it; answered by
+    /// [`Input::Revoked`].
+    Revoke {
+        /// The engine.
+        engine: EngineId,
+        /// The task, repeated by the answer.
+        key: TaskKey,
+        /// Its offer.
+        offer: u32,
+    },
+    /// Interrupt the engine, only if this offer is the one it runs now.
+    Interrupt {
+        /// The engine.
+        engine: EngineId,
+        /// The task.
+        key: TaskKey,
+        /// Its offer.
+        offer: u32,
+    },
+    /// Send a signal to an engine's process.
+    Kill {
+        /// The engine.
+        engine: EngineId,
+        /// Its process.
+        pid: u32,
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Ask an engine to leave when its current task is done.
+    Stop {
+        /// The engine.
+        engine: EngineId,
+    },
+    /// Have the spawner start an engine for this place.
+    Spawn {
+        /// The place.
+        engine: EngineId,
+    },
+    /// Have the spawner end everything and leave.
+    StopSpawner,
+    /// A task of a client is resolved. Exactly one for each.
+    Result {
+        /// The client.
+        client: ClientId,
+        /// The result.
+        record: ResultRecord,
+    },
+    /// A task of a client wrote something.
+    ClientOutput {
+        /// The client.
+        client: ClientId,
+        /// What; `task` holds a `TaskSeq`.
+        record: OutputRecord,
+    },
+    /// News for a client.
+    Event {
+        /// The client.
+        client: ClientId,
+        /// The news.
+        event: Event,
+    },
+    /// The answer to a request. `Status`, `Trace`, `SetLog` and `Config` are the driver's to answer
+    /// and never come here.
+    Reply {
+        /// The client.
+        client: ClientId,
+        /// The request's number.
+        number: u64,
+        /// The answer.
+        reply: ControlReply,
+    },
+    /// Shutdown is complete.
+    Finished,
+}

@@ -1,0 +1,67 @@
+//! Why a link ended.
+
+use std::io;
+
+use broadleaf_proto::DecodeError;
+
+/// Why a link cannot go on. After any of these the link is of no more use: drop it.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The peer closed the connection between two frames.
+    #[error("the peer closed the connection")]
+    Closed,
+    /// The connection ended inside a frame.
+    #[error("the connection ended inside a frame: the peer was killed or the network failed")]
+    ClosedInFrame,
+    /// The operating system failed a call.
+    #[error("input or output failed: {0}")]
+    Io(#[from] io::Error),
+    /// The peer sent bytes that are no frame.
+    #[error("refused a frame: {0}; the peer runs another version or is not Broadleaf")]
+    Decode(#[from] DecodeError),
+    /// The peer sent more descriptors than it may.
+    #[error("refused {count} file descriptors where {limit} are allowed; they were closed")]
+    TooManyFds {
+        /// How many came.
+        count: usize,
+        /// How many may.
+        limit: usize,
+    },
+    /// A frame claims descriptors that did not come with it.
+    #[error("a frame claims {claimed} file descriptors but {received} came with it")]
+    MissingFds {
+        /// What the header says.
+        claimed: usize,
+        /// What came.
+        received: usize,
+    },
+    /// Descriptors cannot travel over this transport.
+    #[error("file descriptors travel over unix sockets only; send the bytes inline instead")]
+    FdsNeedUnixSocket,
+    /// This side tried to send a frame that no peer accepts.
+    #[error("a record of {bytes} bytes is above the frame limit of {limit}; split it")]
+    RecordTooLarge {
+        /// Size of the record.
+        bytes: usize,
+        /// Largest body of a frame.
+        limit: usize,
+    },
+}
+
+impl LinkError {
+    /// Whether the connection is simply gone, as opposed to misused.
+    pub fn is_closed(&self) -> bool {
+        matches!(self, Self::Closed | Self::ClosedInFrame)
+    }
+}
+
+/// Tells a lost connection from other failures of the operating system.
+pub(crate) fn from_io(error: io::Error) -> LinkError {
+    use io::ErrorKind as K;
+    match error.kind() {
+        K::BrokenPipe | K::ConnectionReset | K::ConnectionAborted | K::NotConnected => {
+            LinkError::Closed
+        }
+        _ => LinkError::Io(error),
+    }
+}

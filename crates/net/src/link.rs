@@ -1,0 +1,309 @@
+//! A nonblocking, framed connection for one thread at a time.
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use broadleaf_proto::FrameKind;
+use broadleaf_proto::limits::MAX_FRAME_FDS;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+use crate::error::{LinkError, from_io};
+use crate::inbox::{Frame, Inbox};
+use crate::outbox::Outbox;
+use crate::socket::{Received, Socket};
+
+/// What [`Link::wait`] saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// The socket can be read (or is at its end), written, or both.
+    Ready {
+        /// [`Link::fill`] will not block.
+        readable: bool,
+        /// [`Link::flush`] will not block.
+        writable: bool,
+    },
+    /// The time is over.
+    TimedOut,
+    /// A signal came: look at what its handler did, then wait again.
+    Interrupted,
+}
+
+/// What a link did so far. System calls are counted whether or not they would have blocked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounters {
+    /// Receive calls.
+    pub reads: u64,
+    /// Send calls.
+    pub writes: u64,
+    /// Bytes received from the socket.
+    pub bytes_in: u64,
+    /// Bytes taken by the socket.
+    pub bytes_out: u64,
+    /// Frames taken by [`Link::next_frame`].
+    pub frames_in: u64,
+    /// Frames begun by [`Link::append`] and [`Link::send`].
+    pub frames_out: u64,
+}
+
+/// The process at the other end of a unix socket, as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Its process id when it connected.
+    pub pid: i32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+/// A connection: a nonblocking stream with framing, optional TLS and descriptor passing.
+///
+/// To receive: [`Link::fill`] once, then [`Link::next_frame`] until it has none. To send:
+/// [`Link::append`] or [`Link::send`] any number of frames, then [`Link::flush`].
+#[derive(Debug)]
+pub struct Link {
+    socket: Socket,
+    inbox: Inbox,
+    outbox: Outbox,
+    counters: LinkCounters,
+    drained: bool,
+}
+
+impl Link {
+    fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            inbox: Inbox::new(),
+            outbox: Outbox::default(),
+            counters: LinkCounters::default(),
+            drained: false,
+        }
+    }
+
+    /// A link over a unix socket; makes it nonblocking and asks for large buffers.
+    ///
+    /// # Errors
+    /// When a socket option cannot be set.
+    pub fn unix(stream: UnixStream) -> io::Result<Self> {
+        Socket::unix(stream).map(Self::new)
+    }
+
+    /// A link over plaintext TCP; makes it nonblocking and turns Nagle's algorithm off.
+    ///
+    /// # Errors
+    /// When a socket option cannot be set.
+    pub fn tcp(stream: TcpStream) -> io::Result<Self> {
+        Socket::tcp(stream).map(Self::new)
+    }
+
+    /// Two connected links in one process.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (a, b) = UnixStream::pair()?;
+        Ok((Self::unix(a)?, Self::unix(b)?))
+    }
+
+    /// Receives once, up to about 256 KiB; returns how many bytes of frames came, 0 when it would block.
+    ///
+    /// Take the frames before the next call: bytes that are not taken stay in memory.
+    ///
+    /// # Errors
+    /// [`LinkError::Closed`] at the end of the connection, [`LinkError::ClosedInFrame`] when a
+    /// frame is cut off there, and whatever makes the bytes no frame.
+    pub fn fill(&mut self) -> Result<usize, LinkError> {
+        let mut fds = SmallVec::new();
+        let room = self.inbox.room()?;
+        let room_bytes = room.len();
+        self.counters.reads += 1;
+        let received = self.socket.receive(room, &mut fds).map_err(from_io)?;
+        let has_fds = !fds.is_empty();
+        if has_fds {
+            self.inbox.received_fds(fds)?;
+        }
+        match received {
+            Received::WouldBlock => {
+                self.drained = true;
+                Ok(0)
+            }
+            Received::End if self.inbox.ends_in_frame() => Err(LinkError::ClosedInFrame),
+            Received::End => Err(LinkError::Closed),
+            Received::Bytes(count) => {
+                self.counters.bytes_in += count as u64;
+                self.inbox.received(count);
+                // The kernel ends a receive call after descriptors, whatever waits behind them.
+                self.drained = count < room_bytes && !has_fds;
+                Ok(count)
+            }
+        }
+    }
+
+    /// Whether the last [`Link::fill`] saw the end of what had arrived: with edge-triggered
+    /// polling, fill again until this is true.
+    pub fn is_drained(&self) -> bool {
+        self.drained
+    }
+
+    /// Takes the next whole frame, or `None` until [`Link::fill`] brings more.
+    ///
+    /// # Errors
+    /// When the bytes are no frame, or one above a limit.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, LinkError> {
+        self.inbox.next_frame()
+    }
+
+    /// Appends a record to the open outgoing frame of that kind, or opens one. A frame closes when
+    /// another kind is appended, when it reaches 256 KiB, and at [`Link::flush`].
+    ///
+    /// A record above `MAX_FRAME_BYTES` is dropped, and the next flush reports it.
+    #[inline]
+    pub fn append<R>(&mut self, kind: FrameKind, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        self.outbox.append(kind, write)
+    }
+
+    /// Queues a frame of its own. Descriptors are duplicated, and travel with its first byte.
+    ///
+    /// # Errors
+    /// [`LinkError::RecordTooLarge`], [`LinkError::TooManyFds`], [`LinkError::FdsNeedUnixSocket`],
+    /// or [`LinkError::Io`] when the process is out of descriptors. The link stays usable.
+    pub fn send(
+        &mut self,
+        kind: FrameKind,
+        body: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), LinkError> {
+        let limit = usize::from(MAX_FRAME_FDS);
+        if fds.len() > limit {
+            return Err(LinkError::TooManyFds {
+                count: fds.len(),
+                limit,
+            });
+        }
+        if !fds.is_empty() && !self.is_local() {
+            return Err(LinkError::FdsNeedUnixSocket);
+        }
+        let owned = fds
+            .iter()
+            .map(BorrowedFd::try_clone_to_owned)
+            .collect::<io::Result<_>>()?;
+        self.outbox.send(kind, body, owned)
+    }
+
+    /// Sends what is queued, with one call if the socket takes it all; true when nothing is left.
+    ///
+    /// # Errors
+    /// [`LinkError::Closed`] when the peer is gone; [`LinkError::RecordTooLarge`].
+    pub fn flush(&mut self) -> Result<bool, LinkError> {
+        self.outbox.seal()?;
+        while self.outbox.queued_bytes() > 0 {
+            let (bytes, fds) = self.outbox.next_piece();
+            let piece_bytes = bytes.len();
+            self.counters.writes += 1;
+            let count = self.socket.send(bytes, fds).map_err(from_io)?.unwrap_or(0);
+            self.counters.bytes_out += count as u64;
+            self.outbox.advance(count);
+            if count < piece_bytes {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Bytes queued and not yet taken by the socket.
+    pub fn queued_bytes(&self) -> usize {
+        self.outbox.queued_bytes()
+    }
+
+    /// Whether [`Link::flush`] has something to do once the socket is writable.
+    pub fn wants_write(&self) -> bool {
+        self.outbox.queued_bytes() > 0
+    }
+
+    /// Accepts frames with bodies up to `bytes` from now on; a fresh link accepts
+    /// `MAX_HANDSHAKE_FRAME_BYTES`.
+    pub fn set_frame_limit(&mut self, bytes: u32) {
+        self.inbox.set_frame_limit(bytes);
+    }
+
+    /// Accepts up to `count` descriptors a frame from now on (at most `MAX_FRAME_FDS`); a fresh
+    /// link accepts one.
+    pub fn set_max_fds(&mut self, count: u16) {
+        self.inbox.set_max_fds(count);
+    }
+
+    /// The socket, for polling.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether the peer is on this host and can take descriptors (a unix socket).
+    pub fn is_local(&self) -> bool {
+        matches!(self.socket, Socket::Unix(_))
+    }
+
+    /// Who the peer is, on a unix socket.
+    pub fn peer_credentials(&self) -> Option<PeerCredentials> {
+        let Socket::Unix(stream) = &self.socket else {
+            return None;
+        };
+        let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
+        Some(PeerCredentials {
+            pid: peer.pid.as_raw_nonzero().get(),
+            uid: peer.uid.as_raw(),
+            gid: peer.gid.as_raw(),
+        })
+    }
+
+    /// What the link did so far.
+    pub fn counters(&self) -> LinkCounters {
+        LinkCounters {
+            frames_in: self.inbox.frames(),
+            frames_out: self.outbox.frames(),
+            ..self.counters
+        }
+    }
+
+    /// Bytes of memory held for receiving.
+    pub fn read_capacity_bytes(&self) -> usize {
+        self.inbox.capacity_bytes()
+    }
+
+    /// Blocks until the socket is readable (or, with `for_write`, writable), for at most `timeout`.
+    ///
+    /// # Errors
+    /// When poll fails, which only a programming error or exhausted memory makes it.
+    pub fn wait(
+        &mut self,
+        for_write: bool,
+        timeout: Option<Duration>,
+    ) -> Result<Readiness, LinkError> {
+        let mut events = PollFlags::IN;
+        if for_write {
+            events |= PollFlags::OUT;
+        }
+        let timeout = timeout.map(|t| Timespec {
+            tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: t.subsec_nanos().into(),
+        });
+        let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), events)];
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(0) => Ok(Readiness::TimedOut),
+            Ok(_) => {
+                let seen = fds[0].revents();
+                let ended = seen.intersects(PollFlags::HUP | PollFlags::ERR);
+                Ok(Readiness::Ready {
+                    readable: seen.contains(PollFlags::IN) || ended,
+                    writable: seen.contains(PollFlags::OUT) || ended,
+                })
+            }
+            Err(Errno::INTR) => Ok(Readiness::Interrupted),
+            Err(error) => Err(LinkError::Io(error.into())),
+        }
+    }
+}

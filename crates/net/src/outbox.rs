@@ -1,0 +1,195 @@
+//! The sending half of a link: one contiguous buffer of frames, and the descriptors that ride on it.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use broadleaf_proto::frame::HEADER_BYTES;
+use broadleaf_proto::limits::MAX_FRAME_BYTES;
+use broadleaf_proto::{FrameHeader, FrameKind};
+
+use crate::error::LinkError;
+
+/// An open frame closes once its body reaches this size.
+const FRAME_CLOSE_BYTES: usize = 256 * 1024;
+/// Memory kept for the next frames once everything was sent.
+const KEPT_BYTES: usize = 512 * 1024;
+/// Sent bytes are cut off the front of a backlog in steps of at least this size.
+const COMPACT_BYTES: usize = 1024 * 1024;
+
+/// Descriptors and the position in the buffer of the frame they ride with.
+#[derive(Debug)]
+struct Passenger {
+    position: usize,
+    fds: Vec<OwnedFd>,
+}
+
+/// Frames that wait to be sent.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    buffer: Vec<u8>,
+    /// Bytes of `buffer` that were taken by the socket.
+    sent: usize,
+    /// Kind and header position of the frame that records are appended to.
+    open: Option<(FrameKind, usize)>,
+    passengers: VecDeque<Passenger>,
+    frames: u64,
+    refused: Option<usize>,
+}
+
+impl Outbox {
+    #[inline]
+    pub(crate) fn append<R>(
+        &mut self,
+        kind: FrameKind,
+        write: impl FnOnce(&mut Vec<u8>) -> R,
+    ) -> R {
+        let header = match self.open {
+            Some((open, header)) if open == kind => header,
+            _ => self.open_frame(kind),
+        };
+        let start = self.buffer.len();
+        let result = write(&mut self.buffer);
+        let body_bytes = self.buffer.len() - header - HEADER_BYTES;
+        if body_bytes >= FRAME_CLOSE_BYTES {
+            self.close_large(kind, header, start);
+        }
+        result
+    }
+
+    #[cold]
+    fn close_large(&mut self, kind: FrameKind, header: usize, start: usize) {
+        let limit = MAX_FRAME_BYTES as usize;
+        let record_bytes = self.buffer.len() - start;
+        if record_bytes > limit {
+            // No peer accepts it. Forget the record and let `flush` say so.
+            self.buffer.truncate(start);
+            self.refused = Some(record_bytes);
+        } else if self.buffer.len() - header - HEADER_BYTES > limit {
+            // Only together with its predecessors is it too large: it begins a frame of its own.
+            self.buffer.splice(start..start, [0; HEADER_BYTES]);
+            let end = self.buffer.len();
+            self.patch(kind, header, start, 0);
+            self.patch(kind, start, end, 0);
+            self.frames += 1;
+            self.open = None;
+            return;
+        }
+        self.close_frame();
+    }
+
+    fn open_frame(&mut self, kind: FrameKind) -> usize {
+        self.close_frame();
+        let header = self.buffer.len();
+        self.buffer.extend_from_slice(&[0; HEADER_BYTES]);
+        self.open = Some((kind, header));
+        self.frames += 1;
+        header
+    }
+
+    fn close_frame(&mut self) {
+        if let Some((kind, header)) = self.open.take() {
+            self.patch(kind, header, self.buffer.len(), 0);
+        }
+    }
+
+    fn patch(&mut self, kind: FrameKind, header: usize, end: usize, fd_count: u16) {
+        let bytes = FrameHeader {
+            body_bytes: (end - header - HEADER_BYTES) as u32,
+            kind,
+            fd_count,
+        }
+        .encode();
+        self.buffer[header..header + HEADER_BYTES].copy_from_slice(&bytes);
+    }
+
+    /// Queues a frame of its own.
+    pub(crate) fn send(
+        &mut self,
+        kind: FrameKind,
+        body: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), LinkError> {
+        if body.len() > MAX_FRAME_BYTES as usize {
+            return Err(too_large(body.len()));
+        }
+        let header = self.open_frame(kind);
+        self.open = None;
+        self.buffer.extend_from_slice(body);
+        self.patch(kind, header, self.buffer.len(), fds.len() as u16);
+        if !fds.is_empty() {
+            self.passengers.push_back(Passenger {
+                position: header,
+                fds,
+            });
+        }
+        Ok(())
+    }
+
+    /// Closes the open frame, so that all of the buffer may be sent.
+    ///
+    /// # Errors
+    /// [`LinkError::RecordTooLarge`] when a record was refused since the last time.
+    pub(crate) fn seal(&mut self) -> Result<(), LinkError> {
+        self.close_frame();
+        match self.refused.take() {
+            Some(bytes) => Err(too_large(bytes)),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.buffer.len() - self.sent
+    }
+
+    pub(crate) fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// The bytes one call may send, and the descriptors that ride with the first of them.
+    pub(crate) fn next_piece(&self) -> (&[u8], &[OwnedFd]) {
+        let mut passengers = self.passengers.iter().peekable();
+        let fds = match passengers.peek() {
+            Some(first) if first.position == self.sent => {
+                passengers.next().map_or(&[][..], |p| p.fds.as_slice())
+            }
+            _ => &[],
+        };
+        let end = passengers.next().map_or(self.buffer.len(), |p| p.position);
+        (&self.buffer[self.sent..end], fds)
+    }
+
+    /// Says that the socket took the first `count` bytes of the last piece, and its descriptors.
+    pub(crate) fn advance(&mut self, count: usize) {
+        if count == 0 {
+            return;
+        }
+        if self
+            .passengers
+            .front()
+            .is_some_and(|p| p.position == self.sent)
+        {
+            self.passengers.pop_front();
+        }
+        self.sent += count;
+        if self.sent == self.buffer.len() {
+            self.buffer.clear();
+            self.buffer.shrink_to(KEPT_BYTES);
+            self.sent = 0;
+            self.open = None;
+        } else if self.sent >= COMPACT_BYTES && self.sent >= self.buffer.len() / 2 {
+            self.buffer.drain(..self.sent);
+            for passenger in &mut self.passengers {
+                passenger.position -= self.sent;
+            }
+            self.open = self.open.map(|(kind, header)| (kind, header - self.sent));
+            self.sent = 0;
+        }
+    }
+}
+
+fn too_large(bytes: usize) -> LinkError {
+    LinkError::RecordTooLarge {
+        bytes,
+        limit: MAX_FRAME_BYTES as usize,
+    }
+}

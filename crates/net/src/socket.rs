@@ -1,0 +1,124 @@
+//! The few system calls a link makes.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use broadleaf_proto::limits::MAX_FRAME_FDS;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use smallvec::SmallVec;
+
+const FDS: usize = MAX_FRAME_FDS as usize;
+/// Asked of the kernel for unix sockets; it grants what its own limit allows.
+const UNIX_BUFFER_BYTES: usize = 4 * 1024 * 1024;
+
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+/// What one receive call brought.
+#[derive(Debug)]
+pub(crate) enum Received {
+    WouldBlock,
+    End,
+    Bytes(usize),
+}
+
+impl Socket {
+    pub(crate) fn unix(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        rustix::net::sockopt::set_socket_send_buffer_size(&stream, UNIX_BUFFER_BYTES)?;
+        rustix::net::sockopt::set_socket_recv_buffer_size(&stream, UNIX_BUFFER_BYTES)?;
+        Ok(Self::Unix(stream))
+    }
+
+    pub(crate) fn tcp(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Self::Tcp(stream))
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(stream) => stream.as_fd(),
+            Self::Tcp(stream) => stream.as_fd(),
+        }
+    }
+
+    /// One receive call; descriptors are added to `fds`. `Err(E2BIG)` when the kernel had to drop some.
+    pub(crate) fn receive(
+        &self,
+        room: &mut [u8],
+        fds: &mut SmallVec<[OwnedFd; 4]>,
+    ) -> io::Result<Received> {
+        let result = retry(|| match self {
+            Self::Unix(stream) => {
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+                let mut control = RecvAncillaryBuffer::new(&mut space);
+                let message = rustix::net::recvmsg(
+                    stream,
+                    &mut [IoSliceMut::new(room)],
+                    &mut control,
+                    RecvFlags::CMSG_CLOEXEC,
+                )?;
+                for item in control.drain() {
+                    if let RecvAncillaryMessage::ScmRights(rights) = item {
+                        fds.extend(rights);
+                    }
+                }
+                if message.flags.contains(rustix::net::ReturnFlags::CTRUNC) {
+                    return Err(Errno::TOOBIG);
+                }
+                Ok(message.bytes)
+            }
+            Self::Tcp(stream) => {
+                rustix::net::recv(stream, &mut *room, RecvFlags::empty()).map(|(bytes, _)| bytes)
+            }
+        });
+        match result {
+            Ok(0) => Ok(Received::End),
+            Ok(count) => Ok(Received::Bytes(count)),
+            Err(Errno::AGAIN) => Ok(Received::WouldBlock),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// One send call: how many bytes were taken, `None` when it would block.
+    pub(crate) fn send(&self, bytes: &[u8], fds: &[OwnedFd]) -> io::Result<Option<usize>> {
+        let flags = SendFlags::NOSIGNAL;
+        let result = retry(|| {
+            if fds.is_empty() {
+                return rustix::net::send(self.as_fd(), bytes, flags);
+            }
+            let borrowed: SmallVec<[BorrowedFd<'_>; 4]> = fds.iter().map(AsFd::as_fd).collect();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
+                return Err(Errno::TOOBIG);
+            }
+            rustix::net::sendmsg(self.as_fd(), &[IoSlice::new(bytes)], &mut control, flags)
+        });
+        match result {
+            Ok(count) => Ok(Some(count)),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}

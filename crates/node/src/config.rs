@@ -1,0 +1,168 @@
+//! What a node is told at its start.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use broadleaf_core::Config;
+use serde::Deserialize;
+
+/// The configuration is not what it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Not JSON of this form.
+    #[error("node configuration: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// Where to listen for TCP.
+#[derive(Clone, Debug, Deserialize)]
+pub struct TcpConfig {
+    /// Address to bind.
+    pub host: String,
+    /// Port to bind; 0 for any free one.
+    #[serde(default)]
+    pub port: u16,
+    /// Whether connections are encrypted and authenticated.
+    #[serde(default = "yes")]
+    pub tls: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// One pair of keys, base64.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct KeyPair {
+    /// PKCS #8.
+    #[serde(default)]
+    pub private: String,
+    /// Subject public key info.
+    #[serde(default)]
+    pub public: String,
+}
+
+/// The keys a node needs: its own pair, and the public halves of its peers'.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Keys {
+    /// The node's own.
+    #[serde(default)]
+    pub server: KeyPair,
+    /// Clients'.
+    #[serde(default)]
+    pub client: KeyPair,
+    /// Engines'.
+    #[serde(default)]
+    pub engine: KeyPair,
+}
+
+/// Settings of the controller that a user may vary.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub struct NodeOptions {
+    /// See [`Config::prefetch_target_ns`].
+    pub prefetch_target_us: u64,
+    /// See [`Config::prefetch_min`].
+    pub prefetch_min: u32,
+    /// See [`Config::prefetch_max`].
+    pub prefetch_max: u32,
+    /// See [`Config::steal`].
+    pub steal: bool,
+    /// See [`Config::max_outstanding_tasks`].
+    pub max_outstanding_tasks: u64,
+    /// See [`Config::max_outstanding_bytes`].
+    pub max_outstanding_bytes: u64,
+    /// See [`Config::restart_engines`].
+    pub restart_engines: bool,
+    /// See [`Config::max_restarts_per_minute`].
+    pub max_restarts: u32,
+    /// See [`Config::interrupt_grace_ns`].
+    pub interrupt_grace_s: f64,
+    /// Outgoing bytes of a client above which none of its tasks is started.
+    pub congestion_bytes: usize,
+    /// Events kept in the ring.
+    pub trace_events: usize,
+    /// 0 off, 1 errors, 2 info, 3 debug.
+    pub log_level: u8,
+    /// `ring`, `stderr` or a file's path.
+    pub log_sink: String,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        let core = Config::default();
+        Self {
+            prefetch_target_us: core.prefetch_target_ns / 1000,
+            prefetch_min: core.prefetch_min,
+            prefetch_max: core.prefetch_max,
+            steal: core.steal,
+            max_outstanding_tasks: core.max_outstanding_tasks,
+            max_outstanding_bytes: core.max_outstanding_bytes,
+            restart_engines: core.restart_engines,
+            max_restarts: core.max_restarts_per_minute,
+            interrupt_grace_s: core.interrupt_grace_ns as f64 / 1e9,
+            congestion_bytes: 64 * 1024 * 1024,
+            trace_events: 65_536,
+            log_level: 2,
+            log_sink: "ring".to_owned(),
+        }
+    }
+}
+
+/// What a node is told at its start.
+#[derive(Clone, Debug, Deserialize)]
+pub struct NodeConfig {
+    /// The cluster's name; peers must know it.
+    pub cluster_id: String,
+    /// Where its socket goes.
+    pub unix_path: PathBuf,
+    /// `major.minor` of the cluster's Python.
+    pub python: String,
+    /// Descriptor to write one line of JSON to when peers can connect.
+    pub ready_fd: Option<i32>,
+    /// Descriptor whose end of file means that the owner is gone.
+    pub lifeline_fd: Option<i32>,
+    /// TCP, if any.
+    pub tcp: Option<TcpConfig>,
+    /// Keys for TCP with TLS.
+    #[serde(default)]
+    pub keys: Keys,
+    /// Engines to start.
+    #[serde(default)]
+    pub n_engines: u32,
+    /// Environment for engines, beside the fork server's own.
+    #[serde(default)]
+    pub engine_env: BTreeMap<String, String>,
+    /// Settings.
+    #[serde(default)]
+    pub options: NodeOptions,
+}
+
+impl NodeConfig {
+    /// Reads the JSON form.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when it is not.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// The controller's part.
+    #[expect(clippy::cast_sign_loss, reason = "a negative grace is clamped to none")]
+    pub fn core(&self) -> Config {
+        let o = &self.options;
+        Config {
+            prefetch_target_ns: o.prefetch_target_us * 1000,
+            prefetch_min: o.prefetch_min,
+            prefetch_max: o.prefetch_max,
+            steal: o.steal,
+            max_outstanding_tasks: o.max_outstanding_tasks,
+            max_outstanding_bytes: o.max_outstanding_bytes,
+            restart_engines: o.restart_engines,
+            max_restarts_per_minute: o.max_restarts,
+            interrupt_grace_ns: (o.interrupt_grace_s.max(0.0) * 1e9) as u64,
+            n_engines: self.n_engines,
+            ..Config::default()
+        }
+    }
+}

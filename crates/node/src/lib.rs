@@ -1,0 +1,18 @@
+//! The doing: one thread that drives the controller's machine over links, shared memory and processes.
+//!
+//! Nothing is decided here. An event becomes an [`broadleaf_core::Input`], every
+//! [`broadleaf_core::Output`] becomes bytes, a signal or an entry of the claim board. All that came in with one
+//! wake-up is scheduled together and leaves with one write per peer.
+
+mod config;
+mod handshake;
+mod node;
+mod outputs;
+mod peers;
+mod requests;
+mod ring;
+mod segments;
+
+pub use config::{ConfigError, NodeConfig};
+pub use handshake::keys_json;
+pub use node::{NodeError, run};

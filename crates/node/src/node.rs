@@ -1,0 +1,575 @@
+//! The event loop.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use broadleaf_core::{Controller, Input, Nanos, Output};
+use broadleaf_net::tls::{ServerTls, TlsError};
+use broadleaf_net::{Frame, LinkError, Listener};
+use broadleaf_proto::control::{self, ControlReply, ControlRequest, Hello, RefusalKind, Welcome};
+use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord, SubmitRecord};
+use broadleaf_proto::wire::Reader;
+use broadleaf_proto::{ClientId, DecodeError, EngineId, EngineInfo, FrameKind, limits};
+use broadleaf_shm::ClaimBoard;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use slab::Slab;
+
+use crate::config::NodeConfig;
+use crate::handshake;
+use crate::peers::{Peer, Role};
+use crate::ring::{Kind, Ring};
+use crate::segments::Segments;
+
+const UNIX_LISTENER: u64 = u64::MAX;
+const TCP_LISTENER: u64 = u64::MAX - 1;
+const LIFELINE: u64 = u64::MAX - 2;
+
+/// Time that a new connection has for its hello.
+const HELLO_TIME: Duration = Duration::from_secs(10);
+/// Connections that may be waiting for their hello.
+const MAX_UNKNOWN_PEERS: usize = 256;
+
+/// Why a node could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The operating system failed a call.
+    #[error("{context}: {source}")]
+    Io {
+        /// What was tried.
+        context: &'static str,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// The keys cannot be used.
+    #[error("keys of the node: {0}")]
+    Tls(#[from] TlsError),
+}
+
+fn io_error<E: Into<io::Error>>(context: &'static str) -> impl FnOnce(E) -> NodeError {
+    move |source| NodeError::Io { context, source: source.into() }
+}
+
+/// A node: controller and relay of one host.
+pub struct Node {
+    pub(crate) config: NodeConfig,
+    pub(crate) controller: Controller,
+    pub(crate) outputs: Vec<Output>,
+    pub(crate) peers: Slab<Peer>,
+    pub(crate) clients: BTreeMap<ClientId, usize>,
+    pub(crate) engines: BTreeMap<EngineId, usize>,
+    pub(crate) spawner: Option<usize>,
+    pub(crate) segments: Segments,
+    pub(crate) finished: bool,
+    pub(crate) epoch: Instant,
+    pub(crate) wakeups: u64,
+    ring: Ring,
+    poller: std::os::fd::OwnedFd,
+    unix: Listener,
+    tcp: Option<(Listener, Option<ServerTls>)>,
+    dirty: Vec<usize>,
+    next_client: u32,
+    next_token: u32,
+    host: String,
+}
+
+/// Runs a node until it is stopped; returns its exit code.
+///
+/// # Errors
+/// [`NodeError`] when it cannot listen or poll.
+pub fn run(config: NodeConfig) -> Result<i32, NodeError> {
+    let mut node = Node::start(config)?;
+    let lifeline = node.watch_lifeline()?;
+    node.announce_ready()?;
+    node.serve()?;
+    drop(lifeline);
+    Ok(0)
+}
+
+impl Node {
+    fn start(config: NodeConfig) -> Result<Self, NodeError> {
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io_error("epoll"))?;
+        let unix = Listener::unix(&config.unix_path).map_err(io_error("listening on the unix socket"))?;
+        watch(&poller, unix.as_fd(), UNIX_LISTENER)?;
+        let tcp = match &config.tcp {
+            None => None,
+            Some(tcp) => {
+                let listener =
+                    Listener::tcp((tcp.host.as_str(), tcp.port)).map_err(io_error("listening on TCP"))?;
+                watch(&poller, listener.as_fd(), TCP_LISTENER)?;
+                let tls = tcp.tls.then(|| server_tls(&config)).transpose()?;
+                Some((listener, tls))
+            }
+        };
+        let options = &config.options;
+        Ok(Self {
+            controller: Controller::new(config.core()),
+            ring: Ring::new(options.trace_events, options.log_level, &options.log_sink),
+            config,
+            outputs: Vec::new(),
+            peers: Slab::new(),
+            clients: BTreeMap::new(),
+            engines: BTreeMap::new(),
+            spawner: None,
+            segments: Segments::default(),
+            finished: false,
+            epoch: Instant::now(),
+            wakeups: 0,
+            poller,
+            unix,
+            tcp,
+            dirty: Vec::new(),
+            next_client: 0,
+            next_token: 1,
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        })
+    }
+
+    fn watch_lifeline(&self) -> Result<Option<File>, NodeError> {
+        let Some(fd) = self.config.lifeline_fd else { return Ok(None) };
+        let file = File::open(format!("/proc/self/fd/{fd}")).map_err(io_error("opening the lifeline"))?;
+        watch(&self.poller, file.as_fd(), LIFELINE)?;
+        Ok(Some(file))
+    }
+
+    fn announce_ready(&self) -> Result<(), NodeError> {
+        let Some(fd) = self.config.ready_fd else { return Ok(()) };
+        let port = self.tcp.as_ref().and_then(|(listener, _)| listener.tcp_address()).map(|a| a.port());
+        let line = serde_json::json!({"unix_path": self.config.unix_path, "tcp_port": port, "pid": std::process::id()});
+        let path = format!("/proc/self/fd/{fd}");
+        let mut pipe = File::options().write(true).open(path).map_err(io_error("opening the ready pipe"))?;
+        pipe.write_all(format!("{line}\n").as_bytes()).map_err(io_error("writing the ready pipe"))
+    }
+
+    /// Monotonic time as the controller counts it.
+    pub(crate) fn now(&self) -> Nanos {
+        self.epoch.elapsed().as_nanos() as Nanos
+    }
+
+    /// Tells the controller something.
+    pub(crate) fn input(&mut self, input: Input) {
+        let now = self.now();
+        self.controller.on_input(now, input, &mut self.outputs);
+    }
+
+    fn serve(&mut self) -> Result<(), NodeError> {
+        let mut events = Vec::with_capacity(256);
+        while !self.finished {
+            let timeout = self.next_wait().map(|wait| rustix::time::Timespec {
+                tv_sec: wait.as_secs() as i64,
+                tv_nsec: i64::from(wait.subsec_nanos()),
+            });
+            events.clear();
+            match epoll::wait(&self.poller, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(io_error("epoll")(error)),
+            }
+            self.wakeups += 1;
+            for event in &events {
+                let (token, flags) = (event.data.u64(), event.flags);
+                self.on_event(token, flags);
+            }
+            let now = self.now();
+            if self.controller.next_deadline().is_some_and(|at| at <= now) {
+                self.controller.on_deadline(now, &mut self.outputs);
+            }
+            self.drop_silent_peers();
+            self.carry_out();
+            self.flush_dirty();
+        }
+        Ok(())
+    }
+
+    fn next_wait(&self) -> Option<Duration> {
+        let due = self.controller.next_deadline().map(|at| Duration::from_nanos(at.saturating_sub(self.now())));
+        let unknown = self.peers.iter().any(|(_, peer)| matches!(peer.role, Role::Unknown(_)));
+        let hello = unknown.then_some(Duration::from_secs(1));
+        due.into_iter().chain(hello).min()
+    }
+
+    fn on_event(&mut self, token: u64, flags: EventFlags) {
+        match token {
+            UNIX_LISTENER => self.accept(false),
+            TCP_LISTENER => self.accept(true),
+            LIFELINE => {
+                // Level-triggered: watched no more once it has been seen.
+                if let Some(fd) = self.config.lifeline_fd.take() {
+                    self.ring.note(Kind::ClientDown, u32::MAX, fd as u64);
+                    self.input(Input::Request {
+                        client: ClientId(u32::MAX),
+                        number: 0,
+                        request: ControlRequest::Shutdown,
+                    });
+                }
+            }
+            token => {
+                let token = token as usize;
+                if !self.peers.contains(token) {
+                    return;
+                }
+                if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+                    if let Err(error) = self.read(token) {
+                        self.on_link_error(token, &error);
+                        return;
+                    }
+                }
+                if flags.contains(EventFlags::OUT) {
+                    self.mark_dirty(token);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, over_tcp: bool) {
+        loop {
+            let accepted = match (&self.tcp, over_tcp) {
+                (Some((listener, Some(tls))), true) => listener.accept_tls(tls),
+                (Some((listener, None)), true) => listener.accept(),
+                _ => self.unix.accept(),
+            };
+            let Ok(Some(link)) = accepted else { return };
+            let unknown = self.peers.iter().filter(|(_, p)| matches!(p.role, Role::Unknown(_))).count();
+            if unknown >= MAX_UNKNOWN_PEERS {
+                self.ring.note(Kind::Refused, 0, 0);
+                continue;
+            }
+            let role = Role::Unknown(Instant::now() + HELLO_TIME);
+            let entry = self.peers.vacant_entry();
+            let token = entry.key();
+            let peer = entry.insert(Peer { link, role, watches_write: false, dirty: false });
+            if watch(&self.poller, peer.link.as_fd(), token as u64).is_err() {
+                self.peers.remove(token);
+                continue;
+            }
+            // A TLS handshake starts with reading, so the peer needs nothing written yet.
+        }
+    }
+
+    fn drop_silent_peers(&mut self) {
+        let now = Instant::now();
+        let silent: Vec<usize> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| matches!(peer.role, Role::Unknown(deadline) if deadline <= now))
+            .map(|(token, _)| token)
+            .collect();
+        for token in silent {
+            self.close(token);
+        }
+    }
+
+    fn read(&mut self, token: usize) -> Result<(), LinkError> {
+        self.peers[token].link.fill()?;
+        loop {
+            let Some(peer) = self.peers.get_mut(token) else { return Ok(()) };
+            let Some(frame) = peer.link.next_frame()? else { break };
+            self.on_frame(token, frame)?;
+        }
+        if let Some(peer) = self.peers.get(token)
+            && peer.link.wants_write()
+        {
+            self.mark_dirty(token);
+        }
+        Ok(())
+    }
+
+    fn on_frame(&mut self, token: usize, frame: Frame) -> Result<(), LinkError> {
+        match self.peers[token].role {
+            Role::Unknown(_) => self.on_hello(token, frame),
+            Role::Client { client, .. } => self.on_client_frame(token, client, frame),
+            Role::Engine { engine, .. } => self.on_engine_frame(token, engine, frame),
+            Role::Spawner if frame.kind == FrameKind::SpawnerEvent => {
+                self.input(Input::Spawner(control::decode(&frame.body)?));
+                Ok(())
+            }
+            Role::Leaving => Ok(()),
+            Role::Spawner => Err(DecodeError::UnknownKind(frame.kind as u8).into()),
+        }
+    }
+
+    fn on_hello(&mut self, token: usize, frame: Frame) -> Result<(), LinkError> {
+        if frame.kind != FrameKind::Hello {
+            return Err(DecodeError::UnknownKind(frame.kind as u8).into());
+        }
+        let hello: Hello = control::decode(&frame.body)?;
+        let link = &mut self.peers[token].link;
+        if let Err(refusal) = handshake::check(&self.config, &hello, link) {
+            self.refuse(token, &refusal);
+            return Ok(());
+        }
+        link.set_frame_limit(limits::MAX_FRAME_BYTES);
+        link.set_max_fds(limits::MAX_FRAME_FDS);
+        let segment_token = self.next_token;
+        self.next_token += 1;
+        let mut welcome = Welcome {
+            client: ClientId(0),
+            engine: EngineId(0),
+            segment_token,
+            max_outstanding_tasks: self.config.options.max_outstanding_tasks,
+            max_outstanding_bytes: self.config.options.max_outstanding_bytes,
+            engines: Vec::new(),
+        };
+        match hello.role {
+            control::Role::Client { name } => {
+                let client = ClientId(self.next_client);
+                self.next_client += 1;
+                welcome.client = client;
+                welcome.engines = self.controller.engines();
+                self.peers[token].role = Role::Client { client, congested: false };
+                self.clients.insert(client, token);
+                self.ring.note(Kind::ClientUp, client.0, 0);
+                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+                self.input(Input::ClientUp { client, name });
+            }
+            control::Role::Engine { engine, pid } => {
+                let engine = engine.unwrap_or_else(|| self.controller.vacant_engine());
+                let board = frame.fds.first().map(|fd| ClaimBoard::from_fd(fd.as_fd()));
+                let (true, Some(Ok(board))) = (self.controller.expects(engine), board) else {
+                    let message = format!("no engine {} is expected here", engine.0);
+                    self.refuse(token, &control::Refusal { kind: RefusalKind::Full, message });
+                    return Ok(());
+                };
+                let info = EngineInfo { engine, uuid: random_hex(), pid, host: self.host.clone() };
+                welcome.engine = engine;
+                welcome.engines = vec![info.clone()];
+                self.peers[token].role = Role::Engine { engine, pid, board, next_offer: 0 };
+                self.engines.insert(engine, token);
+                self.ring.note(Kind::EngineUp, engine.0, u64::from(pid));
+                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+                self.input(Input::EngineUp { info });
+            }
+            control::Role::Spawner { .. } => {
+                if self.spawner.is_some() {
+                    let message = "the node has a spawner already".to_owned();
+                    self.refuse(token, &control::Refusal { kind: RefusalKind::Full, message });
+                    return Ok(());
+                }
+                self.peers[token].role = Role::Spawner;
+                self.spawner = Some(token);
+                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+                self.input(Input::SpawnerUp);
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, token: usize, refusal: &control::Refusal) {
+        self.ring.note(Kind::Refused, refusal.kind as u32, 0);
+        self.peers[token].role = Role::Leaving;
+        self.send(token, FrameKind::Refused, &control::encode(refusal));
+    }
+
+    fn on_client_frame(&mut self, token: usize, client: ClientId, frame: Frame) -> Result<(), LinkError> {
+        let mut reader = Reader::new(frame.body.clone());
+        match frame.kind {
+            FrameKind::Submit => {
+                while !reader.is_empty() {
+                    let mut record = SubmitRecord::decode(&mut reader)?;
+                    self.segments.adopt(&mut record.payload);
+                    self.input(Input::Submit { client, record });
+                }
+            }
+            FrameKind::Function => {
+                while !reader.is_empty() {
+                    let record = FunctionRecord::decode(&mut reader)?;
+                    self.input(Input::Function { client, record });
+                }
+            }
+            FrameKind::Options => self.input(Input::Options { client, define: control::decode(&frame.body)? }),
+            FrameKind::Request => {
+                let (number, request): (u64, ControlRequest) = control::decode(&frame.body)?;
+                self.ring.note(Kind::Request, client.0, number);
+                self.on_request(token, client, number, request);
+            }
+            _ => return self.on_segment_frame(token, frame),
+        }
+        Ok(())
+    }
+
+    fn on_request(&mut self, token: usize, client: ClientId, number: u64, request: ControlRequest) {
+        let reply = match request {
+            ControlRequest::Status => ControlReply::Text(self.status_json()),
+            ControlRequest::Trace => ControlReply::Text(self.ring.chrome_trace()),
+            ControlRequest::SetLog { level, sink } => match self.ring.set(level, &sink) {
+                Ok(()) => ControlReply::Done,
+                Err(error) => ControlReply::Failed(format!("log sink {sink:?}: {error}")),
+            },
+            ControlRequest::Config => ControlReply::Text(format!("{:?}", self.config.options)),
+            request => {
+                self.input(Input::Request { client, number, request });
+                return;
+            }
+        };
+        self.send(token, FrameKind::Reply, &control::encode(&(number, reply)));
+    }
+
+    fn on_engine_frame(&mut self, token: usize, engine: EngineId, frame: Frame) -> Result<(), LinkError> {
+        let mut reader = Reader::new(frame.body.clone());
+        match frame.kind {
+            FrameKind::Done => {
+                while !reader.is_empty() {
+                    let mut record = DoneRecord::decode(&mut reader)?;
+                    self.segments.adopt(&mut record.payload);
+                    self.ring.task(engine.0, record.key.0, record.started_ns, record.completed_ns);
+                    self.input(Input::Done { engine, record });
+                }
+            }
+            FrameKind::Output => {
+                while !reader.is_empty() {
+                    let record = OutputRecord::decode(&mut reader)?;
+                    self.input(Input::Output { engine, record });
+                }
+            }
+            _ => return self.on_segment_frame(token, frame),
+        }
+        Ok(())
+    }
+
+    fn on_segment_frame(&mut self, token: usize, frame: Frame) -> Result<(), LinkError> {
+        match frame.kind {
+            FrameKind::SegmentAnnounce => {
+                let announce: control::SegmentAnnounce = control::decode(&frame.body)?;
+                for ((id, len), fd) in announce.segments.into_iter().zip(frame.fds) {
+                    self.segments.on_announce(token as u32, id, len, fd);
+                }
+            }
+            FrameKind::SegmentRelease => {
+                let release: control::SegmentRelease = control::decode(&frame.body)?;
+                let forget = self.segments.on_release(token as u32, &release.released, &release.retired);
+                for (peer, id) in forget {
+                    let release = control::SegmentRelease { released: Vec::new(), retired: vec![id] };
+                    self.send(peer as usize, FrameKind::SegmentRelease, &control::encode(&release));
+                }
+            }
+            kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
+        }
+        Ok(())
+    }
+
+    fn on_link_error(&mut self, token: usize, error: &LinkError) {
+        if !error.is_closed() {
+            self.ring.note(Kind::Malformed, token as u32, 0);
+        }
+        self.close(token);
+    }
+
+    /// Forgets a peer and tells the controller what that means.
+    fn close(&mut self, token: usize) {
+        let Some(peer) = self.peers.try_remove(token) else { return };
+        // Closing the descriptor takes it out of the poller too.
+        match peer.role {
+            Role::Client { client, .. } => {
+                self.clients.remove(&client);
+                self.ring.note(Kind::ClientDown, client.0, 0);
+                self.input(Input::ClientDown { client });
+            }
+            Role::Engine { engine, board, next_offer, .. } => {
+                self.engines.remove(&engine);
+                self.ring.note(Kind::EngineDown, engine.0, 0);
+                self.input(Input::EngineDown { engine, unclaimed_offers: board.unclaimed(next_offer) });
+            }
+            Role::Spawner => {
+                self.spawner = None;
+                self.input(Input::SpawnerDown);
+            }
+            Role::Unknown(_) | Role::Leaving => {}
+        }
+        self.segments.on_peer_gone(token as u32);
+    }
+
+    /// Appends a record for a peer; it leaves with the next flush.
+    pub(crate) fn append(&mut self, token: usize, kind: FrameKind, write: impl FnOnce(&mut Vec<u8>)) {
+        if let Some(peer) = self.peers.get_mut(token) {
+            peer.link.append(kind, write);
+            self.mark_dirty(token);
+        }
+    }
+
+    /// Queues a frame for a peer; it leaves with the next flush.
+    pub(crate) fn send(&mut self, token: usize, kind: FrameKind, body: &[u8]) {
+        self.send_fds(token, kind, body, &[]);
+    }
+
+    /// Queues a frame with descriptors.
+    pub(crate) fn send_fds(&mut self, token: usize, kind: FrameKind, body: &[u8], fds: &[BorrowedFd<'_>]) {
+        let Some(peer) = self.peers.get_mut(token) else { return };
+        if let Err(error) = peer.link.send(kind, body, fds) {
+            self.on_link_error(token, &error);
+            return;
+        }
+        self.mark_dirty(token);
+    }
+
+    fn mark_dirty(&mut self, token: usize) {
+        if let Some(peer) = self.peers.get_mut(token)
+            && !std::mem::replace(&mut peer.dirty, true)
+        {
+            self.dirty.push(token);
+        }
+    }
+
+    fn flush_dirty(&mut self) {
+        while let Some(token) = self.dirty.pop() {
+            let Some(peer) = self.peers.get_mut(token) else { continue };
+            peer.dirty = false;
+            let all = match peer.link.flush() {
+                Ok(all) => all,
+                Err(error) => {
+                    self.on_link_error(token, &error);
+                    self.carry_out();
+                    continue;
+                }
+            };
+            if all && matches!(peer.role, Role::Leaving) {
+                self.close(token);
+                continue;
+            }
+            if peer.watches_write == all {
+                peer.watches_write = !all;
+                let flags = if all { EventFlags::IN } else { EventFlags::IN | EventFlags::OUT };
+                let data = EventData::new_u64(token as u64);
+                // It can only fail for a descriptor that is not registered, and this one is.
+                let _ = epoll::modify(&self.poller, peer.link.as_fd(), data, flags);
+            }
+            self.note_congestion(token);
+        }
+    }
+
+    fn note_congestion(&mut self, token: usize) {
+        let limit = self.config.options.congestion_bytes;
+        let peer = &mut self.peers[token];
+        let queued = peer.link.queued_bytes();
+        if let Role::Client { client, congested } = &mut peer.role {
+            let now_congested = if *congested { queued > limit / 2 } else { queued > limit };
+            if now_congested != *congested {
+                *congested = now_congested;
+                let client = *client;
+                self.input(Input::ClientCongested { client, congested: now_congested });
+                self.carry_out();
+            }
+        }
+    }
+}
+
+fn watch(poller: &std::os::fd::OwnedFd, fd: BorrowedFd<'_>, token: u64) -> Result<(), NodeError> {
+    epoll::add(poller, fd, EventData::new_u64(token), EventFlags::IN).map_err(io_error("epoll"))
+}
+
+fn server_tls(config: &NodeConfig) -> Result<ServerTls, NodeError> {
+    use base64::Engine as _;
+    let decode = |text: &str| base64::engine::general_purpose::STANDARD.decode(text).unwrap_or_default();
+    let keys = &config.keys;
+    Ok(ServerTls::new(&decode(&keys.server.private), &decode(&keys.client.public), &decode(&keys.engine.public))?)
+}
+
+fn random_hex() -> String {
+    let mut bytes = [0_u8; 16];
+    // Identity, not secrecy: if the system had no randomness, the process and time would still tell engines apart.
+    if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {
+        bytes[..8].copy_from_slice(&u64::from(std::process::id()).to_le_bytes());
+    }
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+

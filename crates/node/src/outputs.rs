@@ -1,0 +1,164 @@
+//! What the controller asks for becomes bytes, signals and entries of claim boards.
+
+use std::os::fd::AsFd;
+
+use broadleaf_core::{Input, Output};
+use broadleaf_proto::control::{self, EngineCommand, SegmentAnnounce, SegmentRelease, SpawnerCommand};
+use broadleaf_proto::{ClientId, EngineId, FrameKind, Payload, SegmentId};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::node::Node;
+use crate::peers::Role;
+
+impl Node {
+    /// Carries out everything the controller asked for, until it asks for nothing more.
+    pub(crate) fn carry_out(&mut self) {
+        let now = self.now();
+        self.controller.schedule(now, &mut self.outputs);
+        while !self.outputs.is_empty() {
+            let outputs = std::mem::take(&mut self.outputs);
+            let mut answered = false;
+            for output in outputs {
+                answered |= self.carry_out_one(output);
+            }
+            if answered {
+                let now = self.now();
+                self.controller.schedule(now, &mut self.outputs);
+            }
+        }
+        self.return_segments();
+    }
+
+    /// Returns whether the controller was told something.
+    fn carry_out_one(&mut self, output: Output) -> bool {
+        match output {
+            Output::Assign { engine, record } => self.assign(engine, &record),
+            Output::Result { client, mut record } => {
+                if let Some(token) = self.client_token(client) {
+                    if record.payload.segments.is_empty() || self.peers[token].link.is_local() {
+                        self.lend(token, &record.payload);
+                    } else {
+                        self.segments.inline(&mut record.payload);
+                    }
+                    self.append(token, FrameKind::Result, |frame| record.encode(frame));
+                }
+            }
+            Output::Function { engine, record } => {
+                if let Some(token) = self.engine_token(engine) {
+                    self.append(token, FrameKind::Function, |frame| record.encode(frame));
+                }
+            }
+            Output::Revoke { engine, key, offer } => {
+                let won = self.board(engine).is_some_and(|board| board.revoke(offer));
+                self.input(Input::Revoked { engine, key, won });
+                return true;
+            }
+            Output::Interrupt { engine, offer, .. } => self.interrupt(engine, offer),
+            Output::Kill { pid, signal, .. } => signal_process(pid, signal),
+            Output::Stop { engine } => {
+                if let Some(token) = self.engine_token(engine) {
+                    self.send(token, FrameKind::EngineCommand, &control::encode(&EngineCommand::Stop));
+                }
+            }
+            Output::Spawn { engine } => {
+                if let Some(token) = self.spawner {
+                    let command = SpawnerCommand::Spawn(engine, self.config.engine_env.clone());
+                    self.send(token, FrameKind::SpawnerCommand, &control::encode(&command));
+                }
+            }
+            Output::StopSpawner => {
+                if let Some(token) = self.spawner {
+                    self.send(token, FrameKind::SpawnerCommand, &control::encode(&SpawnerCommand::Stop));
+                }
+            }
+            Output::ClientOutput { client, record } => {
+                if let Some(token) = self.client_token(client) {
+                    self.append(token, FrameKind::Output, |frame| record.encode(frame));
+                }
+            }
+            Output::Event { client, event } => {
+                if let Some(token) = self.client_token(client) {
+                    self.send(token, FrameKind::Event, &control::encode(&event));
+                }
+            }
+            Output::Reply { client, number, reply } => {
+                if let Some(token) = self.client_token(client) {
+                    self.send(token, FrameKind::Reply, &control::encode(&(number, reply)));
+                }
+            }
+            Output::Finished => self.finished = true,
+        }
+        false
+    }
+
+    fn assign(&mut self, engine: EngineId, record: &broadleaf_proto::AssignRecord) {
+        let Some(token) = self.engine_token(engine) else { return };
+        self.lend(token, &record.payload);
+        if let Some(Role::Engine { board, next_offer, .. }) = self.peers.get_mut(token).map(|p| &mut p.role) {
+            board.offer(record.offer);
+            *next_offer = record.offer.wrapping_add(1);
+        }
+        self.append(token, FrameKind::Assign, |frame| record.encode(frame));
+    }
+
+    fn interrupt(&mut self, engine: EngineId, offer: u32) {
+        let Some(token) = self.engine_token(engine) else { return };
+        if let Role::Engine { board, pid, .. } = &self.peers[token].role
+            && board.request_interrupt(offer)
+        {
+            signal_process(*pid, Signal::INT.as_raw());
+        }
+    }
+
+    fn board(&self, engine: EngineId) -> Option<&broadleaf_shm::ClaimBoard> {
+        let token = self.engine_token(engine)?;
+        match &self.peers[token].role {
+            Role::Engine { board, .. } => Some(board),
+            _ => None,
+        }
+    }
+
+    /// Announces to a peer the segments of a payload that it has not seen, and notes that it holds them.
+    fn lend(&mut self, token: usize, payload: &Payload) {
+        if payload.segments.is_empty() {
+            return;
+        }
+        let unseen = self.segments.lend(token as u32, payload);
+        for chunk in unseen.chunks(usize::from(broadleaf_proto::limits::MAX_FRAME_FDS)) {
+            let announce = SegmentAnnounce { segments: chunk.iter().map(|(id, len, _)| (*id, *len)).collect() };
+            let fds: Vec<_> = chunk.iter().map(|(_, _, fd)| fd.as_fd()).collect();
+            self.send_fds(token, FrameKind::SegmentAnnounce, &control::encode(&announce), &fds);
+        }
+    }
+
+    fn return_segments(&mut self) {
+        let returns = self.segments.take_returns();
+        if returns.is_empty() {
+            return;
+        }
+        let mut by_owner: std::collections::BTreeMap<u32, Vec<SegmentId>> = std::collections::BTreeMap::new();
+        for (owner, id) in returns {
+            by_owner.entry(owner).or_default().push(id);
+        }
+        for (owner, released) in by_owner {
+            let release = SegmentRelease { released, retired: Vec::new() };
+            self.send(owner as usize, FrameKind::SegmentRelease, &control::encode(&release));
+        }
+    }
+
+    fn client_token(&self, client: ClientId) -> Option<usize> {
+        self.clients.get(&client).copied()
+    }
+
+    fn engine_token(&self, engine: EngineId) -> Option<usize> {
+        self.engines.get(&engine).copied()
+    }
+}
+
+/// Signals a process; one that is gone already needs no signal.
+fn signal_process(pid: u32, signal: i32) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
+        let _ = kill_process(pid, signal);
+    }
+}

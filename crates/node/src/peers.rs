@@ -1,0 +1,47 @@
+//! The connections of a node.
+
+use std::time::Instant;
+
+use broadleaf_net::Link;
+use broadleaf_proto::{ClientId, EngineId};
+use broadleaf_shm::ClaimBoard;
+
+/// What a peer has proved to be.
+pub enum Role {
+    /// Connected, no hello yet; cut off at the deadline.
+    Unknown(Instant),
+    /// A client.
+    Client {
+        /// Its id.
+        client: ClientId,
+        /// Whether its outgoing queue is long.
+        congested: bool,
+    },
+    /// An engine.
+    Engine {
+        /// Its place.
+        engine: EngineId,
+        /// Its process.
+        pid: u32,
+        /// Where it claims what it is offered.
+        board: ClaimBoard,
+        /// The number after the last offer made.
+        next_offer: u32,
+    },
+    /// The fork server.
+    Spawner,
+    /// Refused or malformed: its last bytes go out, then it is closed.
+    Leaving,
+}
+
+/// One connection.
+pub struct Peer {
+    /// The connection.
+    pub link: Link,
+    /// What it is.
+    pub role: Role,
+    /// Whether the poller watches for room to write.
+    pub watches_write: bool,
+    /// Whether it is in the list of peers to flush.
+    pub dirty: bool,
+}

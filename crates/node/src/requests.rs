@@ -1,0 +1,52 @@
+//! Requests that the node answers itself: status, trace, log, configuration.
+
+use broadleaf_core::Counters;
+use serde_json::{Value, json};
+
+use crate::node::Node;
+
+const STATUS_NAMES: [&str; 7] = ["ok", "error", "cancelled", "timeout", "refused", "lost", "unmet"];
+
+impl Node {
+    /// Counters of controller, engines and connections as JSON.
+    pub(crate) fn status_json(&self) -> String {
+        let counters = self.controller.counters();
+        let (segments, segment_bytes) = self.segments.totals();
+        let mut links = json!({"reads": 0_u64, "writes": 0_u64, "bytes_in": 0_u64, "bytes_out": 0_u64, "frames_in": 0_u64, "frames_out": 0_u64});
+        for (_, peer) in &self.peers {
+            let c = peer.link.counters();
+            for (name, n) in [
+                ("reads", c.reads), ("writes", c.writes), ("bytes_in", c.bytes_in),
+                ("bytes_out", c.bytes_out), ("frames_in", c.frames_in), ("frames_out", c.frames_out),
+            ] {
+                let sum = links[name].as_u64().unwrap_or(0) + n;
+                links[name] = json!(sum);
+            }
+        }
+        let resolved: serde_json::Map<String, Value> =
+            STATUS_NAMES.iter().zip(counters.resolved).map(|(name, n)| ((*name).to_owned(), json!(n))).collect();
+        json!({
+            "cluster_id": self.config.cluster_id,
+            "pid": std::process::id(),
+            "uptime_s": self.epoch.elapsed().as_secs_f64(),
+            "controller": controller_json(&counters, &resolved),
+            "node": {"wakeups": self.wakeups, "peers": self.peers.len(), "segments": segments, "segment_bytes": segment_bytes},
+            "links": links,
+            "engines": counters.engines.iter().map(|e| json!({
+                "engine": e.engine.0, "up": e.up, "state": e.state, "pid": e.pid, "outstanding": e.outstanding,
+                "queued": e.queued, "completed": e.completed, "window": e.window, "mean_task_ns": e.mean_task_ns,
+                "busy_ns": e.busy_ns, "restarts": e.restarts,
+            })).collect::<Vec<_>>(),
+        })
+        .to_string()
+    }
+}
+
+fn controller_json(c: &Counters, resolved: &serde_json::Map<String, Value>) -> Value {
+    json!({
+        "submitted": c.submitted, "resolved": resolved, "discarded": c.discarded, "assigned": c.assigned,
+        "retried": c.retried, "steals": c.steals, "revoked": c.revoked, "waiting": c.waiting, "ready": c.ready,
+        "pinned": c.pinned, "offered": c.offered, "live": c.live, "clients": c.clients,
+        "functions": c.functions, "function_bytes": c.function_bytes, "ignored": c.ignored,
+    })
+}

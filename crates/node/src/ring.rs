@@ -1,0 +1,153 @@
+//! The event ring: what happened, as numbers. Text is made when somebody reads it, or a sink is on.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A client came: its id.
+    ClientUp,
+    /// A client left: its id.
+    ClientDown,
+    /// An engine came: its place, its process.
+    EngineUp,
+    /// An engine's link closed: its place.
+    EngineDown,
+    /// A peer was refused.
+    Refused,
+    /// A peer sent bytes that are no frame.
+    Malformed,
+    /// A task ended: engine, key, start, end.
+    Task,
+    /// A request: client, number.
+    Request,
+}
+
+impl Kind {
+    /// The level from which it is recorded: 1 errors, 2 info, 3 debug.
+    fn level(self) -> u8 {
+        match self {
+            Self::Refused | Self::Malformed => 1,
+            Self::ClientUp | Self::ClientDown | Self::EngineUp | Self::EngineDown | Self::Task => 2,
+            Self::Request => 3,
+        }
+    }
+}
+
+/// One event.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// Wall clock, ns since 1970: the start of a task, the moment of anything else.
+    pub at_ns: u64,
+    /// End of a task; 0 for anything else.
+    pub end_ns: u64,
+    /// What the numbers mean, see [`Kind`].
+    pub kind: Kind,
+    /// First number.
+    pub a: u32,
+    /// Second number.
+    pub b: u64,
+}
+
+enum Sink {
+    Ring,
+    Stderr,
+    File(File),
+}
+
+/// See the module.
+pub struct Ring {
+    records: Vec<Record>,
+    capacity: usize,
+    next: usize,
+    level: u8,
+    sink: Sink,
+}
+
+impl Ring {
+    /// A ring of that many events. A sink that cannot be opened leaves the ring alone.
+    pub fn new(capacity: usize, level: u8, sink: &str) -> Self {
+        let mut ring = Self { records: Vec::new(), capacity, next: 0, level, sink: Sink::Ring };
+        // The level alone still holds if the sink cannot be opened.
+        let _ = ring.set(level, sink);
+        ring
+    }
+
+    /// Sets level and sink.
+    ///
+    /// # Errors
+    /// When the sink's file cannot be opened; nothing changes then.
+    pub fn set(&mut self, level: u8, sink: &str) -> std::io::Result<()> {
+        self.sink = match sink {
+            "ring" => Sink::Ring,
+            "stderr" => Sink::Stderr,
+            path => Sink::File(File::options().create(true).append(true).open(path)?),
+        };
+        self.level = level;
+        Ok(())
+    }
+
+    /// Records an event that is a moment.
+    pub fn note(&mut self, kind: Kind, a: u32, b: u64) {
+        if self.level >= kind.level() {
+            let at_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+            self.push(Record { at_ns, end_ns: 0, kind, a, b });
+        }
+    }
+
+    /// Records a task.
+    pub fn task(&mut self, engine: u32, key: u64, started_ns: u64, completed_ns: u64) {
+        if self.level >= Kind::Task.level() {
+            self.push(Record { at_ns: started_ns, end_ns: completed_ns, kind: Kind::Task, a: engine, b: key });
+        }
+    }
+
+    fn push(&mut self, record: Record) {
+        if self.records.len() < self.capacity {
+            self.records.push(record);
+        } else if let Some(slot) = self.records.get_mut(self.next) {
+            *slot = record;
+            self.next = (self.next + 1) % self.capacity;
+        }
+        let line = || format!("{} {:?} {} {} {}\n", record.at_ns, record.kind, record.a, record.b, record.end_ns);
+        // A sink that fails (a full disk) costs its lines, never the cluster.
+        let _ = match &mut self.sink {
+            Sink::Ring => Ok(()),
+            Sink::Stderr => std::io::stderr().write_all(line().as_bytes()),
+            Sink::File(file) => file.write_all(line().as_bytes()),
+        };
+    }
+
+    /// The events in Chrome's trace format, oldest first: one track per engine.
+    pub fn chrome_trace(&self) -> String {
+        let mut out = String::from("{\"traceEvents\":[");
+        let (newer, older) = self.records.split_at(self.next);
+        for (i, r) in older.iter().chain(newer).enumerate() {
+            if i > 0 {
+                out.push(',');
+            }
+            let at_us = r.at_ns as f64 / 1e3;
+            // Writing to a String cannot fail.
+            let _ = if r.kind == Kind::Task {
+                let duration_us = r.end_ns.saturating_sub(r.at_ns) as f64 / 1e3;
+                write!(
+                    out,
+                    "{{\"name\":\"task {}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{at_us:.3},\"dur\":{duration_us:.3}}}",
+                    r.b & 0xffff_ffff, r.a
+                )
+            } else {
+                write!(
+                    out,
+                    "{{\"name\":\"{:?}\",\"ph\":\"i\",\"s\":\"g\",\"pid\":0,\"tid\":0,\"ts\":{at_us:.3},\"args\":{{\"a\":{},\"b\":{}}}}}",
+                    r.kind, r.a, r.b
+                )
+            };
+        }
+        out.push_str("]}");
+        out
+    }
+}

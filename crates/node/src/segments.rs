@@ -1,0 +1,169 @@
+//! Which segment is whose, who maps it, and when its owner may use it again.
+//!
+//! Every record that names a segment is one credit of its owner. The node keeps the credits until nobody holds
+//! the segment: no payload in the controller ([`Guard`]), no peer that was sent one. Then they all go back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use broadleaf_proto::layout::Pickled;
+use broadleaf_proto::task::LeaseGuard;
+use broadleaf_proto::{Payload, SegmentId};
+use broadleaf_shm::{LeaseTable, Segment};
+
+type Dropped = Arc<Mutex<Vec<SegmentId>>>;
+
+/// Lives inside a payload and tells when its last clone is gone.
+struct Guard {
+    segments: Vec<SegmentId>,
+    dropped: Dropped,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        lock(&self.dropped).extend(&self.segments);
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    owner: Option<u32>,
+    fd: OwnedFd,
+    len_bytes: u64,
+    credits: u64,
+    payloads: u64,
+    announced: BTreeSet<u32>,
+}
+
+/// The segments of this host.
+#[derive(Debug, Default)]
+pub struct Segments {
+    entries: BTreeMap<SegmentId, Entry>,
+    leases: LeaseTable,
+    dropped: Dropped,
+    /// Segments that lost a holder since the last look.
+    maybe_free: Vec<SegmentId>,
+}
+
+fn lock(dropped: &Dropped) -> std::sync::MutexGuard<'_, Vec<SegmentId>> {
+    dropped.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Segments {
+    /// A peer announced a segment of its own.
+    pub fn on_announce(&mut self, owner: u32, id: SegmentId, len_bytes: u64, fd: OwnedFd) {
+        let entry =
+            Entry { owner: Some(owner), fd, len_bytes, credits: 0, payloads: 0, announced: BTreeSet::new() };
+        self.entries.insert(id, entry);
+    }
+
+    /// A payload came in: its segments are held until its last clone is gone.
+    pub fn adopt(&mut self, payload: &mut Payload) {
+        if payload.segments.is_empty() {
+            return;
+        }
+        let mut held = Vec::with_capacity(payload.segments.len());
+        for place in &payload.segments {
+            if let Some(entry) = self.entries.get_mut(&place.segment) {
+                entry.credits += 1;
+                entry.payloads += 1;
+                held.push(place.segment);
+            }
+        }
+        payload.lease =
+            Some(LeaseGuard(Arc::new(Guard { segments: held, dropped: Arc::clone(&self.dropped) })));
+    }
+
+    /// A payload goes out to a peer; returns the segments it has not seen, to be announced before.
+    pub fn lend(&mut self, peer: u32, payload: &Payload) -> Vec<(SegmentId, u64, OwnedFd)> {
+        let mut unseen = Vec::new();
+        for place in &payload.segments {
+            let Some(entry) = self.entries.get_mut(&place.segment) else { continue };
+            self.leases.add(peer, place.segment);
+            if entry.announced.insert(peer)
+                && let Ok(fd) = entry.fd.try_clone()
+            {
+                unseen.push((place.segment, entry.len_bytes, fd));
+            }
+        }
+        unseen
+    }
+
+    /// Replaces a payload that lies in segments by one that is all inline, for a peer on another host.
+    pub fn inline(&self, payload: &mut Payload) {
+        let mapped: Vec<_> = payload
+            .segments
+            .iter()
+            .filter_map(|place| {
+                let entry = self.entries.get(&place.segment)?;
+                let segment = Segment::from_fd(entry.fd.try_clone().ok()?, entry.len_bytes).ok()?;
+                segment.map_readonly(place.offset_bytes, place.len_bytes).ok()
+            })
+            .collect();
+        let slices: Vec<&[u8]> = mapped.iter().map(|m| &**m).collect();
+        let inlined = Pickled::decode(&payload.bytes).and_then(|pickled| pickled.with_all_inline(&slices));
+        // Bytes that are no payload are left as they are: the client's decoder says so to its user.
+        if let Ok(bytes) = inlined {
+            *payload = Payload { bytes: bytes.into(), ..Payload::default() };
+        }
+    }
+
+    /// A peer gave references back, and retired segments of its own. Returns who must forget which of those.
+    pub fn on_release(&mut self, peer: u32, released: &[SegmentId], retired: &[SegmentId]) -> Vec<(u32, SegmentId)> {
+        for id in released {
+            if self.leases.release(peer, *id) {
+                self.maybe_free.push(*id);
+            }
+        }
+        let mut forget = Vec::new();
+        for id in retired {
+            if self.entries.get(id).is_some_and(|entry| entry.owner == Some(peer))
+                && let Some(entry) = self.entries.remove(id)
+            {
+                forget.extend(entry.announced.into_iter().map(|peer| (peer, *id)));
+            }
+        }
+        forget
+    }
+
+    /// A peer is gone, with all it held and owned.
+    pub fn on_peer_gone(&mut self, peer: u32) {
+        self.maybe_free.extend(self.leases.drop_holder(peer));
+        for (id, entry) in &mut self.entries {
+            entry.announced.remove(&peer);
+            if entry.owner == Some(peer) {
+                entry.owner = None;
+                self.maybe_free.push(*id);
+            }
+        }
+    }
+
+    /// Credits to give back now: (owner, segment), one entry each.
+    pub fn take_returns(&mut self) -> Vec<(u32, SegmentId)> {
+        for id in std::mem::take(&mut *lock(&self.dropped)) {
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.payloads -= 1;
+                self.maybe_free.push(id);
+            }
+        }
+        let mut returns = Vec::new();
+        for id in std::mem::take(&mut self.maybe_free) {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            if entry.payloads > 0 || self.leases.is_held(id) {
+                continue;
+            }
+            let credits = std::mem::take(&mut entry.credits);
+            match entry.owner {
+                Some(owner) => returns.extend((0..credits).map(|_| (owner, id))),
+                None => drop(self.entries.remove(&id)),
+            }
+        }
+        returns
+    }
+
+    /// Segments known now, and their bytes.
+    pub fn totals(&self) -> (u64, u64) {
+        (self.entries.len() as u64, self.entries.values().map(|e| e.len_bytes).sum())
+    }
+}

@@ -1,0 +1,134 @@
+//! How the bytes of a payload are laid out. Clients and engines write and read it; a relay only needs
+//! it to hand a payload that lies in shared segments to a peer on another host.
+//!
+//! ```text
+//! (empty)                                no arguments, or None
+//! 1, plain encoding                      small immutable values
+//! 2, n u32, n x (place u8, length u64), length of pickle u32, pickle, inline buffers in order
+//! ```
+
+use crate::wire::DecodeError;
+
+/// First byte of a plain payload.
+pub const PLAIN: u8 = 1;
+/// First byte of a pickled payload.
+pub const PICKLED: u8 = 2;
+/// A buffer that follows the pickle.
+pub const INLINE: u8 = 0;
+/// A buffer that lies in the payload's next segment.
+pub const IN_SEGMENT: u8 = 1;
+/// Bytes of one entry of the table of buffers.
+pub const ENTRY_BYTES: usize = 9;
+
+/// A pickled payload, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pickled<'a> {
+    /// Place and length of each buffer.
+    pub buffers: Vec<(u8, u64)>,
+    /// The pickle.
+    pub pickle: &'a [u8],
+    /// The inline buffers, one after the other.
+    pub inline: &'a [u8],
+}
+
+impl<'a> Pickled<'a> {
+    /// Takes a payload apart.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the bytes are not one, or the inline buffers are not all there.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut rest = bytes;
+        let mut take = |n: usize| rest.split_off(..n).ok_or(DecodeError::Truncated);
+        if take(1)? != [PICKLED] {
+            return Err(DecodeError::Malformed);
+        }
+        let n = u32_of(take(4)?);
+        let table = take(n.checked_mul(ENTRY_BYTES).ok_or(DecodeError::Truncated)?)?;
+        let buffers = table.chunks_exact(ENTRY_BYTES).map(|entry| (entry[0], u64_of(&entry[1..]))).collect::<Vec<_>>();
+        let pickle_len = u32_of(take(4)?);
+        let pickle = take(pickle_len)?;
+        let mut inline_bytes = 0_u64;
+        for (place, len) in &buffers {
+            match *place {
+                INLINE => inline_bytes = inline_bytes.checked_add(*len).ok_or(DecodeError::Truncated)?,
+                IN_SEGMENT => {}
+                _ => return Err(DecodeError::Malformed),
+            }
+        }
+        if inline_bytes == rest.len() as u64 { Ok(Self { buffers, pickle, inline: rest }) } else { Err(DecodeError::Truncated) }
+    }
+
+    /// The payload with every buffer inline; `segments` are the bytes of those that were not, in order.
+    ///
+    /// # Errors
+    /// [`DecodeError::Malformed`] when they are not what the table says.
+    pub fn with_all_inline(&self, segments: &[&[u8]]) -> Result<Vec<u8>, DecodeError> {
+        let mut segments = segments.iter();
+        let mut inline = self.inline;
+        let total: usize = self.buffers.iter().map(|(_, len)| *len as usize + ENTRY_BYTES).sum();
+        let mut out = Vec::with_capacity(total + self.pickle.len() + ENTRY_BYTES);
+        out.push(PICKLED);
+        out.extend_from_slice(&(self.buffers.len() as u32).to_le_bytes());
+        for (_, len) in &self.buffers {
+            out.push(INLINE);
+            out.extend_from_slice(&len.to_le_bytes());
+        }
+        out.extend_from_slice(&(self.pickle.len() as u32).to_le_bytes());
+        out.extend_from_slice(self.pickle);
+        for (place, len) in &self.buffers {
+            let bytes = if *place == INLINE {
+                inline.split_off(..*len as usize).ok_or(DecodeError::Malformed)?
+            } else {
+                segments.next().filter(|s| s.len() as u64 == *len).ok_or(DecodeError::Malformed)?
+            };
+            out.extend_from_slice(bytes);
+        }
+        Ok(out)
+    }
+}
+
+fn u32_of(bytes: &[u8]) -> usize {
+    bytes.iter().rev().fold(0, |n, b| n << 8 | usize::from(*b))
+}
+
+fn u64_of(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payload(buffers: &[(u8, u64)], pickle: &[u8], inline: &[u8]) -> Vec<u8> {
+        let mut out = vec![PICKLED];
+        out.extend((buffers.len() as u32).to_le_bytes());
+        for (place, len) in buffers {
+            out.push(*place);
+            out.extend(len.to_le_bytes());
+        }
+        out.extend((pickle.len() as u32).to_le_bytes());
+        out.extend(pickle);
+        out.extend(inline);
+        out
+    }
+
+    #[test]
+    fn segments_move_inline_in_their_order() {
+        let bytes = payload(&[(INLINE, 2), (IN_SEGMENT, 3), (INLINE, 1)], b"p", b"abz");
+        let inlined = Pickled::decode(&bytes).unwrap().with_all_inline(&[b"XYZ"]).unwrap();
+        assert_eq!(inlined, payload(&[(INLINE, 2), (INLINE, 3), (INLINE, 1)], b"p", b"abXYZz"));
+    }
+
+    #[test]
+    fn what_is_not_all_there_is_refused() {
+        let bytes = payload(&[(INLINE, 2)], b"p", b"ab");
+        for end in 0..bytes.len() {
+            assert!(Pickled::decode(&bytes[..end]).is_err(), "{end}");
+        }
+        let mut unknown_place = bytes.clone();
+        unknown_place[5] = 7;
+        assert_eq!(Pickled::decode(&unknown_place), Err(DecodeError::Malformed));
+        let segment = payload(&[(IN_SEGMENT, 3)], b"p", b"");
+        assert!(Pickled::decode(&segment).unwrap().with_all_inline(&[b"four"]).is_err());
+    }
+}

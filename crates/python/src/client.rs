@@ -1,0 +1,12 @@
+//! The client's endpoint.
+
+mod link;
+mod pending;
+mod request;
+mod shared;
+mod submit;
+
+pub use link::Link;
+pub use pending::Pending;
+pub use shared::wall_ns;
+pub use submit::{Submitter, split_announce};

@@ -1,0 +1,262 @@
+//! `_native.Pending`: a request as Python sees it; the base of `AsyncResult`.
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use broadleaf_proto::control::{DeathCertificate, RefusalReason};
+use broadleaf_proto::layout::{PICKLED, PLAIN};
+use broadleaf_proto::{Status, control};
+use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTimeoutError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use smallvec::SmallVec;
+
+use super::link::Link;
+use super::request::{Part, Request};
+use crate::payload::lock;
+use crate::plain;
+
+type Outcome = Result<Py<PyAny>, Py<PyAny>>;
+
+struct Inner {
+    request: Arc<Request>,
+    link: Py<Link>,
+    origin: Py<PyAny>,
+    function: Py<PyAny>,
+    outcomes: Mutex<SmallVec<[Option<Outcome>; 1]>>,
+}
+
+/// A request of one or more parts that are resolved one by one. Subclassed by `AsyncResult`.
+#[pyclass(subclass, frozen, weakref, module = "broadleaf._native")]
+pub struct Pending {
+    inner: OnceLock<Inner>,
+}
+
+impl Pending {
+    pub(super) fn fill(
+        &self,
+        request: Arc<Request>,
+        link: &Py<Link>,
+        origin: &Py<PyAny>,
+        function: &Bound<'_, PyAny>,
+    ) {
+        let py = function.py();
+        let inner = Inner {
+            request,
+            link: link.clone_ref(py),
+            origin: origin.clone_ref(py),
+            function: function.clone().unbind(),
+            outcomes: Mutex::default(),
+        };
+        assert!(self.inner.set(inner).is_ok(), "invariant: a fresh Pending is filled once");
+    }
+
+    fn inner(&self) -> PyResult<&Inner> {
+        self.inner.get().ok_or_else(|| PyRuntimeError::new_err("made by views, not by hand"))
+    }
+
+    fn part(&self, part: usize) -> PyResult<Part> {
+        self.inner()?.request.part(part).ok_or_else(|| PyIndexError::new_err("no such part"))
+    }
+
+    fn wait(&self, py: Python<'_>, timeout_s: Option<f64>, is_done: &(dyn Fn() -> bool + Sync)) -> PyResult<bool> {
+        if is_done() {
+            return Ok(true);
+        }
+        self.inner()?.link.get().wait_until(py, timeout_s, is_done)
+    }
+
+    /// The value or the exception of a resolved part; decoded once.
+    fn outcome(slf: &Bound<'_, Self>, index: usize) -> PyResult<Outcome> {
+        let py = slf.py();
+        let inner = slf.get().inner()?;
+        if let Some(Some(outcome)) = lock(&inner.outcomes).get(index) {
+            return Ok(clone_outcome(py, outcome));
+        }
+        let part = slf.get().part(index)?;
+        let Some(status) = part.status else {
+            return Err(PyRuntimeError::new_err("the part is not resolved yet"));
+        };
+        let outcome = if status == Status::Ok {
+            match decode_value(py, inner, &part) {
+                Ok(value) => Ok(value.unbind()),
+                Err(error) => Err(error.into_value(py).into_any()),
+            }
+        } else {
+            Err(decode_failure(slf, inner, index, status, &part)?.unbind())
+        };
+        inner.request.forget_payload(index);
+        drop(part);
+        let mut outcomes = lock(&inner.outcomes);
+        if outcomes.is_empty() {
+            outcomes.extend((0..inner.request.len).map(|_| None));
+        }
+        let kept = outcomes[index].get_or_insert(outcome);
+        Ok(clone_outcome(py, kept))
+    }
+}
+
+fn clone_outcome(py: Python<'_>, outcome: &Outcome) -> Outcome {
+    match outcome {
+        Ok(value) => Ok(value.clone_ref(py)),
+        Err(error) => Err(error.clone_ref(py)),
+    }
+}
+
+fn decode_value<'py>(py: Python<'py>, inner: &Inner, part: &Part) -> PyResult<Bound<'py, PyAny>> {
+    match part.payload.bytes.split_first() {
+        None => Ok(py.None().into_bound(py)),
+        Some((&PLAIN, mut rest)) => {
+            plain::decode(py, &mut rest).map_err(|_| PyValueError::new_err("malformed result"))
+        }
+        Some((&PICKLED, _)) => {
+            let link = inner.link.get();
+            let (pickle, buffers) = link.shared.data.decode_pickled(py, &part.payload)?;
+            link.hooks.bind(py).call_method1("load_value", (pickle, buffers))
+        }
+        Some(_) => Err(PyValueError::new_err("malformed result")),
+    }
+}
+
+fn decode_failure<'py>(
+    slf: &Bound<'py, Pending>,
+    inner: &Inner,
+    index: usize,
+    status: Status,
+    part: &Part,
+) -> PyResult<Bound<'py, PyAny>> {
+    let bytes = &part.payload.bytes;
+    let text = match status {
+        Status::Lost => control::decode::<DeathCertificate>(bytes).ok().and_then(|c| serde_json::to_vec(&c).ok()),
+        Status::Refused => control::decode::<RefusalReason>(bytes).ok().and_then(|r| serde_json::to_vec(&r).ok()),
+        _ => Some(bytes.to_vec()),
+    };
+    let engine = if part.engine == u32::MAX { -1 } else { i64::from(part.engine) };
+    let payload = PyBytes::new(slf.py(), &text.unwrap_or_default());
+    let hooks = inner.link.get().hooks.bind(slf.py());
+    hooks.call_method1("decode_failure", (status as u8, payload, engine, slf, index))
+}
+
+#[pymethods]
+impl Pending {
+    #[new]
+    fn new() -> Self {
+        Self { inner: OnceLock::new() }
+    }
+
+    #[getter]
+    fn seq(&self) -> PyResult<u64> {
+        Ok(self.inner()?.request.base)
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        Ok(self.inner()?.request.len)
+    }
+
+    #[getter]
+    fn n_parts(&self) -> PyResult<usize> {
+        Ok(self.inner()?.request.len)
+    }
+
+    #[getter]
+    fn origin(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(self.inner()?.origin.clone_ref(py))
+    }
+
+    #[getter]
+    fn function(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(self.inner()?.function.clone_ref(py))
+    }
+
+    #[getter]
+    fn link(&self, py: Python<'_>) -> PyResult<Py<Link>> {
+        Ok(self.inner()?.link.clone_ref(py))
+    }
+
+    #[getter]
+    fn submitted_ns(&self) -> PyResult<u64> {
+        Ok(self.inner()?.request.submitted_ns)
+    }
+
+    fn all_done(&self) -> PyResult<bool> {
+        Ok(self.inner()?.request.all_done())
+    }
+
+    fn n_done(&self) -> PyResult<usize> {
+        Ok(self.inner()?.request.n_done())
+    }
+
+    fn part_done(&self, part: usize) -> PyResult<bool> {
+        Ok(self.part(part)?.status.is_some())
+    }
+
+    fn wait_all_done(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<bool> {
+        let request = &self.inner()?.request;
+        self.wait(py, timeout_s, &|| request.all_done())
+    }
+
+    fn wait_part(&self, py: Python<'_>, part: usize, timeout_s: Option<f64>) -> PyResult<bool> {
+        self.part(part)?;
+        let request = &self.inner()?.request;
+        self.wait(py, timeout_s, &|| request.status(part).is_some())
+    }
+
+    fn wait_count(&self, py: Python<'_>, n: usize, timeout_s: Option<f64>) -> PyResult<bool> {
+        let request = &self.inner()?.request;
+        let n = n.min(request.len);
+        self.wait(py, timeout_s, &|| request.n_done() >= n)
+    }
+
+    fn completed_part(&self, rank: usize) -> PyResult<usize> {
+        let found = self.inner()?.request.completed_part(rank);
+        found.ok_or_else(|| PyIndexError::new_err("not that many parts are resolved"))
+    }
+
+    fn status(&self, part: usize) -> PyResult<i32> {
+        Ok(self.part(part)?.status.map_or(-1, |status| i32::from(status as u8)))
+    }
+
+    fn value(slf: &Bound<'_, Self>, part: usize) -> PyResult<Py<PyAny>> {
+        Self::outcome(slf, part)?.map_err(|error| PyErr::from_value(error.into_bound(slf.py())))
+    }
+
+    fn failure(slf: &Bound<'_, Self>, part: usize) -> PyResult<Option<Py<PyAny>>> {
+        Ok(Self::outcome(slf, part)?.err())
+    }
+
+    fn times(&self, part: usize) -> PyResult<(u64, u64, u64, i64)> {
+        let part = self.part(part)?;
+        let nowhere = part.status.is_none() || part.engine == u32::MAX;
+        let engine = if nowhere { -1 } else { i64::from(part.engine) };
+        Ok((part.started_ns, part.completed_ns, part.received_ns, engine))
+    }
+
+    fn output<'py>(&self, py: Python<'py>, part: usize) -> PyResult<(String, String, Vec<Bound<'py, PyBytes>>)> {
+        self.part(part)?;
+        let written = self.inner()?.request.written(part);
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let messages = written.messages.iter().map(|m| PyBytes::new(py, m)).collect();
+        Ok((text(written.stdout), text(written.stderr), messages))
+    }
+
+    fn on_done(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
+        let inner = self.inner()?;
+        if let Some(callback) = inner.request.on_done(callback) {
+            callback.call0(py)?;
+            return Ok(());
+        }
+        // The submission may still wait for company, and the background thread leave the socket to others.
+        let link = inner.link.get();
+        link.flush_fully(py)?;
+        link.shared.wake_background();
+        Ok(())
+    }
+
+    fn get_single(slf: &Bound<'_, Self>, timeout_s: Option<f64>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        let request = &slf.get().inner()?.request;
+        if !slf.get().wait(py, timeout_s, &|| request.n_done() > 0)? {
+            return Err(PyTimeoutError::new_err("Result not ready."));
+        }
+        Self::value(slf, 0)
+    }
+}

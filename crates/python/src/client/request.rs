@@ -1,0 +1,167 @@
+//! What a client knows of one request: its parts, and how each ended. No Python code runs here.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use broadleaf_proto::task::{OutputRecord, ResultRecord};
+use broadleaf_proto::{Payload, Status};
+use pyo3::prelude::*;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::payload::lock;
+
+/// How one part stands.
+#[derive(Clone, Debug, Default)]
+pub struct Part {
+    /// How it ended; `None` until it did.
+    pub status: Option<Status>,
+    /// Where it ran; `u32::MAX` for nowhere.
+    pub engine: u32,
+    /// Wall clock, ns since 1970; 0 if it never started.
+    pub started_ns: u64,
+    /// Wall clock, ns since 1970; 0 if it never started.
+    pub completed_ns: u64,
+    /// Wall clock at its arrival here, ns since 1970.
+    pub received_ns: u64,
+    /// Value or failure, until it is decoded.
+    pub payload: Payload,
+}
+
+/// What a part wrote.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: Vec<u8>,
+    /// Pickled display and data messages.
+    pub messages: Vec<Vec<u8>>,
+}
+
+/// Most bytes of one stream kept for one part; what comes later is dropped from its start.
+const MAX_WRITTEN_BYTES: usize = 16 * 1024 * 1024;
+
+struct State {
+    parts: SmallVec<[Part; 1]>,
+    /// Parts in the order of their arrival; left empty for a single part.
+    order: Vec<u32>,
+    callbacks: Vec<Py<PyAny>>,
+    written: Option<Box<FxHashMap<usize, Written>>>,
+}
+
+/// One request of one or more parts.
+pub struct Request {
+    /// Number of the first part.
+    pub base: u64,
+    /// How many parts.
+    pub len: usize,
+    /// Wall clock at submission, ns since 1970.
+    pub submitted_ns: u64,
+    done: AtomicUsize,
+    state: Mutex<State>,
+}
+
+impl Request {
+    /// A request none of whose parts is resolved.
+    pub fn new(base: u64, len: usize, submitted_ns: u64) -> Self {
+        let parts = if len == 1 { SmallVec::from_buf([Part::default()]) } else { smallvec::smallvec![Part::default(); len] };
+        Self {
+            base,
+            len,
+            submitted_ns,
+            done: AtomicUsize::new(0),
+            state: Mutex::new(State { parts, order: Vec::new(), callbacks: Vec::new(), written: None }),
+        }
+    }
+
+    /// Parts resolved so far.
+    pub fn n_done(&self) -> usize {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// Whether every part is resolved.
+    pub fn all_done(&self) -> bool {
+        self.n_done() == self.len
+    }
+
+    /// Stores how a part ended; returns the callbacks to run if it was the last one.
+    pub fn resolve(&self, index: usize, record: ResultRecord, received_ns: u64) -> Vec<Py<PyAny>> {
+        let mut state = lock(&self.state);
+        let Some(part) = state.parts.get_mut(index).filter(|part| part.status.is_none()) else {
+            return Vec::new();
+        };
+        *part = Part {
+            status: Some(record.status),
+            engine: record.engine.0,
+            started_ns: record.started_ns,
+            completed_ns: record.completed_ns,
+            received_ns,
+            payload: record.payload,
+        };
+        if self.len > 1 {
+            state.order.push(index as u32);
+        }
+        if self.done.fetch_add(1, Ordering::AcqRel) + 1 == self.len {
+            return std::mem::take(&mut state.callbacks);
+        }
+        Vec::new()
+    }
+
+    /// Keeps what a part wrote.
+    pub fn on_output(&self, index: usize, record: &OutputRecord) {
+        let mut state = lock(&self.state);
+        let written = state.written.get_or_insert_default().entry(index).or_default();
+        match record.stream {
+            1 => keep_tail(&mut written.stdout, &record.bytes),
+            2 => keep_tail(&mut written.stderr, &record.bytes),
+            _ => written.messages.push(record.bytes.to_vec()),
+        }
+    }
+
+    /// What a part wrote so far.
+    pub fn written(&self, index: usize) -> Written {
+        lock(&self.state).written.as_ref().and_then(|map| map.get(&index)).cloned().unwrap_or_default()
+    }
+
+    /// A copy of a part's state; payload bytes are shared, not copied.
+    pub fn part(&self, index: usize) -> Option<Part> {
+        lock(&self.state).parts.get(index).cloned()
+    }
+
+    /// A part's status, if it is resolved.
+    pub fn status(&self, index: usize) -> Option<Status> {
+        lock(&self.state).parts.get(index).and_then(|part| part.status)
+    }
+
+    /// Drops a part's payload: its decoded value has taken its place.
+    pub fn forget_payload(&self, index: usize) {
+        let payload = lock(&self.state).parts.get_mut(index).map(|part| std::mem::take(&mut part.payload));
+        drop(payload);
+    }
+
+    /// The part that was resolved as number `rank`.
+    pub fn completed_part(&self, rank: usize) -> Option<usize> {
+        if self.len == 1 {
+            return (rank == 0 && self.all_done()).then_some(0);
+        }
+        lock(&self.state).order.get(rank).map(|part| *part as usize)
+    }
+
+    /// Keeps `callback` for the moment all parts are resolved; gives it back if they are already.
+    pub fn on_done(&self, callback: Py<PyAny>) -> Option<Py<PyAny>> {
+        let mut state = lock(&self.state);
+        if self.all_done() {
+            return Some(callback);
+        }
+        state.callbacks.push(callback);
+        None
+    }
+}
+
+fn keep_tail(kept: &mut Vec<u8>, bytes: &[u8]) {
+    kept.extend_from_slice(bytes);
+    if kept.len() > MAX_WRITTEN_BYTES {
+        kept.drain(..kept.len() - MAX_WRITTEN_BYTES / 2);
+    }
+}

@@ -1,0 +1,520 @@
+//! The state behind one client connection, shared by the caller's threads and the background one.
+//!
+//! Whoever wants a reply reads it: a waiting thread takes the reader's role and polls the socket itself, so a
+//! round trip wakes no other thread here. The background thread reads only while nobody waits.
+//! Lock order: `net`, `submission`, `table`, then a request's own lock.
+
+use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use broadleaf_net::{Frame, Link, LinkError};
+use broadleaf_proto::control::{self, ControlReply, Event};
+use broadleaf_proto::task::{OutputRecord, ResultRecord};
+use broadleaf_proto::wire::Reader;
+use broadleaf_proto::{DecodeError, EngineId, EngineInfo, FrameKind, Payload, Status, TaskSeq};
+use pyo3::prelude::*;
+use rustc_hash::FxHashMap;
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+
+use super::request::Request;
+use crate::payload::{DataPlane, lock};
+
+/// Longest time a waiting thread goes without looking at Python's signals.
+const SIGNAL_SLICE: Duration = Duration::from_millis(100);
+/// Longest time a second waiting thread relies on the reader to wake it.
+const FOLLOWER_SLICE: Duration = Duration::from_millis(20);
+
+/// Wall clock, ns since 1970.
+pub fn wall_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+}
+
+/// Submissions encoded and not yet handed to the socket.
+#[derive(Default)]
+pub struct Submission {
+    /// Encoded [`broadleaf_proto::SubmitRecord`]s.
+    pub bytes: Vec<u8>,
+    /// The parts they stand for.
+    pub parts: Vec<SubmittedParts>,
+}
+
+/// Parts of one request that one record stands for.
+pub struct SubmittedParts {
+    /// Number of the first.
+    pub seq: u64,
+    /// How many: one per target of the record.
+    pub len: usize,
+    /// Payload bytes that each counts for.
+    pub weight_bytes: u64,
+    /// Whose they are.
+    pub request: Arc<Request>,
+}
+
+struct Unresolved {
+    request: Arc<Request>,
+    index: u32,
+    weight_bytes: u64,
+}
+
+/// Something that the Python side wants to hear of.
+pub struct Notice {
+    /// `engine_up`, `engine_down`, `stopping` or `link_lost`.
+    pub kind: &'static str,
+    /// JSON.
+    pub body: String,
+}
+
+/// What came in with one reading, to be told to Python outside every lock.
+#[derive(Default)]
+pub struct Incoming {
+    /// Callbacks of requests that are complete now.
+    pub callbacks: Vec<Py<PyAny>>,
+    /// News.
+    pub notices: Vec<Notice>,
+    /// Live output: request, part, record.
+    pub output: Vec<(Arc<Request>, usize, OutputRecord)>,
+}
+
+impl Incoming {
+    /// Whether Python need not be called.
+    pub fn is_empty(&self) -> bool {
+        self.callbacks.is_empty() && self.notices.is_empty() && self.output.is_empty()
+    }
+}
+
+/// How one step of waiting ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Something may have changed.
+    Progress,
+    /// The deadline passed.
+    TimedOut,
+}
+
+/// Settings of the client's side that can change speed.
+#[derive(Clone, Copy, Debug)]
+pub struct Tuning {
+    /// Longest time a submission waits for company.
+    pub linger: Duration,
+    /// Submissions are written at once above this size.
+    pub flush_bytes: usize,
+    /// Bound on unresolved tasks.
+    pub max_tasks: u64,
+    /// Bound on unresolved payload bytes.
+    pub max_bytes: u64,
+}
+
+/// Counters of one connection.
+#[derive(Default)]
+pub struct Counters {
+    /// Tasks submitted.
+    pub submitted: AtomicU64,
+    /// Tasks resolved.
+    pub resolved: AtomicU64,
+    /// Times the background thread was woken by a submission.
+    pub wakeups: AtomicU64,
+    /// Times a submission had to wait for room.
+    pub throttled: AtomicU64,
+}
+
+/// See the module.
+pub struct Shared {
+    /// The connection.
+    pub net: Mutex<Link>,
+    poll_fd: OwnedFd,
+    /// What is to be sent.
+    pub submission: Mutex<Submission>,
+    table: Mutex<FxHashMap<u64, Unresolved>>,
+    /// Next task number.
+    pub next_seq: AtomicU64,
+    /// Unresolved tasks.
+    pub outstanding: AtomicU64,
+    /// Their payload bytes.
+    pub outstanding_bytes: AtomicU64,
+    reader: Mutex<()>,
+    /// Threads waiting for replies.
+    pub foreground: AtomicUsize,
+    generation: Mutex<u64>,
+    progress: Condvar,
+    wake: OwnedFd,
+    /// The background thread has been asked to flush.
+    pub armed: AtomicBool,
+    /// The background thread leaves the socket to waiting threads.
+    pub parked: AtomicBool,
+    /// Segments and buffers.
+    pub data: DataPlane,
+    engines: Mutex<BTreeMap<EngineId, EngineInfo>>,
+    replies: Mutex<FxHashMap<u64, Option<ControlReply>>>,
+    next_request: AtomicU64,
+    closed: AtomicBool,
+    /// Live output is wanted.
+    pub live_output: AtomicBool,
+    /// Settings.
+    pub tuning: Tuning,
+    /// Counters.
+    pub counters: Counters,
+}
+
+impl Shared {
+    /// Wraps an accepted connection.
+    pub fn new(net: Link, welcome: &control::Welcome, data: DataPlane, tuning: Tuning) -> std::io::Result<Self> {
+        let engines = welcome.engines.iter().map(|info| (info.engine, info.clone())).collect();
+        Ok(Self {
+            poll_fd: net.as_fd().try_clone_to_owned()?,
+            net: Mutex::new(net),
+            submission: Mutex::default(),
+            table: Mutex::default(),
+            next_seq: AtomicU64::new(0),
+            outstanding: AtomicU64::new(0),
+            outstanding_bytes: AtomicU64::new(0),
+            reader: Mutex::new(()),
+            foreground: AtomicUsize::new(0),
+            generation: Mutex::new(0),
+            progress: Condvar::new(),
+            wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            armed: AtomicBool::new(false),
+            parked: AtomicBool::new(false),
+            data,
+            engines: Mutex::new(engines),
+            replies: Mutex::default(),
+            next_request: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            live_output: AtomicBool::new(false),
+            tuning,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Whether the connection is gone.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Engines known now, by id.
+    pub fn engines(&self) -> Vec<EngineInfo> {
+        lock(&self.engines).values().cloned().collect()
+    }
+
+    /// Numbers of the unresolved tasks, ascending.
+    pub fn outstanding_seqs(&self) -> Vec<u64> {
+        self.register_submissions();
+        let mut seqs: Vec<u64> = lock(&self.table).keys().copied().collect();
+        seqs.sort_unstable();
+        seqs
+    }
+
+    /// Wakes the background thread.
+    pub fn wake_background(&self) {
+        self.counters.wakeups.fetch_add(1, Ordering::Relaxed);
+        // The counter of an eventfd only overflows after 2^64 writes; a full one is awake anyway.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn register_submissions(&self) {
+        let mut submission = lock(&self.submission);
+        self.register(&mut submission);
+    }
+
+    fn register(&self, submission: &mut Submission) {
+        if submission.parts.is_empty() {
+            return;
+        }
+        let mut table = lock(&self.table);
+        for parts in submission.parts.drain(..) {
+            let SubmittedParts { seq, len, weight_bytes, request } = parts;
+            for seq in seq..seq + len as u64 {
+                let index = (seq - request.base) as u32;
+                table.insert(seq, Unresolved { request: Arc::clone(&request), index, weight_bytes });
+            }
+        }
+    }
+
+    /// Hands everything submitted to the socket; `true` when the socket took all of it.
+    pub fn flush(&self) -> Result<bool, LinkError> {
+        let mut net = lock(&self.net);
+        self.flush_locked(&mut net)
+    }
+
+    fn flush_locked(&self, net: &mut Link) -> Result<bool, LinkError> {
+        let bytes = {
+            let mut submission = lock(&self.submission);
+            self.register(&mut submission);
+            if submission.bytes.is_empty() {
+                Vec::new()
+            } else {
+                let capacity = submission.bytes.capacity();
+                std::mem::replace(&mut submission.bytes, Vec::with_capacity(capacity))
+            }
+        };
+        if !bytes.is_empty() {
+            net.append(FrameKind::Submit, |frame| frame.extend_from_slice(&bytes));
+        }
+        if let Some(release) = self.data.take_releases() {
+            net.send(FrameKind::SegmentRelease, &control::encode(&release), &[])?;
+        }
+        net.flush()
+    }
+
+    /// Sends one control frame behind what was submitted before it.
+    pub fn send(&self, kind: FrameKind, body: &[u8]) -> Result<(), LinkError> {
+        let mut net = lock(&self.net);
+        net.send(kind, body, &[])?;
+        self.flush_locked(&mut net).map(drop)
+    }
+
+    /// Queues a frame that later submissions rely on; the next flush sends it first.
+    pub fn queue(&self, kind: FrameKind, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
+        lock(&self.net).send(kind, body, fds)
+    }
+
+    /// Waits until the socket took everything, reading replies meanwhile so that neither side blocks the other.
+    pub fn drain(&self, incoming: &mut Incoming) -> Result<(), LinkError> {
+        while !self.flush()? {
+            let flags = self.poll(PollFlags::IN | PollFlags::OUT, Some(SIGNAL_SLICE));
+            if flags.contains(PollFlags::IN) {
+                self.try_read(incoming)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn poll(&self, flags: PollFlags, timeout: Option<Duration>) -> PollFlags {
+        let mut fds = [PollFd::new(&self.poll_fd, flags)];
+        poll(&mut fds, timeout);
+        fds[0].revents()
+    }
+
+    /// Reads what is there, unless another thread does just that.
+    pub fn try_read(&self, incoming: &mut Incoming) -> Result<bool, LinkError> {
+        let Ok(role) = self.reader.try_lock() else { return Ok(false) };
+        self.read(incoming)?;
+        drop(role);
+        Ok(true)
+    }
+
+    fn read(&self, incoming: &mut Incoming) -> Result<(), LinkError> {
+        let mut frames = Vec::new();
+        {
+            let mut net = lock(&self.net);
+            net.fill()?;
+            while let Some(frame) = net.next_frame()? {
+                frames.push(frame);
+            }
+        }
+        let received_ns = wall_ns();
+        for frame in frames {
+            self.dispatch(frame, received_ns, incoming)?;
+        }
+        *lock(&self.generation) += 1;
+        if self.foreground.load(Ordering::Acquire) > 1 {
+            self.progress.notify_all();
+        }
+        Ok(())
+    }
+
+    fn dispatch(&self, frame: Frame, received_ns: u64, incoming: &mut Incoming) -> Result<(), LinkError> {
+        match frame.kind {
+            FrameKind::Result => {
+                let mut reader = Reader::new(frame.body);
+                let mut table = lock(&self.table);
+                while !reader.is_empty() {
+                    let mut record = ResultRecord::decode(&mut reader)?;
+                    let Some(entry) = table.remove(&record.seq.0) else { continue };
+                    self.data.adopt(&mut record.payload);
+                    self.on_resolved(entry.weight_bytes);
+                    incoming.callbacks.extend(entry.request.resolve(entry.index as usize, record, received_ns));
+                }
+            }
+            FrameKind::Output => {
+                let mut reader = Reader::new(frame.body);
+                while !reader.is_empty() {
+                    let record = OutputRecord::decode(&mut reader)?;
+                    let Some((request, index)) = self.find(record.task) else { continue };
+                    request.on_output(index, &record);
+                    if self.live_output.load(Ordering::Relaxed) {
+                        incoming.output.push((request, index, record));
+                    }
+                }
+            }
+            FrameKind::SegmentAnnounce => self.data.on_announce(control::decode(&frame.body)?, frame.fds),
+            FrameKind::SegmentRelease => self.data.on_release(&control::decode(&frame.body)?),
+            FrameKind::Reply => {
+                let (number, reply): (u64, ControlReply) = control::decode(&frame.body)?;
+                if let Some(slot) = lock(&self.replies).get_mut(&number) {
+                    *slot = Some(reply);
+                }
+            }
+            FrameKind::Event => incoming.notices.push(self.on_event(control::decode(&frame.body)?)),
+            kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
+        }
+        Ok(())
+    }
+
+    fn find(&self, seq: u64) -> Option<(Arc<Request>, usize)> {
+        lock(&self.table).get(&seq).map(|entry| (Arc::clone(&entry.request), entry.index as usize))
+    }
+
+    fn on_resolved(&self, weight_bytes: u64) {
+        self.outstanding.fetch_sub(1, Ordering::AcqRel);
+        self.outstanding_bytes.fetch_sub(weight_bytes, Ordering::AcqRel);
+        self.counters.resolved.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn on_event(&self, event: Event) -> Notice {
+        match event {
+            Event::EngineUp(info) => {
+                let body = json(&info);
+                lock(&self.engines).insert(info.engine, info);
+                Notice { kind: "engine_up", body }
+            }
+            Event::EngineDown(certificate) => {
+                lock(&self.engines).remove(&certificate.engine);
+                Notice { kind: "engine_down", body: json(&certificate) }
+            }
+            Event::Stopping => Notice { kind: "stopping", body: "{}".to_owned() },
+        }
+    }
+
+    /// The connection is gone: every unresolved part ends as lost.
+    pub fn on_lost(&self, error: &LinkError, incoming: &mut Incoming) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.register_submissions();
+        let received_ns = wall_ns();
+        let entries = std::mem::take(&mut *lock(&self.table));
+        for (seq, entry) in entries {
+            self.on_resolved(entry.weight_bytes);
+            let record = ResultRecord {
+                seq: TaskSeq(seq),
+                status: Status::Lost,
+                engine: EngineId(u32::MAX),
+                started_ns: 0,
+                completed_ns: 0,
+                payload: Payload::default(),
+            };
+            incoming.callbacks.extend(entry.request.resolve(entry.index as usize, record, received_ns));
+        }
+        incoming.notices.push(Notice { kind: "link_lost", body: json(&error.to_string()) });
+        *lock(&self.generation) += 1;
+        self.progress.notify_all();
+        self.wake_background();
+    }
+
+    /// One step of a thread that waits: reads the socket itself, or follows the thread that does.
+    pub fn wait_step(&self, deadline: Option<Instant>, is_done: &dyn Fn() -> bool, incoming: &mut Incoming) -> Step {
+        if self.is_closed() {
+            return Step::Progress;
+        }
+        let slice = match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
+            Some(left) if left.is_zero() => return Step::TimedOut,
+            Some(left) => left.min(SIGNAL_SLICE),
+            None => SIGNAL_SLICE,
+        };
+        self.foreground.fetch_add(1, Ordering::AcqRel);
+        let before = *lock(&self.generation);
+        if let Ok(role) = self.reader.try_lock() {
+            if !is_done() {
+                let readable = self.poll(PollFlags::IN, Some(slice));
+                if !readable.is_empty()
+                    && let Err(error) = self.read(incoming)
+                {
+                    self.on_lost(&error, incoming);
+                }
+            }
+            drop(role);
+        } else {
+            let guard = lock(&self.generation);
+            if *guard == before && !is_done() {
+                drop(self.progress.wait_timeout(guard, slice.min(FOLLOWER_SLICE)));
+            }
+        }
+        if self.foreground.fetch_sub(1, Ordering::AcqRel) > 1 {
+            self.progress.notify_all();
+        }
+        Step::Progress
+    }
+
+    /// Sends a request and returns its number; the reply is fetched by [`Shared::take_reply`].
+    pub fn start_request(&self, request: &control::ControlRequest) -> Result<u64, LinkError> {
+        let number = self.next_request.fetch_add(1, Ordering::Relaxed);
+        lock(&self.replies).insert(number, None);
+        self.send(FrameKind::Request, &control::encode(&(number, request)))?;
+        Ok(number)
+    }
+
+    /// Whether the reply is there.
+    pub fn has_reply(&self, number: u64) -> bool {
+        !matches!(lock(&self.replies).get(&number), Some(None))
+    }
+
+    /// Takes the reply, or gives up waiting for it.
+    pub fn take_reply(&self, number: u64) -> Option<ControlReply> {
+        lock(&self.replies).remove(&number).flatten()
+    }
+
+    /// Work of the background thread until the connection is closed; `tell` passes news to Python.
+    pub fn run_background(&self, tell: &dyn Fn(Incoming)) {
+        let mut watching = true;
+        while !self.is_closed() {
+            let busy = self.outstanding.load(Ordering::Acquire) > 0;
+            let timeout = (busy && !watching).then_some(Duration::from_millis(2));
+            let mut fds = [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(&self.poll_fd, PollFlags::IN)];
+            let n = if watching { 2 } else { 1 };
+            poll(&mut fds[..n], timeout);
+            let woken = !fds[0].revents().is_empty();
+            let readable = watching && !fds[1].revents().is_empty();
+            if woken {
+                let mut count = [0; 8];
+                let _ = rustix::io::read(&self.wake, &mut count);
+            }
+            let mut incoming = Incoming::default();
+            let mut result = Ok(());
+            if self.armed.load(Ordering::Acquire) {
+                std::thread::sleep(self.tuning.linger);
+                self.armed.store(false, Ordering::Release);
+                result = self.flush().map(drop);
+            }
+            let nobody_waits = self.foreground.load(Ordering::Acquire) == 0;
+            watching = nobody_waits;
+            self.parked.store(!watching, Ordering::Release);
+            if readable && nobody_waits && result.is_ok() {
+                result = self.try_read(&mut incoming).map(drop);
+            }
+            if let Err(error) = result {
+                self.on_lost(&error, &mut incoming);
+            }
+            if !incoming.is_empty() {
+                tell(incoming);
+            }
+        }
+    }
+
+    /// Ends the connection from this side.
+    pub fn close(&self, incoming: &mut Incoming) {
+        // What was submitted still goes out: closing is no abort.
+        let _ = self.flush();
+        self.on_lost(&LinkError::Closed, incoming);
+        let _ = rustix::net::shutdown(&self.poll_fd, rustix::net::Shutdown::Both);
+    }
+}
+
+fn json<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("invariant: control messages have string keys only")
+}
+
+/// `poll(2)`; an interruption by a signal counts as nothing ready.
+fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) {
+    let timespec = timeout.map(|t| rustix::time::Timespec {
+        tv_sec: t.as_secs() as i64,
+        tv_nsec: i64::from(t.subsec_nanos()),
+    });
+    if rustix::event::poll(fds, timespec.as_ref()).is_err() {
+        for fd in fds {
+            fd.clear_revents();
+        }
+    }
+}

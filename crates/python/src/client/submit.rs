@@ -1,0 +1,319 @@
+//! `_native.Submitter`: the submission path of one view, with everything that does not change fixed.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use broadleaf_proto::layout::PLAIN;
+use broadleaf_proto::task::SegmentRef;
+use broadleaf_proto::{FrameKind, FunctionId, OptionsId, control};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
+
+use super::link::Link;
+use super::pending::Pending;
+use super::request::Request;
+use super::shared::{SubmittedParts, wall_ns};
+use crate::errors::{link_closed, link_error};
+use crate::payload::{Encoded, lock};
+use crate::plain;
+
+/// Submits for one view: options, targets and result type fixed once, so a call is cheap.
+#[pyclass(frozen, module = "broadleaf._native")]
+pub struct Submitter {
+    link: Py<Link>,
+    result_type: Py<PyType>,
+    origin: Py<PyAny>,
+    options: OptionsId,
+    /// 0 for balanced tasks, else the number of targets.
+    n_targets: usize,
+    scratch: Mutex<Vec<u8>>,
+}
+
+/// Who waits for the result: decides whether the background thread must watch for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waiter {
+    Caller,
+    Anyone,
+}
+
+fn put_head(
+    out: &mut Vec<u8>,
+    seq: u64,
+    function: FunctionId,
+    options: OptionsId,
+    after: &[u64],
+    follow: &[u64],
+) {
+    let mut head = [0; 20];
+    head[..8].copy_from_slice(&seq.to_le_bytes());
+    head[8..12].copy_from_slice(&function.0.to_le_bytes());
+    head[12..16].copy_from_slice(&options.0.to_le_bytes());
+    head[16..18].copy_from_slice(&(after.len() as u16).to_le_bytes());
+    head[18..].copy_from_slice(&(follow.len() as u16).to_le_bytes());
+    out.extend_from_slice(&head);
+    for seq in after.iter().chain(follow) {
+        out.extend_from_slice(&seq.to_le_bytes());
+    }
+}
+
+fn put_payload(out: &mut Vec<u8>, bytes: &[u8], segments: &[SegmentRef]) {
+    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(&(segments.len() as u16).to_le_bytes());
+    for s in segments {
+        out.extend_from_slice(&s.segment.0.to_le_bytes());
+        out.extend_from_slice(&s.offset_bytes.to_le_bytes());
+        out.extend_from_slice(&s.len_bytes.to_le_bytes());
+    }
+    out.extend_from_slice(bytes);
+}
+
+fn parts_of<'a>(encoded: Option<&'a Encoded>, plain: &'a [u8]) -> (&'a [u8], &'a [SegmentRef]) {
+    encoded.map_or((plain, &[]), |e| (&e.bytes, &e.segments))
+}
+
+fn weight_bytes(bytes: &[u8], segments: &[SegmentRef]) -> u64 {
+    bytes.len() as u64 + segments.iter().map(|s| s.len_bytes).sum::<u64>()
+}
+
+impl Submitter {
+    /// Encodes a call into `scratch` if plain, else returns the pickled form.
+    fn encode_call(
+        link: &Link,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+        scratch: &mut Vec<u8>,
+    ) -> PyResult<Option<Encoded>> {
+        scratch.clear();
+        let kwargs = kwargs.filter(|kwargs| !kwargs.is_empty());
+        if args.is_empty() && kwargs.is_none() {
+            return Ok(None);
+        }
+        scratch.push(PLAIN);
+        if plain::encode_call(args, kwargs, scratch) {
+            return Ok(None);
+        }
+        let py = args.py();
+        let kwargs = kwargs.map_or_else(|| PyDict::new(py), Clone::clone);
+        let dumped = link.hooks.bind(py).call_method1("dump_args", (args, kwargs))?;
+        let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
+        let mut encoded = link.shared.data.encode_pickled(pickle.as_bytes(), &buffers)?;
+        if !encoded.announce.is_empty() {
+            announce(py, link, &mut encoded)?;
+        }
+        Ok(Some(encoded))
+    }
+
+    fn pending<'py>(
+        &self,
+        py: Python<'py>,
+        request: Arc<Request>,
+        function: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, Pending>> {
+        let pending = self.result_type.bind(py).call0()?.cast_into::<Pending>()?;
+        pending.get().fill(request, &self.link, &self.origin, function);
+        Ok(pending)
+    }
+
+    /// Sees to it that what was submitted goes out soon, and that somebody reads the replies.
+    fn after_submit(&self, py: Python<'_>, link: &Link, was_idle: bool, pending_bytes: usize, waiter: Waiter) -> PyResult<()> {
+        let shared = &link.shared;
+        if was_idle || pending_bytes >= shared.tuning.flush_bytes {
+            link.flush_fully(py)?;
+            if was_idle && waiter == Waiter::Anyone && shared.parked.load(Ordering::Acquire) {
+                shared.wake_background();
+            }
+        } else if waiter == Waiter::Anyone && !shared.armed.swap(true, Ordering::AcqRel) {
+            shared.wake_background();
+        }
+        Ok(())
+    }
+
+    /// Waits until `n` more tasks of `weight_bytes` in all fit the bounds: a submitter that does not read is slowed down.
+    fn admit(&self, py: Python<'_>, link: &Link, n: u64, weight_bytes: u64) -> PyResult<bool> {
+        let shared = &link.shared;
+        if shared.is_closed() {
+            return Err(link_closed(py));
+        }
+        let before = shared.outstanding.fetch_add(n, Ordering::AcqRel);
+        let bytes_before = shared.outstanding_bytes.fetch_add(weight_bytes, Ordering::AcqRel);
+        shared.counters.submitted.fetch_add(n, Ordering::Relaxed);
+        let over = |tasks: u64, bytes: u64| {
+            (tasks + n > shared.tuning.max_tasks && tasks > 0) || (bytes + weight_bytes > shared.tuning.max_bytes && bytes > 0)
+        };
+        if !over(before, bytes_before) {
+            return Ok(before == 0);
+        }
+        shared.outstanding.fetch_sub(n, Ordering::AcqRel);
+        shared.outstanding_bytes.fetch_sub(weight_bytes, Ordering::AcqRel);
+        shared.counters.throttled.fetch_add(1, Ordering::Relaxed);
+        let fits = || {
+            !over(shared.outstanding.load(Ordering::Acquire), shared.outstanding_bytes.load(Ordering::Acquire))
+        };
+        let admitted = link.wait_until(py, None, &fits);
+        let before = shared.outstanding.fetch_add(n, Ordering::AcqRel);
+        shared.outstanding_bytes.fetch_add(weight_bytes, Ordering::AcqRel);
+        if let Err(error) = admitted {
+            shared.outstanding.fetch_sub(n, Ordering::AcqRel);
+            shared.outstanding_bytes.fetch_sub(weight_bytes, Ordering::AcqRel);
+            return Err(error);
+        }
+        Ok(before == 0)
+    }
+
+    fn submit<'py>(
+        &self,
+        py: Python<'py>,
+        function: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        deps: (&[u64], &[u64]),
+        waiter: Waiter,
+    ) -> PyResult<Bound<'py, Pending>> {
+        let link = self.link.get();
+        let id = link.function_id(py, function)?;
+        let mut scratch = std::mem::take(&mut *lock(&self.scratch));
+        let encoded = Self::encode_call(link, args, kwargs, &mut scratch)?;
+        let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
+        let weight = weight_bytes(bytes, segments);
+        let n = self.n_targets.max(1);
+        let was_idle = self.admit(py, link, n as u64, weight * n as u64)?;
+        let (request, pending_bytes) = {
+            let mut submission = lock(&link.shared.submission);
+            let seq = link.shared.next_seq.fetch_add(n as u64, Ordering::Relaxed);
+            let request = Arc::new(Request::new(seq, n, wall_ns()));
+            put_head(&mut submission.bytes, seq, id, self.options, deps.0, deps.1);
+            put_payload(&mut submission.bytes, bytes, segments);
+            submission.parts.push(SubmittedParts { seq, len: n, weight_bytes: weight, request: Arc::clone(&request) });
+            (request, submission.bytes.len())
+        };
+        *lock(&self.scratch) = scratch;
+        let pending = self.pending(py, request, function)?;
+        self.after_submit(py, link, was_idle, pending_bytes, waiter)?;
+        Ok(pending)
+    }
+
+    fn submit_parts<'py>(
+        &self,
+        py: Python<'py>,
+        function: &Bound<'py, PyAny>,
+        calls: &Bound<'py, PyAny>,
+        deps: (&[u64], &[u64]),
+        options_of: impl Fn(usize) -> OptionsId,
+    ) -> PyResult<Bound<'py, Pending>> {
+        let link = self.link.get();
+        let id = link.function_id(py, function)?;
+        let calls = calls.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+        let n = calls.len();
+        if n == 0 {
+            return Err(PyValueError::new_err("a request needs one call at least"));
+        }
+        let base = link.shared.next_seq.fetch_add(n as u64, Ordering::Relaxed);
+        let request = Arc::new(Request::new(base, n, wall_ns()));
+        let pending = self.pending(py, Arc::clone(&request), function)?;
+        let mut scratch = Vec::new();
+        for (index, call) in calls.iter().enumerate() {
+            let args = call.cast::<PyTuple>()?;
+            let encoded = Self::encode_call(link, args, None, &mut scratch)?;
+            let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
+            let weight = weight_bytes(bytes, segments);
+            let was_idle = self.admit(py, link, 1, weight)?;
+            let pending_bytes = {
+                let mut submission = lock(&link.shared.submission);
+                let seq = base + index as u64;
+                put_head(&mut submission.bytes, seq, id, options_of(index), deps.0, deps.1);
+                put_payload(&mut submission.bytes, bytes, segments);
+                submission.parts.push(SubmittedParts { seq, len: 1, weight_bytes: weight, request: Arc::clone(&request) });
+                submission.bytes.len()
+            };
+            self.after_submit(py, link, was_idle, pending_bytes, Waiter::Anyone)?;
+        }
+        Ok(pending)
+    }
+}
+
+fn announce(py: Python<'_>, link: &Link, encoded: &mut Encoded) -> PyResult<()> {
+    for (body, fds) in split_announce(encoded) {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        link.shared.queue(FrameKind::SegmentAnnounce, &body, &fds).map_err(|error| link_error(py, &error))?;
+    }
+    Ok(())
+}
+
+/// Frames that announce an encoded payload's new segments, each within the limit of descriptors.
+pub fn split_announce(encoded: &mut Encoded) -> Vec<(Vec<u8>, Vec<std::os::fd::OwnedFd>)> {
+    let mut frames = Vec::new();
+    let mut rest = std::mem::take(&mut encoded.announce).into_iter().peekable();
+    while rest.peek().is_some() {
+        let mut segments = Vec::new();
+        let mut fds = Vec::new();
+        for (id, len, fd) in rest.by_ref().take(usize::from(broadleaf_proto::limits::MAX_FRAME_FDS)) {
+            segments.push((id, len));
+            fds.push(fd);
+        }
+        frames.push((control::encode(&control::SegmentAnnounce { segments }), fds));
+    }
+    frames
+}
+
+#[pymethods]
+impl Submitter {
+    #[new]
+    fn new(link: Py<Link>, result_type: Py<PyType>, origin: Py<PyAny>, options_id: u32, n_targets: usize) -> Self {
+        Self { link, result_type, origin, options: OptionsId(options_id), n_targets, scratch: Mutex::default() }
+    }
+
+    #[pyo3(signature = (function, args, kwargs, after = Vec::new(), follow = Vec::new()))]
+    fn __call__<'py>(
+        &self,
+        py: Python<'py>,
+        function: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        after: Vec<u64>,
+        follow: Vec<u64>,
+    ) -> PyResult<Bound<'py, Pending>> {
+        self.submit(py, function, args, kwargs, (&after, &follow), Waiter::Anyone)
+    }
+
+    /// As a call, for a caller that waits for the result at once: no other thread is woken for it.
+    #[pyo3(signature = (function, args, kwargs, after = Vec::new(), follow = Vec::new()))]
+    fn for_caller<'py>(
+        &self,
+        py: Python<'py>,
+        function: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        after: Vec<u64>,
+        follow: Vec<u64>,
+    ) -> PyResult<Bound<'py, Pending>> {
+        self.submit(py, function, args, kwargs, (&after, &follow), Waiter::Caller)
+    }
+
+    #[pyo3(signature = (function, calls, after = Vec::new(), follow = Vec::new()))]
+    fn many<'py>(
+        &self,
+        py: Python<'py>,
+        function: &Bound<'py, PyAny>,
+        calls: &Bound<'py, PyAny>,
+        after: Vec<u64>,
+        follow: Vec<u64>,
+    ) -> PyResult<Bound<'py, Pending>> {
+        self.submit_parts(py, function, calls, (&after, &follow), |_| self.options)
+    }
+
+    /// The i-th call goes out with the i-th options: one request whose parts have targets of their own.
+    fn each<'py>(
+        &self,
+        py: Python<'py>,
+        function: &Bound<'py, PyAny>,
+        calls: &Bound<'py, PyAny>,
+        options_ids: Vec<u32>,
+    ) -> PyResult<Bound<'py, Pending>> {
+        if calls.len()? != options_ids.len() {
+            return Err(PyValueError::new_err("each call needs options of its own"));
+        }
+        self.submit_parts(py, function, calls, (&[], &[]), |index| OptionsId(options_ids[index]))
+    }
+}

@@ -1,0 +1,229 @@
+//! Finding the node from a connection file, and the handshake.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use broadleaf_net::tls::TlsError;
+use broadleaf_net::{Link, LinkError, Readiness};
+use broadleaf_proto::control::{self, Hello, Refusal, Role, Welcome};
+use broadleaf_proto::{FrameKind, PROTOCOL_VERSION, limits};
+use pyo3::exceptions::{PyConnectionError, PyTimeoutError, PyValueError};
+use pyo3::prelude::*;
+use serde::Deserialize;
+
+use crate::errors::ConnectionRefused;
+
+/// A TCP address of a connection file.
+#[derive(Clone, Debug, Deserialize)]
+pub struct TcpAddress {
+    host: String,
+    port: u16,
+}
+
+impl TcpAddress {
+    /// The first socket address of the name.
+    pub fn resolve(&self) -> io::Result<SocketAddr> {
+        (self.host.as_str(), self.port)
+            .to_socket_addrs()?
+            .next()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host name has no address"))
+    }
+}
+
+/// Settings that act in clients and engines; the defaults are those of `broadleaf config show`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub struct EndpointOptions {
+    /// Longest time a submission waits for company.
+    pub client_linger_us: u64,
+    /// Submissions are written at once above this size.
+    pub client_flush_bytes: usize,
+    /// Longest time a finished task's reply waits for company while others run.
+    pub engine_flush_us: u64,
+    /// Replies are written at once above this size.
+    pub engine_flush_bytes: usize,
+    /// Buffers up to this size ride inline.
+    pub inline_buffer_bytes: usize,
+    /// Whether larger ones travel in shared segments.
+    pub shared_memory: bool,
+    /// Bound on this process's segments; `None` for a quarter of the memory there is.
+    pub pool_max_bytes: Option<u64>,
+}
+
+impl Default for EndpointOptions {
+    fn default() -> Self {
+        Self {
+            client_linger_us: 100,
+            client_flush_bytes: 32 * 1024,
+            engine_flush_us: 200,
+            engine_flush_bytes: 32 * 1024,
+            inline_buffer_bytes: limits::INLINE_BUFFER_BYTES,
+            shared_memory: true,
+            pool_max_bytes: None,
+        }
+    }
+}
+
+/// A connection file's content.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Connection {
+    cluster_id: String,
+    /// The node's socket on this host.
+    pub unix_path: Option<String>,
+    /// The node's TCP address.
+    pub tcp: Option<TcpAddress>,
+    /// Whether the TCP connection is encrypted.
+    #[serde(default)]
+    pub tls: bool,
+    /// `unix` or `tcp` to force one; `unix` where possible otherwise.
+    pub transport: Option<String>,
+    server_public_key: Option<String>,
+    private_key: Option<String>,
+    /// Settings that act here.
+    #[serde(default)]
+    pub options: EndpointOptions,
+}
+
+impl Connection {
+    /// Reads the file's text.
+    pub fn parse(text: &str) -> PyResult<Self> {
+        serde_json::from_str(text).map_err(|e| PyValueError::new_err(format!("connection file: {e}")))
+    }
+
+    /// What this process says first.
+    pub fn hello(&self, py: Python<'_>, role: Role) -> Hello {
+        let version = py.version_info();
+        Hello {
+            protocol: PROTOCOL_VERSION,
+            broadleaf: env!("CARGO_PKG_VERSION").to_owned(),
+            python: format!("{}.{}", version.major, version.minor),
+            cluster_id: self.cluster_id.clone(),
+            role,
+        }
+    }
+
+    /// Largest buffer that rides inline.
+    pub fn inline_limit_bytes(&self, is_local: bool) -> usize {
+        if is_local && self.options.shared_memory { self.options.inline_buffer_bytes } else { usize::MAX }
+    }
+
+    /// This side's private key.
+    pub fn private_key(&self) -> Result<Vec<u8>, ConnectError> {
+        decode_key(self.private_key.as_deref())
+    }
+
+    /// The node's public key.
+    pub fn server_key(&self) -> Result<Vec<u8>, ConnectError> {
+        decode_key(self.server_public_key.as_deref())
+    }
+}
+
+fn decode_key(text: Option<&str>) -> Result<Vec<u8>, ConnectError> {
+    let text = text.ok_or(ConnectError::NoKey)?;
+    base64::engine::general_purpose::STANDARD.decode(text).map_err(|_| ConnectError::NoKey)
+}
+
+/// Why no connection came about.
+#[derive(Debug)]
+pub enum ConnectError {
+    /// The operating system failed a call.
+    Io(io::Error),
+    /// The link failed.
+    Link(LinkError),
+    /// The node said no.
+    Refused(Refusal),
+    /// The node did not answer in time.
+    TimedOut,
+    /// The connection file has no address that can be used.
+    NoAddress,
+    /// The connection file has no key where one is needed.
+    NoKey,
+    /// The keys cannot be used.
+    Tls(String),
+}
+
+impl From<io::Error> for ConnectError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<LinkError> for ConnectError {
+    fn from(error: LinkError) -> Self {
+        Self::Link(error)
+    }
+}
+
+impl From<TlsError> for ConnectError {
+    fn from(error: TlsError) -> Self {
+        Self::Tls(error.to_string())
+    }
+}
+
+impl ConnectError {
+    /// The exception for Python.
+    pub fn into_py(self, _py: Python<'_>) -> PyErr {
+        match self {
+            Self::Io(error) => PyConnectionError::new_err(format!(
+                "cannot reach the controller: {error}; is the cluster running? `broadleaf list` shows which are"
+            )),
+            Self::Link(error) => PyConnectionError::new_err(format!(
+                "the controller closed the connection during the handshake: {error}; \
+                 the keys of the connection file may be of another cluster"
+            )),
+            Self::Refused(refusal) => {
+                let kind = format!("{:?}", refusal.kind).to_lowercase();
+                ConnectionRefused::new_err((kind, refusal.message))
+            }
+            Self::TimedOut => PyTimeoutError::new_err("the controller did not answer the handshake in time"),
+            Self::NoAddress => PyValueError::new_err("the connection file has no address for this transport"),
+            Self::NoKey => PyValueError::new_err("the connection file has no valid key for an encrypted connection"),
+            Self::Tls(message) => PyValueError::new_err(format!("the connection file's keys are of no use: {message}")),
+        }
+    }
+}
+
+/// Says hello and waits for the welcome. `fds` ride with the hello.
+pub fn handshake(
+    mut link: Link,
+    hello: &Hello,
+    fds: &[std::os::fd::BorrowedFd<'_>],
+    deadline: Instant,
+) -> Result<(Link, Welcome, Vec<std::os::fd::OwnedFd>), ConnectError> {
+    link.send(FrameKind::Hello, &control::encode(hello), fds)?;
+    // The welcome lists every engine, so it may be longer than a handshake's first frame.
+    link.set_frame_limit(limits::MAX_FRAME_BYTES);
+    link.set_max_fds(limits::MAX_FRAME_FDS);
+    loop {
+        link.flush()?;
+        if let Some(frame) = link.next_frame()? {
+            return match frame.kind {
+                FrameKind::Welcome => {
+                    let welcome = control::decode(&frame.body).map_err(LinkError::from)?;
+                    Ok((link, welcome, frame.fds.into_vec()))
+                }
+                FrameKind::Refused => {
+                    Err(ConnectError::Refused(control::decode(&frame.body).map_err(LinkError::from)?))
+                }
+                kind => Err(LinkError::from(broadleaf_proto::DecodeError::UnknownKind(kind as u8)).into()),
+            };
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ConnectError::TimedOut);
+        }
+        let for_write = link.wants_write();
+        if let Readiness::Ready { readable: true, .. } = link.wait(for_write, Some(left.min(Duration::from_secs(1))))? {
+            link.fill()?;
+        }
+    }
+}
+
+/// Dials the node's socket on this host.
+pub fn dial_local(connection: &Connection) -> Result<Link, ConnectError> {
+    let path = connection.unix_path.as_deref().ok_or(ConnectError::NoAddress)?;
+    let stream = std::os::unix::net::UnixStream::connect(path)?;
+    Ok(Link::unix(stream)?)
+}

@@ -1,0 +1,424 @@
+//! `_native.Engine`: receives tasks, runs them on Python's main thread, sends what came of them.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use broadleaf_net::{Link, LinkError};
+use broadleaf_proto::control::{self, EngineCommand, Role};
+use broadleaf_proto::layout::{PICKLED, PLAIN};
+use broadleaf_proto::task::{AssignRecord, DoneRecord, FunctionRecord, OutputRecord};
+use broadleaf_proto::wire::Reader;
+use broadleaf_proto::{DecodeError, EngineId, FrameKind, Payload, Status, TaskKey};
+use broadleaf_shm::ClaimBoard;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use rustc_hash::FxHashMap;
+use rustix::event::{PollFd, PollFlags};
+
+use crate::client::{split_announce, wall_ns};
+use crate::connect::{Connection, ConnectError, dial_local, handshake};
+use crate::errors::link_error;
+use crate::payload::{DataPlane, Encoded, lock};
+use crate::plain;
+
+/// How long the flusher goes on ticking after the last reply before it sleeps until it is needed.
+const FLUSHER_IDLE_TICKS: u32 = 20;
+
+/// The half that the flusher thread shares with the main thread.
+struct Io {
+    link: Mutex<Link>,
+    /// Monotonic time of the oldest reply not handed to the socket, ns after `epoch`; 0 for none.
+    unflushed_since_ns: AtomicU64,
+    flusher_asleep: AtomicBool,
+    flusher: (Mutex<()>, Condvar),
+    closed: AtomicBool,
+    epoch: Instant,
+    data: DataPlane,
+    flush_after: Duration,
+    flush_bytes: usize,
+}
+
+impl Io {
+    fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64 + 1
+    }
+
+    fn flush(&self) -> Result<bool, LinkError> {
+        let mut link = lock(&self.link);
+        if let Some(release) = self.data.take_releases() {
+            link.send(FrameKind::SegmentRelease, &control::encode(&release), &[])?;
+        }
+        let all = link.flush()?;
+        self.unflushed_since_ns.store(0, Ordering::Release);
+        Ok(all)
+    }
+
+    /// A reply was queued: makes sure that it leaves soon, even if the next task takes long.
+    fn on_queued(&self, queued_bytes: usize) -> Result<(), LinkError> {
+        let now = self.now_ns();
+        let since = self.unflushed_since_ns.load(Ordering::Acquire);
+        if since == 0 {
+            self.unflushed_since_ns.store(now, Ordering::Release);
+            if self.flusher_asleep.load(Ordering::Acquire) {
+                drop(lock(&self.flusher.0));
+                self.flusher.1.notify_one();
+            }
+        }
+        let age_ns = if since == 0 { 0 } else { now - since };
+        if queued_bytes >= self.flush_bytes || age_ns >= self.flush_after.as_nanos() as u64 {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Sends replies that a long task would hold back.
+    fn run_flusher(&self) {
+        let tick = self.flush_after.max(Duration::from_micros(500)) * 2;
+        let mut idle_ticks = 0;
+        while !self.closed.load(Ordering::Acquire) {
+            if idle_ticks >= FLUSHER_IDLE_TICKS {
+                let guard = lock(&self.flusher.0);
+                self.flusher_asleep.store(true, Ordering::Release);
+                if self.unflushed_since_ns.load(Ordering::Acquire) == 0 {
+                    // A missed notification costs one second at most, and only on a reply behind a long task.
+                    drop(self.flusher.1.wait_timeout(guard, Duration::from_secs(1)));
+                }
+                self.flusher_asleep.store(false, Ordering::Release);
+                idle_ticks = 0;
+            }
+            std::thread::sleep(tick);
+            let since = self.unflushed_since_ns.load(Ordering::Acquire);
+            if since == 0 {
+                idle_ticks += 1;
+            } else if self.now_ns().saturating_sub(since) >= self.flush_after.as_nanos() as u64 {
+                idle_ticks = 0;
+                // The main thread meets the same error at its own next use of the link.
+                let _ = self.flush();
+            }
+        }
+    }
+}
+
+/// A function as this engine has it.
+enum Function {
+    Unloaded(bytes::Bytes),
+    Loaded(Py<PyAny>),
+    Failed(Py<PyAny>),
+}
+
+struct Work {
+    tasks: VecDeque<AssignRecord>,
+    functions: FxHashMap<u32, Function>,
+    stop: bool,
+}
+
+/// An engine's connection to its node.
+#[pyclass(frozen, module = "broadleaf._native")]
+pub struct Engine {
+    io: Arc<Io>,
+    poll_fd: OwnedFd,
+    board: ClaimBoard,
+    hooks: Py<PyAny>,
+    engine: EngineId,
+    uuid: String,
+    current: AtomicU64,
+    output_held: AtomicBool,
+    work: Mutex<Work>,
+}
+
+const NO_TASK: u64 = u64::MAX;
+
+impl Engine {
+    fn read(&self) -> Result<(), LinkError> {
+        let mut frames = Vec::new();
+        {
+            let mut link = lock(&self.io.link);
+            link.fill()?;
+            while let Some(frame) = link.next_frame()? {
+                frames.push(frame);
+            }
+        }
+        let mut work = lock(&self.work);
+        for frame in frames {
+            let mut reader = Reader::new(frame.body.clone());
+            match frame.kind {
+                FrameKind::Assign => {
+                    while !reader.is_empty() {
+                        let mut record = AssignRecord::decode(&mut reader)?;
+                        self.io.data.adopt(&mut record.payload);
+                        work.tasks.push_back(record);
+                    }
+                }
+                FrameKind::Function => {
+                    while !reader.is_empty() {
+                        let record = FunctionRecord::decode(&mut reader)?;
+                        work.functions.insert(record.function.0, Function::Unloaded(record.body));
+                    }
+                }
+                FrameKind::SegmentAnnounce => {
+                    self.io.data.on_announce(control::decode(&frame.body)?, frame.fds);
+                }
+                FrameKind::SegmentRelease => self.io.data.on_release(&control::decode(&frame.body)?),
+                FrameKind::EngineCommand => {
+                    let EngineCommand::Stop = control::decode(&frame.body)?;
+                    work.stop = true;
+                }
+                kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn function(&self, py: Python<'_>, id: u32) -> PyResult<Py<PyAny>> {
+        let body = match lock(&self.work).functions.get(&id) {
+            Some(Function::Loaded(function)) => return Ok(function.clone_ref(py)),
+            Some(Function::Failed(error)) => return Err(PyErr::from_value(error.bind(py).clone())),
+            Some(Function::Unloaded(body)) => body.clone(),
+            None => return Err(pyo3::exceptions::PyRuntimeError::new_err("the task names a function never sent")),
+        };
+        let loaded = self.hooks.bind(py).call_method1("load_function", (PyBytes::new(py, &body),));
+        let (entry, result) = match loaded {
+            Ok(function) => (Function::Loaded(function.clone().unbind()), Ok(function.unbind())),
+            Err(error) => (Function::Failed(error.value(py).clone().into_any().unbind()), Err(error)),
+        };
+        lock(&self.work).functions.insert(id, entry);
+        result
+    }
+
+    fn call<'py>(&self, py: Python<'py>, task: &AssignRecord) -> PyResult<Bound<'py, PyAny>> {
+        let function = self.function(py, task.function.0)?;
+        let function = function.bind(py);
+        match task.payload.bytes.split_first() {
+            None => function.call0(),
+            Some((&PLAIN, rest)) => {
+                let (args, kwargs) = plain::decode_call(py, rest)
+                    .map_err(|_| pyo3::exceptions::PyValueError::new_err("malformed arguments"))?;
+                function.call(args, kwargs.as_ref())
+            }
+            Some((&PICKLED, _)) => {
+                let (pickle, buffers) = self.io.data.decode_pickled(py, &task.payload)?;
+                let call = self.hooks.bind(py).call_method1("load_args", (pickle, buffers))?;
+                let (args, kwargs): (Bound<'py, PyTuple>, Bound<'py, PyDict>) = call.extract()?;
+                drop(call);
+                function.call(args, Some(&kwargs))
+            }
+            Some(_) => Err(pyo3::exceptions::PyValueError::new_err("malformed arguments")),
+        }
+    }
+
+    fn encode_value(&self, value: &Bound<'_, PyAny>) -> PyResult<Encoded> {
+        if value.is_none() {
+            return Ok(Encoded::default());
+        }
+        let mut encoded = Encoded::default();
+        encoded.bytes.push(PLAIN);
+        if plain::encode(value, &mut encoded.bytes) {
+            return Ok(encoded);
+        }
+        let dumped = self.hooks.bind(value.py()).call_method1("dump_value", (value,))?;
+        let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
+        self.io.data.encode_pickled(pickle.as_bytes(), &buffers)
+    }
+
+    fn encode_error(&self, py: Python<'_>, error: &PyErr) -> (Status, Encoded) {
+        let hooks = self.hooks.bind(py);
+        let unmet = hooks.getattr("unmet_type").is_ok_and(|unmet| error.is_instance(py, &unmet));
+        if unmet {
+            return (Status::Unmet, Encoded::default());
+        }
+        let record = hooks.call_method1("dump_error", (error.value(py),)).and_then(|r| Ok(r.extract::<Vec<u8>>()?));
+        let bytes = record.unwrap_or_else(|second| {
+            second.write_unraisable(py, None);
+            Vec::new()
+        });
+        (Status::Error, Encoded { bytes, ..Encoded::default() })
+    }
+
+    /// Runs one claimed task; its outcome is queued for sending.
+    fn run_task(&self, py: Python<'_>, task: AssignRecord) -> Result<(), LinkError> {
+        self.current.store(task.key.0, Ordering::Release);
+        let started_ns = wall_ns();
+        let outcome = self.call(py, &task).and_then(|value| self.encode_value(&value));
+        // An interrupt meant for this task ends with it.
+        self.board.finish();
+        let completed_ns = wall_ns();
+        let (status, mut encoded) = match outcome {
+            Ok(encoded) => (Status::Ok, encoded),
+            Err(error) => self.encode_error(py, &error),
+        };
+        if self.output_held.swap(false, Ordering::AcqRel)
+            && let Err(error) = self.hooks.bind(py).call_method0("flush_output")
+        {
+            error.write_unraisable(py, None);
+        }
+        self.current.store(NO_TASK, Ordering::Release);
+        let key = task.key;
+        // The arguments' segments are given back before the reply leaves, so that both travel together.
+        drop(task);
+        self.queue_done(key, status, (started_ns, completed_ns), &mut encoded)
+    }
+
+    fn queue_done(
+        &self,
+        key: TaskKey,
+        status: Status,
+        (started_ns, completed_ns): (u64, u64),
+        encoded: &mut Encoded,
+    ) -> Result<(), LinkError> {
+        let announcements = split_announce(encoded);
+        let payload = Payload {
+            bytes: std::mem::take(&mut encoded.bytes).into(),
+            segments: std::mem::take(&mut encoded.segments),
+            lease: None,
+        };
+        let record = DoneRecord { key, status, started_ns, completed_ns, payload };
+        let queued_bytes = {
+            let mut link = lock(&self.io.link);
+            for (body, fds) in announcements {
+                let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+                link.send(FrameKind::SegmentAnnounce, &body, &fds)?;
+            }
+            link.append(FrameKind::Done, |frame| record.encode(frame));
+            link.queued_bytes()
+        };
+        self.io.on_queued(queued_bytes)
+    }
+
+    fn wait(&self, for_write: bool) {
+        let flags = if for_write { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        // An interruption by a signal is a reason to look around, no failure.
+        let _ = rustix::event::poll(&mut [PollFd::new(&self.poll_fd, flags)], None);
+    }
+
+    fn serve(&self, py: Python<'_>) -> PyResult<Result<(), LinkError>> {
+        loop {
+            let next = lock(&self.work).tasks.pop_front();
+            if let Some(task) = next {
+                if self.board.claim(task.offer)
+                    && let Err(error) = self.run_task(py, task)
+                {
+                    return Ok(Err(error));
+                }
+                continue;
+            }
+            if lock(&self.work).stop {
+                return Ok(self.io.flush().map(drop));
+            }
+            let flushed = match self.io.flush() {
+                Ok(flushed) => flushed,
+                Err(error) => return Ok(Err(error)),
+            };
+            py.detach(|| self.wait(!flushed));
+            py.check_signals()?;
+            if let Err(error) = self.read() {
+                return Ok(Err(error));
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    fn new(py: Python<'_>, connection: &str, engine_id: Option<u32>, hooks: Py<PyAny>) -> PyResult<Self> {
+        let connection = Connection::parse(connection)?;
+        let role = Role::Engine { engine: engine_id.map(EngineId), pid: std::process::id() };
+        let hello = connection.hello(py, role);
+        let (board, board_fd) =
+            ClaimBoard::create().map_err(|e| pyo3::exceptions::PyMemoryError::new_err(e.to_string()))?;
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let (link, welcome, _) = py
+            .detach(|| -> Result<_, ConnectError> {
+                handshake(dial_local(&connection)?, &hello, &[board_fd.as_fd()], deadline)
+            })
+            .map_err(|error| error.into_py(py))?;
+        let data = DataPlane::new(
+            welcome.segment_token,
+            connection.inline_limit_bytes(true),
+            connection.options.pool_max_bytes,
+        );
+        let poll_fd = link.as_fd().try_clone_to_owned()?;
+        let io = Arc::new(Io {
+            link: Mutex::new(link),
+            unflushed_since_ns: AtomicU64::new(0),
+            flusher_asleep: AtomicBool::new(false),
+            flusher: (Mutex::new(()), Condvar::new()),
+            closed: AtomicBool::new(false),
+            epoch: Instant::now(),
+            data,
+            flush_after: Duration::from_micros(connection.options.engine_flush_us),
+            flush_bytes: connection.options.engine_flush_bytes,
+        });
+        let uuid = welcome.engines.first().map(|e| e.uuid.clone()).unwrap_or_default();
+        Ok(Self {
+            io,
+            poll_fd,
+            board,
+            hooks,
+            engine: welcome.engine,
+            uuid,
+            current: AtomicU64::new(NO_TASK),
+            output_held: AtomicBool::new(false),
+            work: Mutex::new(Work { tasks: VecDeque::new(), functions: FxHashMap::default(), stop: false }),
+        })
+    }
+
+    #[getter]
+    fn engine_id(&self) -> u32 {
+        self.engine.0
+    }
+
+    #[getter]
+    fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    fn run(&self, py: Python<'_>) -> PyResult<()> {
+        let io = Arc::clone(&self.io);
+        let flusher = std::thread::Builder::new()
+            .name("broadleaf-flush".to_owned())
+            .spawn(move || io.run_flusher())?;
+        let result = self.serve(py);
+        self.io.closed.store(true, Ordering::Release);
+        self.io.flusher.1.notify_one();
+        drop(flusher);
+        match result? {
+            Ok(()) => Ok(()),
+            Err(error) if error.is_closed() => Ok(()),
+            Err(error) => Err(link_error(py, &error)),
+        }
+    }
+
+    fn current_task(&self) -> Option<u64> {
+        Some(self.current.load(Ordering::Acquire)).filter(|key| *key != NO_TASK)
+    }
+
+    #[getter]
+    fn get_output_held(&self) -> bool {
+        self.output_held.load(Ordering::Acquire)
+    }
+
+    #[setter]
+    fn set_output_held(&self, held: bool) {
+        self.output_held.store(held, Ordering::Release);
+    }
+
+    fn interrupt_pending(&self) -> bool {
+        self.board.take_interrupt()
+    }
+
+    fn send_output(&self, py: Python<'_>, stream: u8, data: &[u8]) -> PyResult<()> {
+        let Some(task) = self.current_task() else { return Ok(()) };
+        let record =
+            OutputRecord { task, engine: self.engine, stream, bytes: bytes::Bytes::copy_from_slice(data) };
+        let queued_bytes = {
+            let mut link = lock(&self.io.link);
+            link.append(FrameKind::Output, |frame| record.encode(frame));
+            link.queued_bytes()
+        };
+        self.io.on_queued(queued_bytes).map_err(|error| link_error(py, &error))
+    }
+}

@@ -1,0 +1,22 @@
+//! The native errors as Python sees them; the package wraps them in its public types.
+
+use broadleaf_net::LinkError;
+use pyo3::create_exception;
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+
+create_exception!(broadleaf._native, ConnectionRefused, PyException, "The controller refused: args are (kind, message).");
+create_exception!(broadleaf._native, LinkClosed, PyException, "The connection to the controller is closed or lost.");
+
+/// The exception for a connection that was closed before.
+pub fn link_closed(_py: Python<'_>) -> PyErr {
+    LinkClosed::new_err("the connection to the controller is closed; connect again with a new Client")
+}
+
+/// The exception for a failure of the connection.
+pub fn link_error(py: Python<'_>, error: &LinkError) -> PyErr {
+    if error.is_closed() {
+        return link_closed(py);
+    }
+    LinkClosed::new_err(format!("the connection to the controller failed: {error}"))
+}

@@ -1,0 +1,79 @@
+//! The native module `broadleaf._native`.
+#![allow(missing_docs)] // the module's contract, with its documentation, is `_native.pyi`
+
+mod buffer;
+mod client;
+mod connect;
+mod engine;
+mod errors;
+mod payload;
+mod plain;
+mod spawner;
+
+use broadleaf_shm::PoolCounters;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+pub(crate) fn pool_counters_into(dict: &Bound<'_, PyDict>, counters: &PoolCounters) -> PyResult<()> {
+    dict.set_item("segments", counters.segments)?;
+    dict.set_item("segment_bytes", counters.bytes)?;
+    dict.set_item("warm_bytes", counters.warm_bytes)?;
+    dict.set_item("copies", counters.copies)?;
+    dict.set_item("copied_bytes", counters.copied_bytes)?;
+    dict.set_item("mappings", counters.mappings)
+}
+
+/// The fast encoding of a value, or `None` where it does not apply.
+#[pyfunction]
+fn encode_plain<'py>(py: Python<'py>, value: &Bound<'py, PyAny>) -> Option<Bound<'py, PyBytes>> {
+    let mut out = Vec::new();
+    plain::encode(value, &mut out).then(|| PyBytes::new(py, &out))
+}
+
+#[pyfunction]
+fn decode_plain<'py>(py: Python<'py>, mut data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    let value = plain::decode(py, &mut data).map_err(|_| PyValueError::new_err("malformed plain encoding"))?;
+    if data.is_empty() { Ok(value) } else { Err(PyValueError::new_err("bytes are left over")) }
+}
+
+#[pyfunction]
+fn generate_keys() -> PyResult<String> {
+    broadleaf_node::keys_json().map_err(|e| PyRuntimeError::new_err(e.to_string()))
+}
+
+#[pyfunction]
+fn run_node(py: Python<'_>, config: &str) -> PyResult<i32> {
+    let config = broadleaf_node::NodeConfig::parse(config).map_err(|e| PyValueError::new_err(e.to_string()))?;
+    py.detach(|| broadleaf_node::run(config)).map_err(|e| PyRuntimeError::new_err(e.to_string()))
+}
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("PROTOCOL_VERSION", broadleaf_proto::PROTOCOL_VERSION)?;
+    for (name, value) in [
+        ("STATUS_PENDING", -1),
+        ("STATUS_OK", 0),
+        ("STATUS_ERROR", 1),
+        ("STATUS_CANCELLED", 2),
+        ("STATUS_TIMEOUT", 3),
+        ("STATUS_REFUSED", 4),
+        ("STATUS_LOST", 5),
+    ] {
+        module.add(name, value)?;
+    }
+    module.add("ConnectionRefused", py.get_type::<errors::ConnectionRefused>())?;
+    module.add("LinkClosed", py.get_type::<errors::LinkClosed>())?;
+    module.add_class::<client::Link>()?;
+    module.add_class::<client::Submitter>()?;
+    module.add_class::<client::Pending>()?;
+    module.add_class::<engine::Engine>()?;
+    module.add_class::<spawner::Spawner>()?;
+    module.add_class::<buffer::Buffer>()?;
+    module.add_function(wrap_pyfunction!(encode_plain, module)?)?;
+    module.add_function(wrap_pyfunction!(decode_plain, module)?)?;
+    module.add_function(wrap_pyfunction!(generate_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(run_node, module)?)
+}

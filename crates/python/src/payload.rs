@@ -1,0 +1,198 @@
+//! Arguments and results between Python objects and wire payloads, on the client and on the engine.
+//!
+//! [`broadleaf_proto::layout`] describes the bytes.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use broadleaf_proto::task::{LeaseGuard, Payload, SegmentRef};
+use broadleaf_proto::layout::{IN_SEGMENT, INLINE, PICKLED, Pickled};
+use broadleaf_proto::{DecodeError, SegmentId, control};
+use broadleaf_shm::{Pool, PoolConfig, Segment, ShmError};
+use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyList};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::buffer::{Buffer, with_bytes};
+
+/// Locks, going on with the value of a thread that panicked: every update here is complete at once.
+pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A payload ready to be written, with what must be announced before it.
+#[derive(Default)]
+pub struct Encoded {
+    /// The payload's inline bytes.
+    pub bytes: Vec<u8>,
+    /// The segments it names.
+    pub segments: SmallVec<[SegmentRef; 0]>,
+    /// Segments the peer has not seen.
+    pub announce: Vec<(SegmentId, u64, OwnedFd)>,
+}
+
+/// References to segments that this process holds and gives back together.
+struct Hold {
+    segments: SmallVec<[SegmentId; 2]>,
+    releases: Arc<Mutex<Vec<SegmentId>>>,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        lock(&self.releases).extend(self.segments.iter().copied());
+    }
+}
+
+/// The shared-memory side of one connection: what this process lent, and what it borrowed.
+pub struct DataPlane {
+    pool: Mutex<Pool>,
+    borrowed: Mutex<FxHashMap<SegmentId, Arc<Segment>>>,
+    releases: Arc<Mutex<Vec<SegmentId>>>,
+    /// Buffers above this size go into segments; `usize::MAX` where the peer is on another host.
+    inline_limit_bytes: usize,
+    epoch: Instant,
+    trimmed_at_s: AtomicU64,
+}
+
+impl DataPlane {
+    /// `token` makes this process's segment ids unique on the host.
+    pub fn new(token: u32, inline_limit_bytes: usize, pool_max_bytes: Option<u64>) -> Self {
+        let mut config = PoolConfig::default();
+        if let Some(max) = pool_max_bytes {
+            config.max_bytes = max;
+        }
+        Self {
+            pool: Mutex::new(Pool::new(token, config)),
+            borrowed: Mutex::default(),
+            releases: Arc::default(),
+            inline_limit_bytes,
+            epoch: Instant::now(),
+            trimmed_at_s: AtomicU64::new(0),
+        }
+    }
+
+    /// Encodes a pickle and its out-of-band buffers; each large buffer is copied once, into a segment.
+    pub fn encode_pickled(&self, pickle: &[u8], buffers: &Bound<'_, PyList>) -> PyResult<Encoded> {
+        let mut out = Encoded::default();
+        let bytes = &mut out.bytes;
+        bytes.push(PICKLED);
+        bytes.extend_from_slice(&(buffers.len() as u32).to_le_bytes());
+        let mut inline = Vec::new();
+        for buffer in buffers {
+            let raw = buffer.call_method0("raw")?;
+            with_bytes(&raw, |data| {
+                let in_segment = data.len() > self.inline_limit_bytes;
+                bytes.push(if in_segment { IN_SEGMENT } else { INLINE });
+                bytes.extend_from_slice(&(data.len() as u64).to_le_bytes());
+                if !in_segment {
+                    inline.extend_from_slice(data);
+                    return Ok(());
+                }
+                let mut pool = lock(&self.pool);
+                let place = pool.copy_in(data).map_err(shm_error)?;
+                if pool.is_new(place.segment) {
+                    let segment = pool.segment(place.segment).expect("invariant: just filled");
+                    out.announce.push((place.segment, segment.len(), segment.fd().try_clone_to_owned()?));
+                    pool.mark_announced(place.segment);
+                }
+                out.segments.push(place);
+                PyResult::Ok(())
+            })??;
+        }
+        bytes.extend_from_slice(&(pickle.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(pickle);
+        bytes.append(&mut inline);
+        Ok(out)
+    }
+
+    /// Splits a pickled payload into the pickle and its buffers, mapping what lies in segments.
+    pub fn decode_pickled<'py>(
+        &self,
+        py: Python<'py>,
+        payload: &Payload,
+    ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyList>)> {
+        let malformed = |_| PyValueError::new_err("malformed payload");
+        let pickled = Pickled::decode(&payload.bytes).map_err(malformed)?;
+        let buffers = PyList::empty(py);
+        let mut segments = payload.segments.iter();
+        let mut inline = pickled.inline;
+        for (place, len) in &pickled.buffers {
+            if *place == INLINE {
+                let bytes = inline.split_off(..*len as usize).expect("invariant: decoding checked the lengths");
+                buffers.append(PyByteArray::new(py, bytes))?;
+            } else {
+                let place = segments.next().ok_or_else(|| malformed(DecodeError::Truncated))?;
+                buffers.append(Bound::new(py, self.map(place, payload.lease.clone())?)?)?;
+            }
+        }
+        let pickle = PyBytes::new(py, pickled.pickle);
+        Ok((pickle, buffers))
+    }
+
+    fn map(&self, place: &SegmentRef, lease: Option<LeaseGuard>) -> PyResult<Buffer> {
+        let segment = lock(&self.borrowed).get(&place.segment).cloned();
+        let segment = segment.ok_or_else(|| PyValueError::new_err("payload names an unknown segment"))?;
+        let mapping =
+            segment.map_private(place.offset_bytes, place.len_bytes).map_err(shm_error)?;
+        Ok(Buffer::new(mapping, lease))
+    }
+
+    /// Marks a received payload's segments as held here until its last clone, or the last array on it, is gone.
+    pub fn adopt(&self, payload: &mut Payload) {
+        if !payload.segments.is_empty() {
+            let segments = payload.segments.iter().map(|s| s.segment).collect();
+            payload.lease = Some(LeaseGuard(Arc::new(Hold { segments, releases: Arc::clone(&self.releases) })));
+        }
+    }
+
+    /// Learns of segments that payloads to come will name.
+    pub fn on_announce(&self, announce: control::SegmentAnnounce, fds: impl IntoIterator<Item = OwnedFd>) {
+        let mut borrowed = lock(&self.borrowed);
+        for ((id, len), fd) in announce.segments.into_iter().zip(fds) {
+            // A descriptor that is no sealed segment is left out; a payload naming it fails by itself.
+            if let Ok(segment) = Segment::from_fd(fd, len) {
+                borrowed.insert(id, Arc::new(segment));
+            }
+        }
+    }
+
+    /// References came back (`released`), or the owner of borrowed segments closed them (`retired`).
+    pub fn on_release(&self, release: &control::SegmentRelease) {
+        let mut pool = lock(&self.pool);
+        for id in &release.released {
+            // A peer that gives back what it never had is wrong, but harmless: the pool says no.
+            let _ = pool.release(*id);
+        }
+        drop(pool);
+        let mut borrowed = lock(&self.borrowed);
+        for id in &release.retired {
+            borrowed.remove(id);
+        }
+    }
+
+    /// References to give back to the peer now, if any.
+    pub fn take_releases(&self) -> Option<control::SegmentRelease> {
+        let released = std::mem::take(&mut *lock(&self.releases));
+        let retired = self.trim();
+        (!released.is_empty() || !retired.is_empty()).then_some(control::SegmentRelease { released, retired })
+    }
+
+    /// Retires segments that were not used for a while; looks at most once a period.
+    fn trim(&self) -> Vec<SegmentId> {
+        let now_s = self.epoch.elapsed().as_secs();
+        if self.trimmed_at_s.swap(now_s, Ordering::Relaxed) == now_s { Vec::new() } else { lock(&self.pool).trim() }
+    }
+
+    /// Counters of the pool.
+    pub fn counters(&self) -> broadleaf_shm::PoolCounters {
+        lock(&self.pool).counters()
+    }
+}
+
+fn shm_error(error: ShmError) -> PyErr {
+    PyMemoryError::new_err(error.to_string())
+}

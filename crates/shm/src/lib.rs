@@ -1,0 +1,22 @@
+//! Shared memory of one host: sealed segments, the owner's warm pool of them, the node's table of
+//! leases, and the board on which engines claim the tasks offered to them.
+//!
+//! Nothing here knows sockets or peers: descriptors are handed in and out, others carry them.
+//! What depends on the operating system sits in one module, `platform`.
+#![allow(unsafe_code)]
+
+mod claims;
+mod error;
+mod lease_table;
+mod memory;
+mod platform;
+mod pool;
+mod segment;
+mod size_class;
+
+pub use claims::ClaimBoard;
+pub use error::ShmError;
+pub use lease_table::LeaseTable;
+pub use memory::memory_limit_bytes;
+pub use pool::{Lease, Pool, PoolConfig, PoolCounters};
+pub use segment::{Mapping, Segment, WritableMapping};

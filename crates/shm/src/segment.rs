@@ -1,0 +1,157 @@
+//! One piece of shared memory, and the ways to map it.
+
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::ShmError;
+use crate::platform::{self, Access, Region};
+
+/// Shared memory whose size never changes and whose pages exist, so reading it never raises SIGBUS.
+#[derive(Debug)]
+pub struct Segment {
+    fd: OwnedFd,
+    len_bytes: u64,
+}
+
+impl Segment {
+    /// New zeroed memory of at least `len_bytes`, rounded up to whole pages, and the one mapping
+    /// that may ever write to it. Others can map it to read, or privately.
+    ///
+    /// # Errors
+    /// [`ShmError::BadSize`], [`ShmError::OutOfMemory`] or [`ShmError::System`].
+    pub fn create(len_bytes: u64) -> Result<(Self, WritableMapping), ShmError> {
+        let rounded = len_bytes.checked_next_multiple_of(platform::page_bytes());
+        let len_bytes = rounded
+            .filter(|n| *n > 0 && i64::try_from(*n).is_ok())
+            .ok_or(ShmError::BadSize(len_bytes))?;
+        let fd = platform::create(len_bytes)?;
+        let region = Region::map(fd.as_fd(), Access::SharedWrite, 0, len_bytes)?;
+        platform::populate(&region)?;
+        platform::seal_contents(fd.as_fd())?;
+        Ok((Self { fd, len_bytes }, WritableMapping { region }))
+    }
+
+    /// A segment received from its owner, who says it has `claimed_len_bytes`.
+    ///
+    /// # Errors
+    /// [`ShmError::NotSealed`] or [`ShmError::SizeMismatch`] when the descriptor could fault.
+    pub fn from_fd(fd: OwnedFd, claimed_len_bytes: u64) -> Result<Self, ShmError> {
+        let actual_bytes = platform::sealed_size(fd.as_fd())?;
+        if actual_bytes < claimed_len_bytes {
+            return Err(ShmError::SizeMismatch {
+                claimed_bytes: claimed_len_bytes,
+                actual_bytes,
+            });
+        }
+        Ok(Self {
+            fd,
+            len_bytes: claimed_len_bytes,
+        })
+    }
+
+    /// The descriptor, to be passed on.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Size in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "a segment is never empty")]
+    pub fn len(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// An ordinary writable view of a range: its writes are its own, page by page.
+    ///
+    /// # Errors
+    /// [`ShmError::BadRange`] (`offset_bytes` must be whole pages), [`ShmError::OutOfMemory`].
+    pub fn map_private(&self, offset_bytes: u64, len_bytes: u64) -> Result<Mapping, ShmError> {
+        self.map(Access::Private, offset_bytes, len_bytes)
+    }
+
+    /// A view of a range that cannot be written.
+    ///
+    /// # Errors
+    /// As [`Segment::map_private`].
+    pub fn map_readonly(&self, offset_bytes: u64, len_bytes: u64) -> Result<Mapping, ShmError> {
+        self.map(Access::SharedRead, offset_bytes, len_bytes)
+    }
+
+    fn map(&self, access: Access, offset_bytes: u64, len_bytes: u64) -> Result<Mapping, ShmError> {
+        let end = offset_bytes.checked_add(len_bytes);
+        let fits = end.is_some_and(|end| end <= self.len_bytes);
+        if !fits || len_bytes == 0 || !offset_bytes.is_multiple_of(platform::page_bytes()) {
+            return Err(ShmError::BadRange {
+                offset_bytes,
+                len_bytes,
+                segment_bytes: self.len_bytes,
+            });
+        }
+        let region = Region::map(self.fd.as_fd(), access, offset_bytes, len_bytes)?;
+        Ok(Mapping {
+            region,
+            writable: access == Access::Private,
+        })
+    }
+}
+
+/// A view of a segment's range; unmapped on drop. It outlives the [`Segment`] it came from.
+#[derive(Debug)]
+pub struct Mapping {
+    region: Region,
+    writable: bool,
+}
+
+impl Mapping {
+    /// Address of the first byte. Writing there is allowed only when [`Mapping::is_writable`], and
+    /// is the caller's to synchronise.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        self.region.as_ptr()
+    }
+
+    /// Whether it may be written (a private view).
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The bytes, writable; `None` for a read-only view.
+    pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        let (start, len) = (self.region.as_ptr(), self.region.len());
+        // SAFETY: mapped, writable and private to this process; `&mut self` excludes other borrows.
+        self.writable
+            .then(|| unsafe { std::slice::from_raw_parts_mut(start, len) })
+    }
+}
+
+impl Deref for Mapping {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped and readable for as long as `self`, of sealed size. The owner writes a
+        // segment before it is announced for a payload and again only when every holder has released
+        // it, so the bytes do not change while a holder's mapping lives.
+        unsafe { std::slice::from_raw_parts(self.region.as_ptr(), self.region.len()) }
+    }
+}
+
+/// The owner's writable view of a whole segment, kept mapped so that it stays warm.
+#[derive(Debug)]
+pub struct WritableMapping {
+    region: Region,
+}
+
+impl WritableMapping {
+    /// The segment's bytes.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: mapped and writable for as long as `self`; there is one such mapping per segment
+        // (contents are sealed against others) and `&mut self` excludes other borrows.
+        unsafe { std::slice::from_raw_parts_mut(self.region.as_ptr(), self.region.len()) }
+    }
+
+    /// Copies bytes to an offset.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.as_mut_slice()[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+}

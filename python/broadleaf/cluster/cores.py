@@ -1,0 +1,47 @@
+"""How many cores this process may really use."""
+
+import os
+from pathlib import Path
+
+
+def usable_cores(cgroup_root: Path = Path("/sys/fs/cgroup"), proc_root: Path = Path("/proc")) -> int:
+    """Cores of the affinity mask, or fewer where a control group's processor quota allows fewer; at least 1."""
+    cores = len(os.sched_getaffinity(0))
+    for quota in _quotas(cgroup_root, proc_root):
+        cores = min(cores, max(1, int(quota)))
+    return cores
+
+
+def _quotas(cgroup_root: Path, proc_root: Path) -> list[float]:
+    """Cores that each control group above this process allows, where it sets a quota."""
+    quotas: list[float] = []
+    for line in _text(proc_root / "self" / "cgroup").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if not controllers:
+            quotas += [_quota_v2(directory) for directory in _upwards(cgroup_root, group)]
+        elif "cpu" in controllers.split(","):
+            quotas += [_quota_v1(directory) for directory in _upwards(cgroup_root / "cpu", group)]
+    return [quota for quota in quotas if quota > 0]
+
+
+def _upwards(root: Path, group: str) -> list[Path]:
+    """The group's directory and all above it, down from which a quota may come."""
+    path = root / group.strip("/")
+    return [path, *(parent for parent in path.parents if parent.is_relative_to(root))]
+
+
+def _quota_v1(directory: Path) -> float:
+    quota, period = _text(directory / "cpu.cfs_quota_us"), _text(directory / "cpu.cfs_period_us")
+    return int(quota) / int(period) if quota and period and int(quota) > 0 else 0.0
+
+
+def _quota_v2(directory: Path) -> float:
+    quota, _, period = _text(directory / "cpu.max").partition(" ")
+    return int(quota) / int(period) if period and quota != "max" else 0.0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

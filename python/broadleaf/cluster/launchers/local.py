@@ -1,0 +1,298 @@
+"""A cluster on this host: one process that forks the node and then the engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from broadleaf import _native
+from broadleaf.cluster import files
+from broadleaf.cluster.cores import usable_cores
+from broadleaf.cluster.launchers.base import ClusterStartError, Launcher, StartRequest
+from broadleaf.config import Settings
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+_LOG_TAIL_BYTES = 4096
+# Imported only once sys.path is the client's, so that Broadleaf is found wherever the client has it from.
+_BOOT = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from broadleaf.engine.fork_server import main; main()"
+
+
+class LocalLauncher(Launcher):
+    """The processes of a cluster on this host."""
+
+    def __init__(self, cluster_id: str, cluster_dir: Path, run_dir: Path, host_pid: int, node_pid: int) -> None:
+        self.cluster_id = cluster_id
+        self.cluster_dir = cluster_dir
+        self.run_dir = run_dir
+        self.host_pid = host_pid
+        self.node_pid = node_pid
+        self._child: Popen[bytes] | None = None
+        self._lifeline: int | None = None
+
+    @classmethod
+    def start(cls, request: StartRequest) -> LocalLauncher:
+        """Starts the host process and waits until its node listens."""
+        run_dir = files.make_run_dir(request.cluster_id)
+        log = files.open_log(request.cluster_dir / files.NODE_LOG)
+        launcher = cls(request.cluster_id, request.cluster_dir, run_dir, 0, 0)
+        try:
+            keys = json.loads(_native.generate_keys())
+            readiness = launcher._start_host(request, keys, log)
+        except BaseException:
+            launcher.end()
+            raise
+        finally:
+            os.close(log)
+        launcher.node_pid = readiness["pid"]
+        launcher._write_connections(request, keys, readiness.get("tcp_port"))
+        return launcher
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> LocalLauncher:
+        """A cluster that another process started."""
+        return cls(
+            state["cluster_id"],
+            Path(state["cluster_dir"]),
+            Path(state["run_dir"]),
+            state["host_pid"],
+            state["node_pid"],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Paths and process ids."""
+        return {
+            "cluster_id": self.cluster_id,
+            "cluster_dir": str(self.cluster_dir),
+            "run_dir": str(self.run_dir),
+            "host_pid": self.host_pid,
+            "node_pid": self.node_pid,
+        }
+
+    def running(self) -> bool:
+        """Whether the host process is alive; it is the last to go."""
+        if self._child is not None:
+            return self._child.poll() is None
+        return files.process_of_cluster(self.host_pid, self.cluster_id)
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Whether the host process was gone within `timeout_s`."""
+        if self._child is not None:
+            import subprocess
+
+            try:
+                self._child.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                return False
+            return True
+        try:
+            descriptor = os.pidfd_open(self.host_pid)
+        except ProcessLookupError:
+            return True
+        try:
+            if not self.running():
+                return True
+            gone, _, _ = select.select([descriptor], [], [], timeout_s)
+            return bool(gone)
+        finally:
+            os.close(descriptor)
+
+    def end(self) -> None:
+        """Kills every process of the cluster's session and removes the files."""
+        self.release()
+        if self.host_pid:
+            # The host leads a session, and all that it or an engine starts is in there until it leaves of its own.
+            for pid in _session(self.host_pid, self.cluster_id):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            self.wait(None)
+        files.remove_cluster_files(self.cluster_dir, self.run_dir)
+
+    def release(self) -> None:
+        """Closes the lifeline."""
+        if self._lifeline is not None:
+            _lifelines.discard(self)
+            os.close(self._lifeline)
+            self._lifeline = None
+
+    def log(self, engine_id: int | None = None) -> Path:
+        """Path of the node's log, or of an engine's."""
+        if engine_id is None:
+            return self.cluster_dir / files.NODE_LOG
+        return self.run_dir / f"engine-{engine_id}.log"
+
+    def _unix_path(self) -> str:
+        path = str(self.run_dir / "node.sock")
+        if len(path) > files.MAX_SOCKET_PATH_BYTES:
+            raise ClusterStartError(f"{path} is too long for a unix socket; use a shorter cluster id")
+        return path
+
+    def _start_host(self, request: StartRequest, keys: dict[str, Any], log: int) -> dict[str, Any]:
+        import subprocess
+
+        ready_read, ready_write = os.pipe()
+        node_ready_read, node_ready_write = os.pipe()
+        passed = [ready_write, node_ready_read, node_ready_write]
+        lifeline_read = -1
+        if not request.detached:
+            lifeline_read, self._lifeline = os.pipe()
+            _lifelines.add(self)
+            passed.append(lifeline_read)
+        unix_path = self._unix_path()
+        node_config = {
+            "cluster_id": self.cluster_id,
+            "run_dir": str(self.run_dir),
+            "unix_path": unix_path,
+            "ready_fd": node_ready_write,
+            "lifeline_fd": None if request.detached else lifeline_read,
+            "tcp": _tcp(request.settings),
+            "keys": keys,
+            "n_engines": request.n,
+            "engine_env": request.engine_environment,
+            "restart_engines": request.settings["restart_engines"],
+            "options": request.settings.to_dict(),
+        }
+        options = request.settings.to_dict() | {"preload": preload_modules(request.settings["preload"])}
+        host_config = {
+            "connection": json.dumps(self._connection(request, keys, "engine", None)),
+            "run_dir": str(self.run_dir),
+            "cluster_dir": str(self.cluster_dir),
+            "options": options,
+            "n_engines": request.n,
+            "n_cores": usable_cores(),
+            "sys_path": _search_path(),
+        }
+        numbers = [ready_write, node_ready_read, node_ready_write, lifeline_read]
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-P", "-c", _BOOT, *map(str, numbers), "\n".join(_search_path())],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"BROADLEAF_CLUSTER_ID": self.cluster_id},
+                pass_fds=passed,
+                start_new_session=True,  # Ctrl-C in the client's terminal is not for the cluster
+            )
+        finally:
+            for descriptor in passed:
+                os.close(descriptor)
+        try:
+            self.host_pid = self._child.pid
+            self._send_config(node_config, host_config)
+            return self._wait_ready(ready_read, request.settings["start_timeout_s"])
+        finally:
+            os.close(ready_read)
+
+    def _send_config(self, node_config: dict[str, Any], host_config: dict[str, Any]) -> None:
+        child = self._child
+        if child is None or child.stdin is None:
+            raise AssertionError("invariant: called once the host process is started, with a pipe")
+        try:
+            with child.stdin as pipe:
+                pipe.write(json.dumps(node_config).encode() + b"\n" + json.dumps(host_config).encode())
+        except BrokenPipeError:
+            pass  # it died; the ready pipe tells
+
+    def _wait_ready(self, ready_read: int, timeout_s: float) -> dict[str, Any]:
+        """Reads the line that says that the node listens, or why not."""
+        deadline = time.monotonic() + timeout_s
+        text = b""
+        while not text.endswith(b"\n"):
+            readable, _, _ = select.select([ready_read], [], [], max(0.0, deadline - time.monotonic()))
+            if not readable:
+                raise ClusterStartError(f"the cluster did not start within {timeout_s:g} s", self._log_tail())
+            part = os.read(ready_read, 4096)
+            if not part:
+                raise ClusterStartError("the cluster's host process died while it started", self._log_tail())
+            text += part
+        readiness: dict[str, Any] = json.loads(text)
+        if "error" in readiness:
+            code = readiness.get("exit_code")
+            raise ClusterStartError(f"the cluster did not start: {readiness['error']} (exit code {code})",
+                                    self._log_tail())  # fmt: skip
+        return readiness
+
+    def _log_tail(self) -> str:
+        try:
+            return self.log().read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def _connection(
+        self, request: StartRequest, keys: dict[str, Any], role: str, tcp_port: int | None
+    ) -> dict[str, Any]:
+        tcp = _tcp(request.settings)
+        return {
+            "cluster_id": self.cluster_id,
+            "unix_path": self._unix_path(),
+            "tcp": {"host": tcp["host"], "port": tcp_port} if tcp and tcp_port else None,
+            "tls": request.settings["tls"],
+            "server_public_key": keys["server"]["public"],
+            "private_key": keys[role]["private"],
+            "broadleaf": _native.__version__,
+            "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+            "pid": self.node_pid,
+            "options": request.settings.to_dict(),
+        }
+
+    def _write_connections(self, request: StartRequest, keys: dict[str, Any], tcp_port: int | None) -> None:
+        for role, name in (("engine", files.ENGINE_FILE), ("client", files.CLIENT_FILE)):
+            files.write_json(self.cluster_dir / name, self._connection(request, keys, role, tcp_port))
+
+
+def preload_modules(option: list[str]) -> list[str]:
+    """The modules that the `preload` option names, with `auto` resolved for this process."""
+    modules = [name for name in option if name != "auto"]
+    if "auto" in option and "numpy" in sys.modules and "numpy" not in modules:
+        modules.append("numpy")
+    return modules
+
+
+def _search_path() -> list[str]:
+    """This process's module search path, with its own directory in place of the empty name for it."""
+    return [path or os.getcwd() for path in sys.path if isinstance(path, str)]
+
+
+def _session(session_id: int, cluster_id: str) -> list[int]:
+    """Processes of the session, which must be the cluster's."""
+    pids = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                member = os.getsid(int(name)) == session_id
+            except ProcessLookupError:
+                continue
+            if member and files.process_of_cluster(int(name), cluster_id):
+                pids.append(int(name))
+    return pids
+
+
+def _tcp(settings: Settings) -> dict[str, Any] | None:
+    if not settings["listen"]:
+        return None
+    host, colon, port = settings["listen"].rpartition(":")
+    if not colon or not port.isdigit():
+        raise ClusterStartError(f"listen={settings['listen']!r} is not an address; write host:port")
+    return {"host": host.strip("[]"), "port": int(port), "tls": settings["tls"]}
+
+
+# A child that this process forks later must not keep the cluster alive, nor close the lifeline's number twice.
+_lifelines: weakref.WeakSet[LocalLauncher] = weakref.WeakSet()
+
+
+def _forget_lifelines() -> None:
+    for launcher in list(_lifelines):
+        launcher.release()
+
+
+os.register_at_fork(after_in_child=_forget_lifelines)

@@ -1,0 +1,269 @@
+"""Every option that can change what a cluster does or how fast: one table, and where each value came from.
+
+A value comes from the last of these that has one: the default, `config.toml` in Broadleaf's directory, `config.toml`
+in the profile's directory, the environment variable ``BROADLEAF_<NAME>``, the argument of a call.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal["int", "float", "bool", "str", "choice", "list"]
+Value = int | float | bool | str | list[str]
+
+_MIB = 1 << 20
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+
+
+class ConfigError(ValueError):
+    """An option that does not exist, or a value it cannot have; says where it was found."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option. `acts` is where it is read: node, client, engine, host (the fork server) or cluster."""
+
+    name: str
+    kind: Kind
+    default: Value
+    acts: str
+    meaning: str
+    choices: tuple[str, ...] = ()
+    least: float = 0
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return f"BROADLEAF_{self.name.upper()}"
+
+    def check(self, value: Any, origin: str) -> Value:
+        """`value` as this option's type. `ConfigError` names the option, the fault and `origin`."""
+        try:
+            return self._convert(value)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"option {self.name!r} from {origin}: {error}") from None
+
+    def _convert(self, value: Any) -> Value:
+        match self.kind:
+            case "bool":
+                return _to_bool(value)
+            case "int" | "float":
+                return self._to_number(value)
+            case "list":
+                return _to_list(value)
+            case "str" | "choice":
+                if isinstance(value, bool) and self.kind == "choice":
+                    value = "on" if value else "off"
+                if not isinstance(value, str):
+                    raise TypeError(f"expected text, got {value!r}")
+                if self.choices and value not in self.choices:
+                    raise ValueError(f"expected one of {', '.join(self.choices)}, got {value!r}")
+                return value
+
+    def _to_number(self, value: Any) -> int | float:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise TypeError(f"expected a number, got {value!r}")
+        try:
+            number = int(value) if self.kind == "int" else float(value)
+        except ValueError:
+            raise ValueError(f"expected a number, got {value!r}") from None
+        if isinstance(value, float) and number != value:
+            raise ValueError(f"expected a whole number, got {value!r}")
+        if not number >= self.least:
+            raise ValueError(f"must be at least {self.least:g}, got {value!r}")
+        return number
+
+
+def _to_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        if value.lower() in _TRUE:
+            return True
+        if value.lower() in _FALSE:
+            return False
+    raise ValueError(f"expected on or off, got {value!r}")
+
+
+def _to_list(value: Any) -> list[str]:
+    if isinstance(value, str):
+        lexer = shlex.shlex(value, posix=True)
+        lexer.whitespace += ","
+        lexer.whitespace_split = True
+        return list(lexer)
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return list(value)
+    raise TypeError(f"expected a list of names, got {value!r}")
+
+
+OPTIONS: dict[str, Option] = {
+    option.name: option
+    for option in (
+        # Scheduling
+        Option("prefetch_target_us", "int", 2000, "node", "Work kept ahead on an engine: its prefetch window is this "
+               "over the engine's mean task time, in microseconds."),
+        Option("prefetch_min", "int", 2, "node", "Least tasks in an engine's window, the running one included.",
+               least=1),
+        Option("prefetch_max", "int", 1000, "node", "Most tasks in an engine's window.", least=1),
+        Option("steal", "bool", True, "node", "Whether an idle engine takes back tasks that wait behind another "
+               "engine's running one."),
+        Option("chunk_target", "int", 8, "client", "Chunks per engine that a map without `chunksize` is cut into.",
+               least=1),
+        # Batching
+        Option("client_linger_us", "int", 100, "client", "Longest time a submitted task may wait in the client for "
+               "others to travel with it, in microseconds."),
+        Option("client_flush_bytes", "int", 65536, "client", "Bytes of submitted tasks that leave without waiting."),
+        Option("engine_flush_us", "int", 200, "engine", "Longest time a result may wait in the engine for others to "
+               "travel with it, in microseconds."),
+        Option("engine_flush_bytes", "int", 65536, "engine", "Bytes of results that leave without waiting."),
+        # Payload
+        Option("inline_buffer_bytes", "int", 65536, "client, engine", "Buffers up to this size travel with their "
+               "message; larger ones go through shared memory."),
+        Option("shared_memory", "bool", True, "client, engine", "Whether large buffers go through shared memory on "
+               "one host."),
+        Option("pool_max_bytes", "int", 1024 * _MIB, "client, engine", "Most bytes of shared segments that a process "
+               "keeps warm for reuse."),
+        # Bounds
+        Option("max_outstanding_tasks", "int", 262_144, "node", "Most unresolved tasks of one client; then its "
+               "submissions wait.", least=1),
+        Option("max_outstanding_bytes", "int", 256 * _MIB, "node", "Most unresolved payload bytes of one client; then "
+               "its submissions wait.", least=1),
+        Option("history_tasks", "int", 65_536, "node", "Resolved tasks remembered per client, for later dependencies "
+               "on them."),
+        Option("function_cache_bytes", "int", 256 * _MIB, "node", "Most bytes of function bodies kept for engines."),
+        # Observation
+        Option("log_level", "choice", "info", "node", "What the event ring records.",
+               choices=("off", "error", "info", "debug")),
+        Option("log_sink", "str", "ring", "node", "Where events go besides being kept: `ring` (nowhere), `stderr` "
+               "(the node's log), or a file's path."),
+        Option("trace_events", "int", 65_536, "node", "Events that the ring keeps."),
+        # Liveness and failure
+        Option("heartbeat_s", "float", 5.0, "node, client", "Time between signs of life on a TCP connection, in "
+               "seconds; 0 for none. A local socket needs none."),
+        Option("restart_engines", "bool", False, "node", "Whether an engine that died is started again."),
+        Option("max_restarts", "int", 10, "node", "Restarts of one engine within a minute before it is given up."),
+        Option("interrupt_grace_s", "float", 2.0, "node", "Time that an interrupted, timed-out task has before its "
+               "engine is killed, in seconds."),
+        Option("stop_grace_s", "float", 5.0, "node", "Time that an engine told to stop has for its current task, in "
+               "seconds."),
+        Option("start_timeout_s", "float", 60.0, "cluster, node", "Time that the node, and then each engine, has to "
+               "start, in seconds.", least=0.1),
+        # Network
+        Option("listen", "str", "", "node", "TCP address to listen on as `host:port`, port 0 for a free one; empty "
+               "for the unix socket alone."),
+        Option("tls", "bool", True, "node, client", "Whether TCP is encrypted and both sides proven by their keys."),
+        # Engines
+        Option("engine_start", "choice", "fork", "host", "`fork` from a process that has imported what engines need, "
+               "or `spawn` a fresh interpreter for each.", choices=("fork", "spawn")),
+        Option("preload", "list", ["auto"], "host", "Modules imported before engines are forked, separated by commas; "
+               "`auto` stands for numpy if the client has imported it."),
+        Option("affinity", "str", "none", "engine", "Cores an engine may use: `none` (all of the cluster's), `spread` "
+               "(one each, in turn), or a list such as `0-3,8`."),
+        Option("threads_per_engine", "int", 0, "host", "Threads that numerical libraries use in an engine; 0 for the "
+               "usable cores divided by the engines, unless OMP_NUM_THREADS and its like are set."),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A value for every option, and where each came from."""
+
+    values: Mapping[str, Value]
+    origins: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def origin(self, name: str) -> str:
+        """'default', 'environment BROADLEAF_X', 'argument', or the file's path."""
+        return self.origins[name]
+
+    def to_dict(self) -> dict[str, Value]:
+        """The values, ready for JSON."""
+        return dict(self.values)
+
+
+def resolve(arguments: Mapping[str, Any] | None = None, profile_dir: Path | None = None) -> Settings:
+    """Layers defaults, files, environment and `arguments`; None among arguments means not given.
+
+    Raises `ConfigError` for names that do not exist and values that do not fit.
+    """
+    values: dict[str, Value] = {name: option.default for name, option in OPTIONS.items()}
+    origins = dict.fromkeys(values, "default")
+    for directory in (base_dir(), profile_dir):
+        if directory is not None:
+            path = directory / "config.toml"
+            _overlay(values, origins, _read_toml(path), str(path))
+    for name, option in OPTIONS.items():
+        if (text := os.environ.get(option.variable)) is not None:
+            origin = f"environment {option.variable}"
+            values[name], origins[name] = option.check(text, origin), origin
+    given = {name: value for name, value in (arguments or {}).items() if value is not None}
+    _overlay(values, origins, given, "argument")
+    return Settings(values, origins)
+
+
+def _overlay(values: dict[str, Value], origins: dict[str, str], layer: Mapping[str, Any], origin: str) -> None:
+    for name, value in layer.items():
+        option = OPTIONS.get(name)
+        if option is None:
+            raise ConfigError(f"no option is called {name!r} ({origin}){_suggestion(name)}")
+        values[name], origins[name] = option.check(value, origin), origin
+
+
+def _suggestion(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, OPTIONS, 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def base_dir() -> Path:
+    """Broadleaf's directory: ``$BROADLEAF_DIR``, else ``broadleaf`` under the XDG state directory."""
+    if chosen := os.environ.get("BROADLEAF_DIR"):
+        return Path(chosen)
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(state) / "broadleaf"
+
+
+def markdown_table() -> str:
+    """The table of options for the documentation."""
+    lines = ["| Option | Type | Default | Acts in | Meaning |", "|---|---|---|---|---|"]
+    for option in OPTIONS.values():
+        kind = ", ".join(f"`{choice}`" for choice in option.choices) or option.kind
+        lines.append(
+            f"| `{option.name}` | {kind} | `{format_value(option.default)}` | {option.acts} | {option.meaning} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def format_value(value: Value) -> str:
+    """A value as it is written in the environment."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list):
+        return ",".join(value)
+    return str(value)

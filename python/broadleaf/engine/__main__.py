@@ -1,0 +1,39 @@
+"""`python -m broadleaf.engine`: an engine in an interpreter of its own.
+
+Started by the fork server under ``engine_start=spawn`` (its setup comes on standard input), or by hand
+with the path of an ``engine.json``.
+"""
+
+import json
+import os
+import sys
+from typing import Any
+
+
+def main() -> int:
+    """Entry point; returns the process's exit code."""
+    if sys.argv[1:] == ["--setup-from-stdin"]:
+        setup: dict[str, Any] = json.load(sys.stdin)
+        sys.path[:] = setup["sys_path"]
+        from broadleaf.engine import process
+
+        process.reset_signals()
+        process.die_with_parent(setup["parent_pid"])
+        process.redirect_output(setup["log_path"])
+        connection, engine_id, options = setup["connection"], setup["engine_id"], setup["options"]
+    elif len(sys.argv) == 2 and os.path.exists(sys.argv[1]):
+        with open(sys.argv[1]) as file:
+            connection = file.read()
+        engine_id, options = None, json.loads(connection)["options"]
+    else:
+        sys.stderr.write("usage: python -m broadleaf.engine ENGINE_JSON\n")
+        return 2
+    from broadleaf.engine.main import EngineSetup, run_engine
+
+    return run_engine(EngineSetup(connection, engine_id, options))
+
+
+if __name__ == "__main__":
+    code = main()
+    # As in a forked engine: what tasks have left running does not keep the process.
+    os._exit(code)

@@ -1,0 +1,91 @@
+"""An engine's life: its namespace, its streams, its signals, and the native loop that runs tasks."""
+
+import atexit
+import faulthandler
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from broadleaf import _native
+from broadleaf.engine import display, namespace, operations, output, process
+from broadleaf.errors import UnmetDependency
+from broadleaf.serialize import failures, functions, pickling
+
+
+@dataclass(frozen=True)
+class EngineSetup:
+    """All that an engine is told at its start."""
+
+    connection: str
+    """JSON text of the engines' connection file."""
+    engine_id: int | None
+    """Its place, or None for one started by hand: the controller then gives it one."""
+    options: dict[str, Any]
+
+
+class Hooks:
+    """What the native engine needs of Python."""
+
+    unmet_type: type[BaseException] = UnmetDependency
+
+    def __init__(self, flush_output: Callable[[], None]) -> None:
+        # Held as attributes of the object, so that a call costs no method lookup and no extra frame.
+        self.load_function = functions.load_function
+        self.load_args = pickling.load_args
+        self.dump_value = pickling.dump_value
+        self.dump_error = failures.dump_error
+        self.flush_output = flush_output
+
+
+def run_engine(setup: EngineSetup) -> int:
+    """Runs an engine on this thread until it is told to stop; returns the process's exit code.
+
+    Standard output and error must already go to the engine's log.
+    """
+    faulthandler.enable(2)
+    if setup.engine_id is not None:
+        cores = process.engine_cores(setup.options["affinity"], setup.engine_id)
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
+    reseed_random_numbers()
+    streams = output.EngineStreams()
+    engine = _native.Engine(setup.connection, setup.engine_id, Hooks(streams.flush))
+    process.set_process_name(f"broadleaf-{engine.engine_id}")
+    os.environ["BROADLEAF_ENGINE_ID"] = str(engine.engine_id)
+    signal.signal(signal.SIGINT, interrupt_handler(engine))
+    operations.install(namespace.create(engine.engine_id, os.environ.get("BROADLEAF_CLUSTER_ID", "")))
+    streams.install(engine)
+    sys.displayhook = display.DisplayHook()
+    try:
+        engine.run()
+    finally:
+        streams.remove()
+        # The interpreter does not shut down in a forked child, so what was registered is run here.
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
+
+
+def interrupt_handler(engine: _native.Engine) -> Callable[[int, object], None]:
+    """A SIGINT handler that interrupts a task only when it was that task that was meant."""
+
+    def on_interrupt(_signal_number: int, _frame: object) -> None:
+        if engine.interrupt_pending():
+            raise KeyboardInterrupt
+
+    return on_interrupt
+
+
+def reseed_random_numbers() -> None:
+    """Gives this engine random numbers of its own.
+
+    Python's own generator is reseeded by fork. NumPy's is not: engines forked after it was imported
+    would all draw the same numbers.
+    """
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()

@@ -1,0 +1,54 @@
+"""The engine's user namespace: the variables of `__main__`, so that what is pickled from there is found."""
+
+import builtins
+import sys
+from types import ModuleType
+from typing import Any
+
+from broadleaf.serialize.namespace import set_namespace
+
+Namespace = dict[str, Any]
+
+
+def create(engine_id: int, cluster_id: str) -> Namespace:
+    """Makes a fresh `__main__` module and returns its variables, with the names every engine has."""
+    module = ModuleType("__main__")
+    sys.modules["__main__"] = module
+    names = module.__dict__
+    names["__builtins__"] = builtins
+    names.update(engine_id=engine_id, cluster_id=cluster_id)
+    set_namespace(names)
+    return names
+
+
+def clear(names: Namespace) -> None:
+    """Removes what the user has put there: all but dunder names, `engine_id` and `cluster_id`."""
+    kept = {key: value for key, value in names.items() if _is_kept(key)}
+    names.clear()
+    names.update(kept)
+    set_namespace(names)  # forgets which values were filled in with functions
+
+
+def _is_kept(name: str) -> bool:
+    return (name.startswith("__") and name.endswith("__")) or name in ("engine_id", "cluster_id")
+
+
+def lookup(names: Namespace, name: str) -> Any:
+    """The value of a dotted name; NameError or AttributeError says which part is missing."""
+    first, *rest = name.split(".")
+    try:
+        value = names[first]
+    except KeyError:
+        raise NameError(f"name {first!r} is not defined") from None
+    for part in rest:
+        value = getattr(value, part)
+    return value
+
+
+def assign(names: Namespace, name: str, value: Any) -> None:
+    """Sets a dotted name: the last part becomes an attribute of what the parts before it name."""
+    owner, _, last = name.rpartition(".")
+    if owner:
+        setattr(lookup(names, owner), last, value)
+    else:
+        names[name] = value

@@ -1,0 +1,88 @@
+"""What an engine asks of the operating system for its own process."""
+
+import ctypes
+import os
+import signal
+from collections.abc import Mapping
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+
+# Loaded once in the fork server, so that engines share its pages.
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def set_process_name(name: str) -> None:
+    """Names this process in `ps` and `top`; 15 bytes are kept."""
+    _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Has the kernel kill this process when its parent goes, however the parent goes."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent_pid:  # it went before the request was made
+        os._exit(1)
+
+
+def reset_signals() -> None:
+    """Gives every signal its default meaning again and unblocks all."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            try:
+                signal.signal(number, signal.SIG_DFL)
+            except OSError:  # reserved by the C library
+                continue
+    # A peer that goes is an error code, never a death.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+
+
+def redirect_output(path: str) -> None:
+    """Sends descriptors 1 and 2 to the log at `path`, emptied first, and 0 to nothing."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+
+def engine_cores(affinity: str, engine_id: int) -> list[int] | None:
+    """The cores engine `engine_id` should run on under the `affinity` option, or None for no change.
+
+    ``"none"`` leaves the mask alone, ``"spread"`` gives each engine one of the usable cores in turn,
+    and a list such as ``"0-3,8"`` gives every engine these.
+    """
+    if affinity in ("", "none"):
+        return None
+    usable = sorted(os.sched_getaffinity(0))
+    if affinity == "spread":
+        return [usable[engine_id % len(usable)]]
+    cores: list[int] = []
+    for part in affinity.split(","):
+        first, _, last = part.partition("-")
+        cores.extend(range(int(first), int(last or first) + 1))
+    return cores
+
+
+def thread_environment(
+    threads_per_engine: int, n_engines: int, n_cores: int, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables that keep numerical libraries from running more threads than there are cores.
+
+    `threads_per_engine` of 0 means the engine's share of the cores, and then what the user has set in
+    `environment` wins; any other number is what the user asked of us, and wins itself.
+    """
+    share = threads_per_engine or max(1, n_cores // max(1, n_engines))
+    return {
+        name: str(share) for name in THREAD_VARIABLES if threads_per_engine or name not in environment
+    }

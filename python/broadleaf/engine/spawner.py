@@ -1,0 +1,309 @@
+"""The fork server's service: starts engines on the node's word, and reports how they end."""
+
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from broadleaf import _native
+from broadleaf.engine import deaths, process
+
+_NODE_EXIT_GRACE_S = 10.0
+
+
+@dataclass(frozen=True)
+class HostConfig:
+    """Configuration of a fork server, as its launcher writes it."""
+
+    connection: str
+    """The engines' connection, JSON text."""
+    run_dir: str
+    cluster_dir: str
+    options: dict[str, Any]
+    n_engines: int
+    n_cores: int
+    sys_path: list[str]
+
+    @classmethod
+    def from_json(cls, text: bytes) -> "HostConfig":
+        """Reads the line that the launcher wrote."""
+        return cls(**json.loads(text))
+
+    def log_path(self, engine_id: int) -> str:
+        """Where the engine's descriptors 1 and 2 go."""
+        return os.path.join(self.run_dir, f"engine-{engine_id}.log")
+
+
+def serve(config_text: bytes, node_pid: int, ready_write: int, node_ready_read: int) -> int:
+    """Runs until the node is gone or says stop; returns the process's exit code."""
+    gc.disable()  # the heap built here is shared with every engine; a collection would unshare it
+    config = HostConfig.from_json(config_text)
+    process.set_process_name("broadleaf-host")
+    prepare(config)
+    readiness = _read_line(node_ready_read)
+    if not readiness:
+        return _leave_unstarted(config, node_pid, ready_write, "the node did not start")
+    try:
+        server = ForkServer(config, node_pid)
+    except Exception as error:
+        return _leave_unstarted(config, node_pid, ready_write, f"the fork server found no node: {error}")
+    os.write(ready_write, json.dumps(json.loads(readiness) | {"pid": node_pid}).encode() + b"\n")
+    os.close(ready_write)
+    gc.freeze()
+    server.run()
+    return server.leave()
+
+
+def prepare(config: HostConfig) -> None:
+    """Imports what engines need, with thread counts set before any numerical library reads them."""
+    os.environ.update(
+        process.thread_environment(
+            config.options["threads_per_engine"], config.n_engines, config.n_cores, os.environ
+        )
+    )
+    sys.path[:] = config.sys_path
+    import faulthandler  # noqa: F401
+    import linecache  # noqa: F401
+    import traceback  # noqa: F401
+
+    importlib.import_module("broadleaf.engine.main")
+    if config.options["engine_start"] == "fork":
+        for module in config.options["preload"]:
+            try:
+                importlib.import_module(module)
+            except Exception as error:  # an engine that needs it will say so itself
+                sys.stderr.write(f"broadleaf: cannot preload {module}: {error!r}\n")
+
+
+class ForkServer:
+    """Parent of this host's engines. Single-threaded, so that forking is sound."""
+
+    def __init__(self, config: HostConfig, node_pid: int) -> None:
+        self._config = config
+        self._node_pid = node_pid
+        self.node_status: int | None = None
+        self._engines: dict[int, int] = {}  # pid -> engine id
+        self._out_of_memory = deaths.OutOfMemoryWatch()
+        self._spawner = _native.Spawner(config.connection)
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        signal.signal(signal.SIGCHLD, _ignore)
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def run(self) -> None:
+        """Serves commands and deaths until the node is gone or says stop."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._spawner.fileno(), selectors.EVENT_READ)
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            self._selector = selector
+            try:
+                self.on_deaths()
+                while self.node_status is None and self.on_commands():
+                    selector.select()
+                    self._drain_wakeups()
+                    self.on_deaths()
+            except _native.LinkClosed:
+                return
+
+    def on_commands(self) -> bool:
+        """Obeys every command that has come; False once the command is to stop."""
+        while (text := self._spawner.next_command()) is not None:
+            command = json.loads(text)
+            if "stop" in command:
+                return False
+            spawn = command["spawn"]
+            self.spawn(spawn["engine"], spawn["env"])
+        return True
+
+    def spawn(self, engine_id: int, environment: dict[str, str]) -> None:
+        """Starts an engine's process and reports it."""
+        if self._config.options["engine_start"] == "spawn":
+            pid = self._start_interpreter(engine_id, environment)
+        else:
+            pid = self._fork(engine_id, environment)
+        try:
+            os.setpgid(pid, pid)  # by both sides: whoever comes first, the group exists from here on
+        except (PermissionError, ProcessLookupError):
+            pass  # it has done so itself, or is gone already
+        self._engines[pid] = engine_id
+        self._out_of_memory.note(pid)
+        self._spawner.send_event(json.dumps({"spawned": {"engine": engine_id, "pid": pid}}))
+
+    def _fork(self, engine_id: int, environment: dict[str, str]) -> int:
+        parent_pid = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 70
+        try:
+            os.setpgid(0, 0)
+            process.die_with_parent(parent_pid)
+            self._forget_server()
+            code = self._become_engine(engine_id, environment)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(code)
+
+    def _become_engine(self, engine_id: int, environment: dict[str, str]) -> int:
+        from broadleaf.engine.main import EngineSetup, run_engine
+
+        os.environ.update(environment)
+        process.redirect_output(self._config.log_path(engine_id))
+        return run_engine(EngineSetup(self._config.connection, engine_id, self._config.options))
+
+    def _forget_server(self) -> None:
+        """In a child: lets go of what belongs to the server."""
+        process.reset_signals()
+        self._selector.close()
+        self._wake_read.close()
+        self._wake_write.close()
+        # The native object may still close the number it knows, so the number must stay taken.
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        os.dup2(nothing, self._spawner.fileno(), inheritable=False)
+        os.close(nothing)
+        gc.enable()
+
+    def _start_interpreter(self, engine_id: int, environment: dict[str, str]) -> int:
+        import subprocess
+
+        setup = {
+            "connection": self._config.connection,
+            "engine_id": engine_id,
+            "options": self._config.options,
+            "sys_path": self._config.sys_path,
+            "log_path": self._config.log_path(engine_id),
+            "parent_pid": os.getpid(),
+        }
+        child = subprocess.Popen(
+            [sys.executable, "-m", "broadleaf.engine", "--setup-from-stdin"],
+            stdin=subprocess.PIPE,
+            env=os.environ | environment,
+            process_group=0,
+        )
+        child.returncode = 0  # reaped here, by on_deaths
+        if child.stdin is None:
+            raise AssertionError("invariant: stdin is a pipe")
+        try:
+            with child.stdin as pipe:
+                pipe.write(json.dumps(setup).encode())
+        except BrokenPipeError:
+            pass  # it is gone; its death is reported like any other
+        return child.pid
+
+    def _drain_wakeups(self) -> None:
+        try:
+            while self._wake_read.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def on_deaths(self) -> None:
+        """Reports and reaps every process that has ended."""
+        while (info := _next_death()) is not None:
+            pid = info.si_pid
+            if pid == self._node_pid:
+                self.node_status = _reap(pid)
+                continue
+            engine_id = self._engines.pop(pid, None)
+            if engine_id is None:
+                _reap(pid)
+                continue
+            event = deaths.describe_exit(
+                engine_id, info, self._config.log_path(engine_id), self._out_of_memory
+            )
+            # What the engine started and left behind ends with it. It is reaped after that, since
+            # only then can another process get its number.
+            _kill_group(pid)
+            _reap(pid)
+            if self.node_status is None:
+                self._spawner.send_event(json.dumps({"exited": event}))
+
+    def leave(self) -> int:
+        """Ends every engine, waits for the node, removes the cluster's files; returns the node's code."""
+        for pid in self._engines:
+            _kill_group(pid)
+        for pid in self._engines:
+            _reap(pid)
+        if self.node_status is None:
+            self.node_status = _reap_within(self._node_pid, _NODE_EXIT_GRACE_S)
+        _remove_files(self._config, self.node_status)
+        return self.node_status
+
+
+def _ignore(_signal_number: int, _frame: object) -> None:
+    """SIGCHLD needs a handler to write to the wake-up descriptor."""
+
+
+def _next_death() -> "os.waitid_result | None":
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _reap(pid: int) -> int:
+    """Waits for `pid`; returns its exit code, 128 + n for signal n."""
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _reap_within(pid: int, grace_s: float) -> int:
+    descriptor = os.pidfd_open(pid)
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        deadline = time.monotonic() + grace_s
+        gone = False
+        while not gone and (left := deadline - time.monotonic()) > 0:
+            gone = bool(selector.select(left))
+        if not gone:
+            os.kill(pid, signal.SIGKILL)
+    os.close(descriptor)
+    return _reap(pid)
+
+
+def _read_line(descriptor: int) -> bytes:
+    """Reads up to a newline; empty when the other side closed before one."""
+    text = b""
+    while not text.endswith(b"\n"):
+        part = os.read(descriptor, 4096)
+        if not part:
+            return b""
+        text += part
+    os.close(descriptor)
+    return text
+
+
+def _leave_unstarted(config: HostConfig, node_pid: int, ready_write: int, reason: str) -> int:
+    try:
+        os.kill(node_pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    status = _reap(node_pid)
+    os.write(ready_write, json.dumps({"error": reason, "exit_code": status}).encode() + b"\n")
+    _remove_files(config, status or 1)
+    return status or 1
+
+
+def _remove_files(config: HostConfig, node_status: int) -> None:
+    """Removes the cluster's files; after a node's failure its logs stay for who wants to know why."""
+    from broadleaf.cluster import files
+
+    files.remove_cluster_files(config.cluster_dir, config.run_dir, keep_logs=node_status != 0)
