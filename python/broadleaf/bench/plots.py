@@ -62,10 +62,11 @@ def latency(axes: Any, records: list[Record]) -> None:
         colour = COLOURS[r.peer]
         axes.plot([r.median, tails.get(name) or r.median], [place, place], color=colour, linewidth=2)
         axes.plot([r.median], [place], MARKERS[r.peer], color=colour, markersize=7)
-        axes.annotate(f"{r.median:,.0f}", (r.median, place), (0, 6), textcoords="offset points", ha="center", fontsize=7)
+        end = (tails.get(name) or r.median, place)
+        axes.annotate(f"{r.median:,.0f}", end, (6, -3), textcoords="offset points", fontsize=7)
     axes.set_yticks(range(len(ordered)), [name for name, _ in ordered])
     axes.set_xscale("log")
-    axes.set_xlabel("round trip of one empty task, us (point: median, end of the line: 99th percentile)")
+    axes.set_xlabel("round trip, us (point: median; line: to the 99th percentile)")
     for r in records:
         if r.peer == RAW and r.case == "raw_rtt" and r.metric == "roundtrip_median":
             axes.axvline(r.median, color=COLOURS[RAW], linestyle=":", linewidth=1)
@@ -74,7 +75,7 @@ def latency(axes: Any, records: list[Record]) -> None:
             align = "right" if r.params["kind"] == "unix" else "left"
             axes.text(r.median, place, f" {name} ", fontsize=7, color=COLOURS[RAW], ha=align)
     axes.margins(y=0.12)
-    axes.set_title("Latency")
+    axes.set_title("One empty task, synchronous")
 
 
 def lines(records: list[Record], case: str, metric: str, x: str) -> dict[str, tuple[str, list[tuple[float, float]]]]:
