@@ -1,6 +1,8 @@
 """Broadleaf itself, over the same public API its users have."""
 
+import json
 import os
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +35,7 @@ class Peer(Adapter):
         options, transport = CONFIGS[config]
         self.cluster = ipp.Cluster(n=workers, **options)
         self.cluster.start_cluster_sync()
-        self.client = self.cluster.connect_client_sync(transport=transport)
+        self.client = ipp.Client(connection_by(self.cluster.connection_file, transport))
         self.client.wait_for_engines(workers)
         self.everyone = self.client[:]
         self.pids = sorted(self.everyone.apply_sync(os.getpid))
@@ -84,6 +86,18 @@ class Peer(Adapter):
 
     def send(self) -> dict[str, Send]:
         return {"load-balanced view": (lambda xs: [self.balanced.apply_async(len, x) for x in xs], gather)}
+
+
+def connection_by(connection_file: str, transport: str) -> str:
+    """The connection file, or a copy of it that says which of the node's sockets to dial."""
+    if transport == "unix":
+        return connection_file
+    with open(connection_file) as f:
+        connection = json.load(f) | {"transport": transport}
+    copy = os.path.join(tempfile.mkdtemp(), "connection.json")
+    with open(os.open(copy, os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
+        json.dump(connection, f)
+    return copy
 
 
 def gather(pending: list[Any]) -> list[Any]:
