@@ -175,8 +175,8 @@ def generate_keys() -> str:
 def run_node(config: str) -> int:
     """Runs a node on the calling thread until it is stopped; returns its exit code. Releases the GIL.
 
-    `config` is JSON: cluster_id, run_dir, unix_path, ready_fd, lifeline_fd, tcp {host, port, tls}, keys, n_engines,
-    engine_env, restart_engines, options {...}. `ready_fd` and `lifeline_fd` may be null, and so may `tcp`. When the
+    `config` is JSON: cluster_id, unix_path, ready_fd, lifeline_fd, tcp {host, port, tls}, keys, n_engines,
+    python, engine_env, options {...}. `ready_fd` and `lifeline_fd` may be null, and so may `tcp`. When the
     node listens it writes one line of JSON to `ready_fd` and closes it: {"pid": 1, "tcp_port": 2 or null}; closing
     it without a line means that the start failed. End of file on `lifeline_fd` means that the client is gone."""
 def pool_counters() -> dict[str, int]:

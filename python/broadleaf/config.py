@@ -73,7 +73,7 @@ class Option:
             number = int(value) if self.kind == "int" else float(value)
         except ValueError:
             raise ValueError(f"expected a number, got {value!r}") from None
-        if isinstance(value, float) and number != value:
+        if self.kind == "int" and isinstance(value, float) and number != value:
             raise ValueError(f"expected a whole number, got {value!r}")
         if not number >= self.least:
             raise ValueError(f"must be at least {self.least:g}, got {value!r}")
@@ -118,22 +118,24 @@ OPTIONS: dict[str, Option] = {
         # Batching
         Option("client_linger_us", "int", 100, "client", "Longest time a submitted task may wait in the client for "
                "others to travel with it, in microseconds."),
-        Option("client_flush_bytes", "int", 65536, "client", "Bytes of submitted tasks that leave without waiting."),
+        Option("client_flush_bytes", "int", 32 * 1024, "client", "Bytes of submitted tasks that leave without waiting."),
         Option("engine_flush_us", "int", 200, "engine", "Longest time a result may wait in the engine for others to "
                "travel with it, in microseconds."),
-        Option("engine_flush_bytes", "int", 65536, "engine", "Bytes of results that leave without waiting."),
+        Option("engine_flush_bytes", "int", 32 * 1024, "engine", "Bytes of results that leave without waiting."),
         # Payload
         Option("inline_buffer_bytes", "int", 65536, "client, engine", "Buffers up to this size travel with their "
                "message; larger ones go through shared memory."),
         Option("shared_memory", "bool", True, "client, engine", "Whether large buffers go through shared memory on "
                "one host."),
-        Option("pool_max_bytes", "int", 1024 * _MIB, "client, engine", "Most bytes of shared segments that a process "
-               "keeps warm for reuse."),
+        Option("pool_max_bytes", "int", 0, "client, engine", "Most bytes of shared segments that a process holds, warm "
+               "ones included; 0 for a quarter of the memory there is."),
         # Bounds
         Option("max_outstanding_tasks", "int", 262_144, "node", "Most unresolved tasks of one client; then its "
                "submissions wait.", least=1),
         Option("max_outstanding_bytes", "int", 256 * _MIB, "node", "Most unresolved payload bytes of one client; then "
                "its submissions wait.", least=1),
+        Option("congestion_bytes", "int", 64 * _MIB, "node", "Bytes waiting to be read by a client above which none of "
+               "its tasks is started."),
         Option("history_tasks", "int", 65_536, "node", "Resolved tasks remembered per client, for later dependencies "
                "on them."),
         Option("function_cache_bytes", "int", 256 * _MIB, "node", "Most bytes of function bodies kept for engines."),
@@ -191,6 +193,13 @@ class Settings:
     def to_dict(self) -> dict[str, Value]:
         """The values, ready for JSON."""
         return dict(self.values)
+
+    def to_native(self) -> dict[str, Any]:
+        """The values as the native parts take them."""
+        return self.to_dict() | {
+            "log_level": OPTIONS["log_level"].choices.index(self["log_level"]),
+            "pool_max_bytes": self["pool_max_bytes"] or None,
+        }
 
 
 def resolve(arguments: Mapping[str, Any] | None = None, profile_dir: Path | None = None) -> Settings:

@@ -1,61 +1,295 @@
 //! The controller: its state and its entry points.
 
-use broadleaf_proto::control::EngineInfo;
-use broadleaf_proto::ids::{ClientId, EngineId, TaskSeq};
+use std::cmp::Reverse;
+use std::collections::VecDeque;
 
+use broadleaf_proto::control::{DefineOptions, EngineInfo, Event};
+use broadleaf_proto::ids::{ClientId, EngineId, OptionsId, TaskKey, TaskSeq};
+use broadleaf_proto::task::{FunctionRecord, OutputRecord, Status};
+use indexmap::IndexMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::clients::{Client, MAX_DEFINITIONS};
+use crate::dependencies::Dependencies;
+use crate::engines::{Engine, MAX_ENGINES, State};
+use crate::functions::Functions;
+use crate::history::{History, Known};
+use crate::options::{Groups, OptionSets};
+use crate::supervisor::Supervisor;
+use crate::tasks::{Place, Stopping, TaskTable};
+use crate::timers::{Timer, Timers};
 use crate::{Config, Counters, Input, Nanos, Output};
 
-/// A broken invariant.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("controller invariant broken: {0}")]
-pub struct Violation(pub String);
+/// A task's end, for those that depend on it.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub slot: u32,
+    pub status: Status,
+    pub engine: EngineId,
+}
 
-/// Routes and schedules.
+/// Routes and schedules. See the crate's documentation.
 #[derive(Debug)]
 pub struct Controller {
-    config: Config,
+    pub(crate) config: Config,
+    pub(crate) tasks: TaskTable,
+    pub(crate) clients: IndexMap<ClientId, Client, FxBuildHasher>,
+    /// By id; a place that nobody has is `Gone`.
+    pub(crate) engines: Vec<Engine>,
+    pub(crate) groups: Groups,
+    pub(crate) options: OptionSets,
+    pub(crate) functions: Functions,
+    pub(crate) dependencies: Dependencies,
+    pub(crate) timers: Timers,
+    pub(crate) supervisor: Supervisor,
+    pub(crate) totals: Counters,
+    /// Ends not yet told to dependents.
+    pub(crate) ended: VecDeque<Ended>,
+    /// Offers made; orders engines by last use.
+    pub(crate) tick: u64,
+    /// Memory of the placement heap: (outstanding, last used, engine).
+    pub(crate) heap: Vec<Reverse<(u32, u64, u32)>>,
 }
 
 impl Controller {
-    /// A controller that knows no client and no engine.
+    /// A controller that wants `config.n_engines` engines and knows no client.
     pub fn new(config: Config) -> Self {
-        Self { config }
+        let n_engines = config.n_engines.min(MAX_ENGINES);
+        let engines = (0..n_engines).map(|id| {
+            let mut engine = Engine::new(EngineId(id), &config);
+            engine.state = State::Starting { spawn_sent: false };
+            engine
+        });
+        Self {
+            tasks: TaskTable::default(),
+            clients: IndexMap::default(),
+            engines: engines.collect(),
+            groups: Groups::new(),
+            options: OptionSets::new(),
+            functions: Functions::new(config.function_cache_bytes),
+            dependencies: Dependencies::default(),
+            timers: Timers::default(),
+            supervisor: Supervisor::new(config.seed),
+            totals: Counters::default(),
+            ended: VecDeque::new(),
+            tick: 0,
+            heap: Vec::new(),
+            config,
+        }
     }
+
     /// Takes one input. Tasks it made ready are placed by the next [`Self::schedule`].
-    pub fn on_input(&mut self, _now: Nanos, _input: Input, _out: &mut Vec<Output>) {}
-    /// Places ready tasks; called once after a batch of inputs, and after [`Self::on_deadline`].
-    pub fn schedule(&mut self, _now: Nanos, _out: &mut Vec<Output>) {}
+    pub fn on_input(&mut self, now: Nanos, input: Input, out: &mut Vec<Output>) {
+        if !self.supervisor.booted {
+            self.boot(now);
+        }
+        match input {
+            Input::Submit { client, record } => self.on_submit(now, client, record, out),
+            Input::Done { engine, record } => self.on_done(now, engine, record, out),
+            Input::Output { engine, record } => self.on_output(engine, record, out),
+            Input::Revoked { engine, key, won } => self.on_revoked(now, engine, key, won, out),
+            Input::ClientUp { client, name } => self.on_client_up(client, name, out),
+            Input::ClientDown { client } => self.on_client_down(client, out),
+            Input::Function { client, record } => self.on_function(client, record),
+            Input::Options { client, define } => self.on_options(client, define),
+            Input::ClientCongested { client, congested } => self.on_congested(client, congested),
+            Input::Request {
+                client,
+                number,
+                request,
+            } => self.on_request(now, client, number, request, out),
+            Input::SpawnerUp => self.on_spawner_up(out),
+            Input::SpawnerDown => self.on_spawner_down(out),
+            Input::Spawner(event) => self.on_spawner_event(now, event, out),
+            Input::EngineUp { info } => self.on_engine_up(now, info, out),
+            Input::EngineDown {
+                engine,
+                unclaimed_offers,
+            } => self.on_engine_down(now, engine, unclaimed_offers, out),
+        }
+        self.settle(out);
+    }
+
     /// When [`Self::on_deadline`] wants to be called next.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        None
+        self.timers.next()
     }
-    /// Does what is due by `now`.
-    pub fn on_deadline(&mut self, _now: Nanos, _out: &mut Vec<Output>) {}
-    /// Verifies every invariant; costs time proportional to everything there is.
-    ///
-    /// # Errors
-    /// The first [`Violation`] found.
-    pub fn check(&self) -> Result<(), Violation> {
-        Ok(())
+
+    /// Does what is due by `now`; [`Self::schedule`] is to be called after it.
+    pub fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        while let Some(timer) = self.timers.pop_due(now) {
+            match timer {
+                Timer::Task(key) => self.on_task_timer(now, key, out),
+                Timer::Limbo(engine) => self.on_limbo_timer(engine, out),
+                Timer::Engine(engine) => self.on_engine_timer(now, engine, out),
+                Timer::Shutdown => self.finish(out),
+            }
+            self.settle(out);
+        }
     }
-    /// Counters of the controller and its engines.
-    pub fn counters(&self) -> Counters {
-        Counters::default()
-    }
-    /// Why a task waits, in a sentence.
-    pub fn explain(&self, _client: ClientId, _seq: TaskSeq) -> String {
-        String::new()
-    }
-    /// The engines that are up, by id: what a new client is told.
+
+    /// The engines that take tasks, by id: what a new client is told.
     pub fn engines(&self) -> Vec<EngineInfo> {
-        Vec::new()
+        let up = self.engines.iter().filter(|e| e.state == State::Up);
+        up.filter_map(|e| e.info.clone()).collect()
     }
-    /// Whether an engine may say hello for this place: it is wanted and nobody has it.
+
+    /// Whether an engine may say hello for this place: nobody has it, and the cluster is not
+    /// stopping.
     pub fn expects(&self, engine: EngineId) -> bool {
-        engine.0 < self.config.n_engines
+        let taken = self
+            .engines
+            .get(engine.0 as usize)
+            .is_some_and(|e| matches!(e.state, State::Up | State::Leaving | State::Dying));
+        !taken && engine.0 < MAX_ENGINES && !self.supervisor.stopping
     }
+
     /// A place for an engine that was started by hand; taken by its `EngineUp`.
     pub fn vacant_engine(&self) -> EngineId {
-        EngineId(self.config.n_engines)
+        let next = self.engines.len() as u32;
+        let gone = self.engines.iter().find(|e| e.state == State::Gone);
+        match gone {
+            Some(gone) if next >= MAX_ENGINES => gone.id,
+            _ => EngineId(next),
+        }
+    }
+
+    /// The name a client gave itself.
+    pub fn client_name(&self, client: ClientId) -> Option<&str> {
+        self.clients.get(&client).map(|c| c.name.as_str())
+    }
+
+    fn on_client_up(&mut self, client: ClientId, name: String, out: &mut Vec<Output>) {
+        if self.clients.contains_key(&client) {
+            self.totals.ignored += 1;
+            return;
+        }
+        let history = History::new(self.config.history_tasks, self.config.max_outstanding_tasks);
+        self.clients.insert(client, Client::new(name, history));
+        if self.supervisor.stopping {
+            let event = Event::Stopping;
+            out.push(Output::Event { client, event });
+        }
+    }
+
+    fn on_client_down(&mut self, client: ClientId, out: &mut Vec<Output>) {
+        let Some(gone) = self.clients.get(&client) else {
+            return;
+        };
+        let live: Vec<_> = gone
+            .history
+            .live()
+            .filter_map(|slot| self.tasks.key_at(slot))
+            .collect();
+        for key in live {
+            let task = self.tasks.at(key);
+            if core::mem::take(&mut task.has_dependents) {
+                self.dependencies.forget_dependents(key.slot() as u32);
+            }
+            if let Place::Offered(engine, offer) = task.place {
+                // Left to finish if it runs; taken back if it does not.
+                task.client = None;
+                task.stopping = Stopping::Cancel;
+                self.take_back(engine, key, offer, out);
+            } else {
+                self.detach(key);
+                self.tasks.at(key).client = None;
+                self.discard(key);
+            }
+        }
+        for queue in self.groups.queues_mut() {
+            queue.drop_client(client);
+        }
+        for engine in &mut self.engines {
+            engine.pinned.drop_client(client);
+        }
+        if let Some(gone) = self.clients.swap_remove(&client) {
+            for slot in gone.functions.into_values().flatten() {
+                self.release_function(slot);
+            }
+            for slot in gone.options.into_values() {
+                self.options.release(slot);
+            }
+        }
+    }
+
+    fn on_function(&mut self, client: ClientId, record: FunctionRecord) {
+        let Some(known) = self.clients.get_mut(&client) else {
+            self.totals.ignored += 1;
+            return;
+        };
+        if known.functions.len() >= MAX_DEFINITIONS {
+            self.totals.ignored += 1;
+            return;
+        }
+        let slot = self.functions.define(record.hash, record.body);
+        let before = known.functions.insert(record.function, slot);
+        if let Some(Some(before)) = before {
+            self.release_function(before);
+        }
+    }
+
+    fn on_options(&mut self, client: ClientId, define: DefineOptions) {
+        let known = self.clients.get_mut(&client);
+        let known =
+            known.filter(|c| c.options.len() < MAX_DEFINITIONS && define.id != OptionsId(0));
+        let Some(known) = known else {
+            self.totals.ignored += 1;
+            return;
+        };
+        let slot = self.options.define(define.options);
+        if let Some(before) = known.options.insert(define.id, slot) {
+            self.options.release(before);
+        }
+    }
+
+    fn on_congested(&mut self, client: ClientId, congested: bool) {
+        let Some(known) = self.clients.get_mut(&client) else {
+            return;
+        };
+        known.congested = congested;
+        for queue in self.groups.queues_mut() {
+            queue.set_congested(client, congested);
+        }
+        for engine in &mut self.engines {
+            engine.pinned.set_congested(client, congested);
+        }
+    }
+
+    fn on_output(&mut self, engine: EngineId, mut record: OutputRecord, out: &mut Vec<Output>) {
+        let key = TaskKey(record.task);
+        let task = self.tasks.get(key);
+        let task = task.filter(|t| matches!(t.place, Place::Offered(at, _) if at == engine));
+        let Some(client) = task.and_then(|t| t.client) else {
+            self.totals.ignored += 1;
+            return;
+        };
+        record.task = task.map_or(0, |t| t.seq.0);
+        record.engine = engine;
+        out.push(Output::ClientOutput { client, record });
+    }
+
+    /// Gives a reference on a function up; the last one frees its slot for another function.
+    pub(crate) fn release_function(&mut self, slot: u32) {
+        if self.functions.release(slot) {
+            for engine in &mut self.engines {
+                engine.forget(slot);
+            }
+        }
+    }
+
+    /// Tells every client.
+    pub(crate) fn announce(&self, event: &Event, out: &mut Vec<Output>) {
+        out.extend(self.clients.keys().map(|client| Output::Event {
+            client: *client,
+            event: event.clone(),
+        }));
+    }
+
+    /// What is known of a client's task number.
+    pub(crate) fn known(&self, client: ClientId, seq: TaskSeq) -> Known {
+        self.clients
+            .get(&client)
+            .map_or(Known::Unknown, |c| c.history.get(seq))
     }
 }

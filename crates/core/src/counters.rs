@@ -2,6 +2,9 @@
 
 use broadleaf_proto::ids::EngineId;
 
+use crate::Controller;
+use crate::engines::State;
+
 /// Counters since the start, and gauges of this moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -66,4 +69,35 @@ pub struct EngineCounters {
     pub busy_ns: u64,
     /// Times it was started again.
     pub restarts: u64,
+}
+
+impl Controller {
+    /// Counters of the controller and its engines.
+    pub fn counters(&self) -> Counters {
+        let engines = self.engines.iter().map(|e| EngineCounters {
+            engine: e.id,
+            up: e.state == State::Up,
+            state: e.state_name(),
+            pid: e.pid(),
+            outstanding: e.outstanding.into(),
+            queued: e.pinned.len() as u64,
+            completed: e.completed,
+            window: e.window,
+            mean_task_ns: e.mean_task_ns,
+            busy_ns: e.busy_ns,
+            restarts: e.restarts,
+        });
+        Counters {
+            waiting: self.dependencies.n_waiting() as u64,
+            ready: self.groups.n_queued() as u64,
+            pinned: self.engines.iter().map(|e| e.pinned.len() as u64).sum(),
+            offered: self.engines.iter().map(|e| u64::from(e.outstanding)).sum(),
+            live: self.tasks.len() as u64,
+            clients: self.clients.len() as u64,
+            functions: self.functions.len() as u64,
+            function_bytes: self.functions.bytes(),
+            engines: engines.collect(),
+            ..self.totals.clone()
+        }
+    }
 }

@@ -2,15 +2,36 @@
 //!
 //! No clock, socket, file, thread or operating-system randomness: a driver feeds [`Input`]s to a
 //! [`Controller`] and carries out its [`Output`]s, so that a whole cluster can run in one thread
-//! under a seed.
+//! under a seed. A driver's loop:
+//!
+//! 1. `on_input` for each input of a batch, `on_deadline` once [`Controller::next_deadline`] is past;
+//! 2. `schedule` once;
+//! 3. the outputs, in order; an `Input::Revoked` that answers one is part of the next batch.
 
+mod check;
+mod clients;
 mod config;
 mod controller;
 mod counters;
+mod dependencies;
+mod engines;
+mod explain;
+mod functions;
+mod history;
 mod message;
+mod options;
+mod ready;
+mod requests;
+mod scheduler;
+mod settle;
+mod submit;
+mod supervisor;
+mod tasks;
+mod timers;
 
+pub use check::Violation;
 pub use config::Config;
-pub use controller::{Controller, Violation};
+pub use controller::Controller;
 pub use counters::{Counters, EngineCounters};
 pub use message::{Input, Output};
 

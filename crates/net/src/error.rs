@@ -16,6 +16,15 @@ pub enum LinkError {
     /// The operating system failed a call.
     #[error("input or output failed: {0}")]
     Io(#[from] io::Error),
+    /// The peer holds none of the keys in the connection file.
+    #[error("refused the peer: its key is not in the connection file; is that file out of date?")]
+    WrongKey,
+    /// The peer did not accept this side's key.
+    #[error("the peer refused our key: the connection file is out of date or of another cluster")]
+    KeyRefused,
+    /// TLS failed otherwise: most often the peer does not speak it.
+    #[error("TLS failed: {0}; do both sides use it?")]
+    Tls(#[source] rustls::Error),
     /// The peer sent bytes that are no frame.
     #[error("refused a frame: {0}; the peer runs another version or is not Broadleaf")]
     Decode(#[from] DecodeError),
@@ -52,6 +61,19 @@ impl LinkError {
     /// Whether the connection is simply gone, as opposed to misused.
     pub fn is_closed(&self) -> bool {
         matches!(self, Self::Closed | Self::ClosedInFrame)
+    }
+}
+
+impl From<rustls::Error> for LinkError {
+    fn from(error: rustls::Error) -> Self {
+        use rustls::{AlertDescription, CertificateError, Error};
+        match error {
+            Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure) => {
+                Self::WrongKey
+            }
+            Error::AlertReceived(AlertDescription::AccessDenied) => Self::KeyRefused,
+            other => Self::Tls(other),
+        }
     }
 }
 

@@ -84,6 +84,11 @@ impl Inbox {
         self.buffer.capacity()
     }
 
+    /// Bytes received and not yet taken as frames.
+    pub fn filled_bytes(&self) -> usize {
+        self.filled
+    }
+
     /// Frames taken so far.
     pub fn frames(&self) -> u64 {
         self.frames

@@ -9,6 +9,7 @@ mod link;
 mod listener;
 mod outbox;
 mod socket;
+pub mod tls;
 
 pub use error::LinkError;
 pub use inbox::{Frame, Inbox};

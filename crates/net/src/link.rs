@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::TcpStream;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::error::{LinkError, from_io};
 use crate::inbox::{Frame, Inbox};
 use crate::outbox::Outbox;
 use crate::socket::{Received, Socket};
+use crate::tls::{ClientTls, PeerKey, ServerTls, Session};
 
 /// What [`Link::wait`] saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,16 +73,18 @@ pub struct Link {
     outbox: Outbox,
     counters: LinkCounters,
     drained: bool,
+    tls: Option<Box<Session>>,
 }
 
 impl Link {
-    fn new(socket: Socket) -> Self {
+    fn new(socket: Socket, tls: Option<Session>) -> Self {
         Self {
             socket,
             inbox: Inbox::new(),
             outbox: Outbox::default(),
             counters: LinkCounters::default(),
             drained: false,
+            tls: tls.map(Box::new),
         }
     }
 
@@ -90,7 +93,7 @@ impl Link {
     /// # Errors
     /// When a socket option cannot be set.
     pub fn unix(stream: UnixStream) -> io::Result<Self> {
-        Socket::unix(stream).map(Self::new)
+        Ok(Self::new(Socket::unix(stream)?, None))
     }
 
     /// A link over plaintext TCP; makes it nonblocking and turns Nagle's algorithm off.
@@ -98,7 +101,24 @@ impl Link {
     /// # Errors
     /// When a socket option cannot be set.
     pub fn tcp(stream: TcpStream) -> io::Result<Self> {
-        Socket::tcp(stream).map(Self::new)
+        Ok(Self::new(Socket::tcp(stream)?, None))
+    }
+
+    /// The dialling end of TLS over TCP. The handshake runs inside [`Link::flush`] and
+    /// [`Link::fill`]; frames may be queued at once and leave when it is done.
+    ///
+    /// # Errors
+    /// When a socket option cannot be set or TLS cannot start.
+    pub fn tls_client(stream: TcpStream, tls: &ClientTls) -> io::Result<Self> {
+        Ok(Self::new(Socket::tcp(stream)?, Some(Session::client(tls)?)))
+    }
+
+    /// The listening end of TLS over TCP; see [`Link::tls_client`].
+    ///
+    /// # Errors
+    /// When a socket option cannot be set or TLS cannot start.
+    pub fn tls_server(stream: TcpStream, tls: &ServerTls) -> io::Result<Self> {
+        Ok(Self::new(Socket::tcp(stream)?, Some(Session::server(tls)?)))
     }
 
     /// Two connected links in one process.
@@ -118,6 +138,9 @@ impl Link {
     /// [`LinkError::Closed`] at the end of the connection, [`LinkError::ClosedInFrame`] when a
     /// frame is cut off there, and whatever makes the bytes no frame.
     pub fn fill(&mut self) -> Result<usize, LinkError> {
+        if self.tls.is_some() {
+            return self.fill_tls();
+        }
         let mut fds = SmallVec::new();
         let room = self.inbox.room()?;
         let room_bytes = room.len();
@@ -127,20 +150,69 @@ impl Link {
         if has_fds {
             self.inbox.received_fds(fds)?;
         }
-        match received {
-            Received::WouldBlock => {
-                self.drained = true;
-                Ok(0)
+        let count = self.count_received(received)?;
+        self.inbox.received(count);
+        // The kernel ends a receive call after descriptors, whatever waits behind them.
+        self.drained = count < room_bytes && !has_fds;
+        Ok(count)
+    }
+
+    /// As `fill`. Handshake records make no frames, so it goes on until frames or the end of what
+    /// had arrived, and sends what the handshake has to say.
+    fn fill_tls(&mut self) -> Result<usize, LinkError> {
+        loop {
+            let Some(tls) = &mut self.tls else {
+                return Ok(0);
+            };
+            let (before, was_established) = (self.inbox.filled_bytes(), tls.is_established());
+            let room = tls.room();
+            let room_bytes = room.len();
+            self.counters.reads += 1;
+            let received = self
+                .socket
+                .receive(room, &mut SmallVec::new())
+                .map_err(from_io)?;
+            let count = self.count_received(received)?;
+            self.drained = count < room_bytes;
+            let Some(tls) = &mut self.tls else {
+                return Ok(0);
+            };
+            let result = tls.received(count, &mut self.inbox);
+            if !was_established || result.is_err() {
+                // Answers of the handshake, what waited for its end, or the alert that says why not.
+                // After a failure that is a courtesy, so the first error is the one to report.
+                let flushed = self.flush();
+                result?;
+                flushed?;
             }
-            Received::End if self.inbox.ends_in_frame() => Err(LinkError::ClosedInFrame),
-            Received::End => Err(LinkError::Closed),
+            let frame_bytes = self.inbox.filled_bytes() - before;
+            if frame_bytes > 0 || self.drained {
+                let closed = self.tls.as_ref().is_some_and(|tls| tls.peer_closed());
+                return if closed && frame_bytes == 0 {
+                    Err(self.end())
+                } else {
+                    Ok(frame_bytes)
+                };
+            }
+        }
+    }
+
+    fn count_received(&mut self, received: Received) -> Result<usize, LinkError> {
+        match received {
+            Received::WouldBlock => Ok(0),
+            Received::End => Err(self.end()),
             Received::Bytes(count) => {
                 self.counters.bytes_in += count as u64;
-                self.inbox.received(count);
-                // The kernel ends a receive call after descriptors, whatever waits behind them.
-                self.drained = count < room_bytes && !has_fds;
                 Ok(count)
             }
+        }
+    }
+
+    fn end(&self) -> LinkError {
+        if self.inbox.ends_in_frame() {
+            LinkError::ClosedInFrame
+        } else {
+            LinkError::Closed
         }
     }
 
@@ -201,12 +273,13 @@ impl Link {
     /// [`LinkError::Closed`] when the peer is gone; [`LinkError::RecordTooLarge`].
     pub fn flush(&mut self) -> Result<bool, LinkError> {
         self.outbox.seal()?;
+        if self.tls.is_some() {
+            return self.flush_tls();
+        }
         while self.outbox.queued_bytes() > 0 {
             let (bytes, fds) = self.outbox.next_piece();
             let piece_bytes = bytes.len();
-            self.counters.writes += 1;
-            let count = self.socket.send(bytes, fds).map_err(from_io)?.unwrap_or(0);
-            self.counters.bytes_out += count as u64;
+            let count = send_once(&self.socket, &mut self.counters, bytes, fds)?;
             self.outbox.advance(count);
             if count < piece_bytes {
                 return Ok(false);
@@ -215,14 +288,54 @@ impl Link {
         Ok(true)
     }
 
-    /// Bytes queued and not yet taken by the socket.
-    pub fn queued_bytes(&self) -> usize {
-        self.outbox.queued_bytes()
+    fn flush_tls(&mut self) -> Result<bool, LinkError> {
+        let Some(tls) = &mut self.tls else {
+            return Ok(true);
+        };
+        loop {
+            if tls.outgoing().is_empty() && self.outbox.queued_bytes() > 0 {
+                let (bytes, _) = self.outbox.next_piece();
+                let count = tls.encrypt(bytes, &mut self.inbox)?;
+                self.outbox.advance(count);
+            }
+            let bytes = tls.outgoing();
+            let piece_bytes = bytes.len();
+            if piece_bytes == 0 {
+                return Ok(self.outbox.queued_bytes() == 0);
+            }
+            let count = send_once(&self.socket, &mut self.counters, bytes, &[])?;
+            tls.sent(count);
+            if count < piece_bytes {
+                return Ok(false);
+            }
+        }
     }
 
-    /// Whether [`Link::flush`] has something to do once the socket is writable.
+    /// Bytes queued and not yet taken by the socket.
+    pub fn queued_bytes(&self) -> usize {
+        self.outbox.queued_bytes() + self.tls.as_ref().map_or(0, |tls| tls.outgoing().len())
+    }
+
+    /// Whether [`Link::flush`] has something to do once the socket is writable. While a TLS
+    /// handshake waits for the peer this is false, whatever is queued.
     pub fn wants_write(&self) -> bool {
-        self.outbox.queued_bytes() > 0
+        match &self.tls {
+            Some(tls) => {
+                !tls.outgoing().is_empty() || tls.is_established() && self.outbox.queued_bytes() > 0
+            }
+            None => self.outbox.queued_bytes() > 0,
+        }
+    }
+
+    /// Whether frames can travel: false until a TLS handshake is done. Over TLS the dialling side
+    /// learns only from its first [`Link::fill`] after it whether the listener took its key.
+    pub fn is_established(&self) -> bool {
+        self.tls.as_ref().is_none_or(|tls| tls.is_established())
+    }
+
+    /// Which key the peer proved to hold, once TLS is established.
+    pub fn peer_key(&self) -> Option<PeerKey> {
+        self.tls.as_ref().and_then(|tls| tls.peer())
     }
 
     /// Accepts frames with bodies up to `bytes` from now on; a fresh link accepts
@@ -274,7 +387,8 @@ impl Link {
         self.inbox.capacity_bytes()
     }
 
-    /// Blocks until the socket is readable (or, with `for_write`, writable), for at most `timeout`.
+    /// Blocks until the socket is readable or, with `for_write` while [`Link::wants_write`],
+    /// writable; for at most `timeout`, or for ever. Answer a readable link with [`Link::fill`].
     ///
     /// # Errors
     /// When poll fails, which only a programming error or exhausted memory makes it.
@@ -284,7 +398,7 @@ impl Link {
         timeout: Option<Duration>,
     ) -> Result<Readiness, LinkError> {
         let mut events = PollFlags::IN;
-        if for_write {
+        if for_write && self.wants_write() {
             events |= PollFlags::OUT;
         }
         let timeout = timeout.map(|t| Timespec {
@@ -306,4 +420,16 @@ impl Link {
             Err(error) => Err(LinkError::Io(error.into())),
         }
     }
+}
+
+fn send_once(
+    socket: &Socket,
+    counters: &mut LinkCounters,
+    bytes: &[u8],
+    fds: &[OwnedFd],
+) -> Result<usize, LinkError> {
+    counters.writes += 1;
+    let count = socket.send(bytes, fds).map_err(from_io)?.unwrap_or(0);
+    counters.bytes_out += count as u64;
+    Ok(count)
 }

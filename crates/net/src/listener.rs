@@ -9,6 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use crate::link::Link;
+use crate::tls::ServerTls;
 
 /// A nonblocking listener. A unix listener's path is removed when it is dropped.
 #[derive(Debug)]
@@ -21,7 +22,10 @@ enum Kind {
         path: PathBuf,
         inode: u64,
     },
-    Tcp(TcpListener),
+    Tcp {
+        listener: TcpListener,
+        tls: Option<ServerTls>,
+    },
 }
 
 impl Listener {
@@ -51,9 +55,21 @@ impl Listener {
     /// # Errors
     /// When the address is in use or not this host's.
     pub fn tcp(address: impl ToSocketAddrs) -> io::Result<Self> {
+        Self::bind_tcp(address, None)
+    }
+
+    /// Listens on TCP and speaks TLS to everyone; port 0 picks a free one.
+    ///
+    /// # Errors
+    /// When the address is in use or not this host's.
+    pub fn tls(address: impl ToSocketAddrs, tls: ServerTls) -> io::Result<Self> {
+        Self::bind_tcp(address, Some(tls))
+    }
+
+    fn bind_tcp(address: impl ToSocketAddrs, tls: Option<ServerTls>) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        Ok(Self(Kind::Tcp(listener)))
+        Ok(Self(Kind::Tcp { listener, tls }))
     }
 
     /// Takes the next connection, or `None` when nobody waits.
@@ -63,7 +79,10 @@ impl Listener {
     pub fn accept(&self) -> io::Result<Option<Link>> {
         let accepted = match &self.0 {
             Kind::Unix { listener, .. } => listener.accept().and_then(|(s, _)| Link::unix(s)),
-            Kind::Tcp(listener) => listener.accept().and_then(|(s, _)| Link::tcp(s)),
+            Kind::Tcp { listener, tls } => listener.accept().and_then(|(s, _)| match tls {
+                Some(tls) => Link::tls_server(s, tls),
+                None => Link::tcp(s),
+            }),
         };
         match accepted {
             Ok(link) => Ok(Some(link)),
@@ -76,7 +95,7 @@ impl Listener {
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         match &self.0 {
             Kind::Unix { .. } => None,
-            Kind::Tcp(listener) => listener.local_addr().ok(),
+            Kind::Tcp { listener, .. } => listener.local_addr().ok(),
         }
     }
 }
@@ -85,7 +104,7 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
             Kind::Unix { listener, .. } => listener.as_fd(),
-            Kind::Tcp(listener) => listener.as_fd(),
+            Kind::Tcp { listener, .. } => listener.as_fd(),
         }
     }
 }

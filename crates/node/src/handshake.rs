@@ -1,9 +1,7 @@
 //! Who may connect.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use broadleaf_net::Link;
-use broadleaf_net::tls::{self, PeerKind};
+use broadleaf_net::tls::{self, KeyError, PeerKey};
 use broadleaf_proto::PROTOCOL_VERSION;
 use broadleaf_proto::control::{Hello, Refusal, RefusalKind, Role};
 
@@ -13,12 +11,11 @@ use crate::config::NodeConfig;
 ///
 /// # Errors
 /// When the system gives no randomness.
-pub fn keys_json() -> Result<String, tls::TlsError> {
-    let pair = |keys: tls::KeyPair| {
-        serde_json::json!({"private": STANDARD.encode(&keys.private), "public": STANDARD.encode(&keys.public)})
-    };
-    let (server, client, engine) = (tls::KeyPair::generate()?, tls::KeyPair::generate()?, tls::KeyPair::generate()?);
-    Ok(serde_json::json!({"server": pair(server), "client": pair(client), "engine": pair(engine)}).to_string())
+pub fn keys_json() -> Result<String, KeyError> {
+    let keys = tls::generate()?;
+    let pair = |pair: &tls::KeyPair| serde_json::json!({"private": pair.private, "public": pair.public});
+    Ok(serde_json::json!({"server": pair(&keys.server), "client": pair(&keys.client), "engine": pair(&keys.engine)})
+        .to_string())
 }
 
 fn refuse(kind: RefusalKind, message: String) -> Refusal {
@@ -57,11 +54,11 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
         ));
     }
     let me = rustix::process::geteuid().as_raw();
-    match (link.peer_credentials(), link.peer_kind()) {
+    match (link.peer_credentials(), link.peer_key()) {
         (Some(peer), _) if peer.uid != me && peer.uid != 0 => {
             Err(refuse(RefusalKind::Identity, format!("the cluster belongs to user {me}, you are user {}", peer.uid)))
         }
-        (None, Some(PeerKind::Engine)) if matches!(hello.role, Role::Client { .. }) => {
+        (None, Some(PeerKey::Engine)) if matches!(hello.role, Role::Client { .. }) => {
             Err(refuse(RefusalKind::Identity, "an engine's key does not open a client's connection".to_owned()))
         }
         (None, _) if !matches!(hello.role, Role::Client { .. }) => {

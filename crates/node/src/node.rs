@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use broadleaf_core::{Controller, Input, Nanos, Output};
-use broadleaf_net::tls::{ServerTls, TlsError};
+use broadleaf_net::tls::{KeyError, ServerTls};
 use broadleaf_net::{Frame, LinkError, Listener};
 use broadleaf_proto::control::{self, ControlReply, ControlRequest, Hello, RefusalKind, Welcome};
 use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord, SubmitRecord};
@@ -45,7 +45,7 @@ pub enum NodeError {
     },
     /// The keys cannot be used.
     #[error("keys of the node: {0}")]
-    Tls(#[from] TlsError),
+    Tls(#[from] KeyError),
 }
 
 fn io_error<E: Into<io::Error>>(context: &'static str) -> impl FnOnce(E) -> NodeError {
@@ -68,7 +68,7 @@ pub struct Node {
     ring: Ring,
     poller: std::os::fd::OwnedFd,
     unix: Listener,
-    tcp: Option<(Listener, Option<ServerTls>)>,
+    tcp: Option<Listener>,
     dirty: Vec<usize>,
     next_client: u32,
     next_token: u32,
@@ -96,11 +96,17 @@ impl Node {
         let tcp = match &config.tcp {
             None => None,
             Some(tcp) => {
-                let listener =
-                    Listener::tcp((tcp.host.as_str(), tcp.port)).map_err(io_error("listening on TCP"))?;
+                let address = (tcp.host.as_str(), tcp.port);
+                let keys = &config.keys;
+                let listener = if tcp.tls {
+                    let tls = ServerTls::new(&keys.server.private, &keys.client.public, &keys.engine.public)?;
+                    Listener::tls(address, tls)
+                } else {
+                    Listener::tcp(address)
+                };
+                let listener = listener.map_err(io_error("listening on TCP"))?;
                 watch(&poller, listener.as_fd(), TCP_LISTENER)?;
-                let tls = tcp.tls.then(|| server_tls(&config)).transpose()?;
-                Some((listener, tls))
+                Some(listener)
             }
         };
         let options = &config.options;
@@ -136,7 +142,7 @@ impl Node {
 
     fn announce_ready(&self) -> Result<(), NodeError> {
         let Some(fd) = self.config.ready_fd else { return Ok(()) };
-        let port = self.tcp.as_ref().and_then(|(listener, _)| listener.tcp_address()).map(|a| a.port());
+        let port = self.tcp.as_ref().and_then(Listener::tcp_address).map(|a| a.port());
         let line = serde_json::json!({"unix_path": self.config.unix_path, "tcp_port": port, "pid": std::process::id()});
         let path = format!("/proc/self/fd/{fd}");
         let mut pipe = File::options().write(true).open(path).map_err(io_error("opening the ready pipe"))?;
@@ -224,12 +230,8 @@ impl Node {
 
     fn accept(&mut self, over_tcp: bool) {
         loop {
-            let accepted = match (&self.tcp, over_tcp) {
-                (Some((listener, Some(tls))), true) => listener.accept_tls(tls),
-                (Some((listener, None)), true) => listener.accept(),
-                _ => self.unix.accept(),
-            };
-            let Ok(Some(link)) = accepted else { return };
+            let listener = self.tcp.as_ref().filter(|_| over_tcp).unwrap_or(&self.unix);
+            let Ok(Some(link)) = listener.accept() else { return };
             let unknown = self.peers.iter().filter(|(_, p)| matches!(p.role, Role::Unknown(_))).count();
             if unknown >= MAX_UNKNOWN_PEERS {
                 self.ring.note(Kind::Refused, 0, 0);
@@ -555,13 +557,6 @@ impl Node {
 
 fn watch(poller: &std::os::fd::OwnedFd, fd: BorrowedFd<'_>, token: u64) -> Result<(), NodeError> {
     epoll::add(poller, fd, EventData::new_u64(token), EventFlags::IN).map_err(io_error("epoll"))
-}
-
-fn server_tls(config: &NodeConfig) -> Result<ServerTls, NodeError> {
-    use base64::Engine as _;
-    let decode = |text: &str| base64::engine::general_purpose::STANDARD.decode(text).unwrap_or_default();
-    let keys = &config.keys;
-    Ok(ServerTls::new(&decode(&keys.server.private), &decode(&keys.client.public), &decode(&keys.engine.public))?)
 }
 
 fn random_hex() -> String {

@@ -4,8 +4,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
-use broadleaf_net::tls::TlsError;
+use broadleaf_net::tls::{ClientTls, KeyError};
 use broadleaf_net::{Link, LinkError, Readiness};
 use broadleaf_proto::control::{self, Hello, Refusal, Role, Welcome};
 use broadleaf_proto::{FrameKind, PROTOCOL_VERSION, limits};
@@ -109,20 +108,13 @@ impl Connection {
         if is_local && self.options.shared_memory { self.options.inline_buffer_bytes } else { usize::MAX }
     }
 
-    /// This side's private key.
-    pub fn private_key(&self) -> Result<Vec<u8>, ConnectError> {
-        decode_key(self.private_key.as_deref())
+    /// Keys for an encrypted connection.
+    pub fn client_tls(&self) -> Result<ClientTls, ConnectError> {
+        let (Some(own), Some(server)) = (&self.private_key, &self.server_public_key) else {
+            return Err(ConnectError::NoKey);
+        };
+        Ok(ClientTls::new(own, server)?)
     }
-
-    /// The node's public key.
-    pub fn server_key(&self) -> Result<Vec<u8>, ConnectError> {
-        decode_key(self.server_public_key.as_deref())
-    }
-}
-
-fn decode_key(text: Option<&str>) -> Result<Vec<u8>, ConnectError> {
-    let text = text.ok_or(ConnectError::NoKey)?;
-    base64::engine::general_purpose::STANDARD.decode(text).map_err(|_| ConnectError::NoKey)
 }
 
 /// Why no connection came about.
@@ -156,8 +148,8 @@ impl From<LinkError> for ConnectError {
     }
 }
 
-impl From<TlsError> for ConnectError {
-    fn from(error: TlsError) -> Self {
+impl From<KeyError> for ConnectError {
+    fn from(error: KeyError) -> Self {
         Self::Tls(error.to_string())
     }
 }

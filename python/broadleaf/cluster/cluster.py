@@ -169,7 +169,7 @@ class Cluster:
 
     def _ask_to_stop(self) -> None:
         try:
-            with self._control(timeout_s=2.0) as control:
+            with self.control(timeout_s=2.0) as control:
                 control.shutdown()
         except (KernelError, TimeoutError, OSError):
             pass  # it may stop before it answers; whether it has stopped is waited for in any case
@@ -185,12 +185,12 @@ class Cluster:
     def start_engines_sync(self, n: int | None = None) -> None:
         """Starts `n` more engines (by default as many as the cluster began with); they come up later."""
         count = self.n if n is None else n
-        with self._control() as control:
+        with self.control() as control:
             control.add_engines(count)
 
     def stop_engines_sync(self, targets: Targets = None) -> None:
         """Stops these engines for good, or all."""
-        with self._control() as control:
+        with self.control() as control:
             control.stop_engines(targets)
 
     def stop_engine_sync(self, engine_id: int) -> None:
@@ -199,7 +199,7 @@ class Cluster:
 
     def restart_engines_sync(self, targets: Targets = None) -> None:
         """Stops these engines, or all, and starts them afresh under the same ids; their variables are lost."""
-        with self._control() as control:
+        with self.control() as control:
             control.restart_engines(targets)
 
     def restart_engine_sync(self, engine_id: int) -> None:
@@ -208,7 +208,7 @@ class Cluster:
 
     def signal_engines_sync(self, signum: int = signal.SIGINT, targets: Targets = None) -> None:
         """Sends a signal to these engines, or all."""
-        with self._control() as control:
+        with self.control() as control:
             control.signal(signum, targets)
 
     def signal_engine_sync(self, signum: int, engine_id: int) -> None:
@@ -217,12 +217,12 @@ class Cluster:
 
     def status_sync(self) -> dict[str, Any]:
         """Counters of controller and engines."""
-        with self._control() as control:
+        with self.control() as control:
             return control.status()
 
     def save_trace_sync(self, path: str | Path) -> None:
         """Writes the event ring as a Chrome trace, which Perfetto and `chrome://tracing` open."""
-        with self._control() as control:
+        with self.control() as control:
             Path(path).write_text(control.request("Trace", 60.0))
 
     # Clients
@@ -369,7 +369,8 @@ class Cluster:
             raise ClusterStateError(f"cluster {self.cluster_id!r} has not been started")
         return self._launcher
 
-    def _control(self, timeout_s: float = 10.0) -> ControlLink:
+    def control(self, timeout_s: float = 10.0) -> ControlLink:
+        """A connection for requests; use it as a context manager. Raises `ClusterConnectionError`."""
         self._started()
         if not self.running:
             raise ClusterConnectionError(f"cluster {self.cluster_id!r} has stopped")

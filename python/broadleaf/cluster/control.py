@@ -87,7 +87,7 @@ class ControlLink:
 
     def shutdown(self) -> None:
         """Stops the whole cluster; it may be gone before it answers."""
-        self.request("Shutdown")
+        self.request("Shutdown", 2.0)
 
 
 def target_set(targets: Targets) -> Any:

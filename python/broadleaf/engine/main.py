@@ -1,5 +1,7 @@
 """An engine's life: its namespace, its streams, its signals, and the native loop that runs tasks."""
 
+from __future__ import annotations
+
 import atexit
 import faulthandler
 import os
@@ -12,7 +14,7 @@ from typing import Any
 from broadleaf import _native
 from broadleaf.engine import display, namespace, operations, output, process
 from broadleaf.errors import UnmetDependency
-from broadleaf.serialize import failures, functions, pickling
+from broadleaf.serialize import errors, functions, pickle
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,18 @@ class Hooks:
 
     unmet_type: type[BaseException] = UnmetDependency
 
-    def __init__(self, flush_output: Callable[[], None]) -> None:
+    def __init__(self, streams: output.EngineStreams) -> None:
         # Held as attributes of the object, so that a call costs no method lookup and no extra frame.
         self.load_function = functions.load_function
-        self.load_args = pickling.load_args
-        self.dump_value = pickling.dump_value
-        self.dump_error = failures.dump_error
-        self.flush_output = flush_output
+        self.load_args = pickle.load_args
+        self.dump_value = pickle.dump_value
+        self.flush_output = streams.flush
+        self.engine_id = -1
+        self.engine_uuid = ""
+
+    def dump_error(self, error: BaseException) -> bytes:
+        """The error record of a task that raised."""
+        return errors.dump_error(error, self.engine_id, self.engine_uuid)
 
 
 def run_engine(setup: EngineSetup) -> int:
@@ -52,7 +59,9 @@ def run_engine(setup: EngineSetup) -> int:
             os.sched_setaffinity(0, cores)
     reseed_random_numbers()
     streams = output.EngineStreams()
-    engine = _native.Engine(setup.connection, setup.engine_id, Hooks(streams.flush))
+    hooks = Hooks(streams)
+    engine = _native.Engine(setup.connection, setup.engine_id, hooks)
+    hooks.engine_id, hooks.engine_uuid = engine.engine_id, engine.uuid
     process.set_process_name(f"broadleaf-{engine.engine_id}")
     os.environ["BROADLEAF_ENGINE_ID"] = str(engine.engine_id)
     signal.signal(signal.SIGINT, interrupt_handler(engine))

@@ -1,5 +1,7 @@
 """Standard streams of an engine: a task's output goes to its client, all other to the log."""
 
+from __future__ import annotations
+
 import io
 import os
 import sys

@@ -1,5 +1,7 @@
 """The fork server's service: starts engines on the node's word, and reports how they end."""
 
+from __future__ import annotations
+
 import gc
 import importlib
 import json

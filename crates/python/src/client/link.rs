@@ -8,7 +8,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use broadleaf_net::LinkError;
-use broadleaf_net::tls::ClientTls;
 use broadleaf_proto::control::{self, ControlReply, ControlRequest, DefineOptions, Role};
 use broadleaf_proto::task::FunctionRecord;
 use broadleaf_proto::{FrameKind, FunctionHash, FunctionId, OptionsId, TaskOptions};
@@ -350,6 +349,5 @@ fn dial(connection: &Connection, deadline: Instant) -> Result<broadleaf_net::Lin
     if !connection.tls {
         return Ok(broadleaf_net::Link::tcp(stream)?);
     }
-    let tls = ClientTls::new(&connection.private_key()?, &connection.server_key()?)?;
-    Ok(broadleaf_net::Link::tls_client(stream, &tls)?)
+    Ok(broadleaf_net::Link::tls_client(stream, &connection.client_tls()?)?)
 }

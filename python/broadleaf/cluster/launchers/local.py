@@ -151,16 +151,15 @@ class LocalLauncher(Launcher):
         unix_path = self._unix_path()
         node_config = {
             "cluster_id": self.cluster_id,
-            "run_dir": str(self.run_dir),
             "unix_path": unix_path,
+            "python": _python_version(),
             "ready_fd": node_ready_write,
             "lifeline_fd": None if request.detached else lifeline_read,
             "tcp": _tcp(request.settings),
             "keys": keys,
             "n_engines": request.n,
             "engine_env": request.engine_environment,
-            "restart_engines": request.settings["restart_engines"],
-            "options": request.settings.to_dict(),
+            "options": request.settings.to_native(),
         }
         options = request.settings.to_dict() | {"preload": preload_modules(request.settings["preload"])}
         host_config = {
@@ -240,9 +239,9 @@ class LocalLauncher(Launcher):
             "server_public_key": keys["server"]["public"],
             "private_key": keys[role]["private"],
             "broadleaf": _native.__version__,
-            "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+            "python": _python_version(),
             "pid": self.node_pid,
-            "options": request.settings.to_dict(),
+            "options": request.settings.to_native(),
         }
 
     def _write_connections(self, request: StartRequest, keys: dict[str, Any], tcp_port: int | None) -> None:
@@ -256,6 +255,10 @@ def preload_modules(option: list[str]) -> list[str]:
     if "auto" in option and "numpy" in sys.modules and "numpy" not in modules:
         modules.append("numpy")
     return modules
+
+
+def _python_version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def _search_path() -> list[str]:

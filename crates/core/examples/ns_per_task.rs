@@ -1,0 +1,85 @@
+//! Nanoseconds of the controller per plain task: submit, assign, done and result.
+
+use std::time::Instant;
+
+use broadleaf_core::{Config, Controller, Input, Output};
+use broadleaf_proto::control::EngineInfo;
+use broadleaf_proto::ids::{ClientId, EngineId, FunctionHash, FunctionId, OptionsId, TaskSeq};
+use broadleaf_proto::task::{DoneRecord, FunctionRecord, Payload, Status, SubmitRecord};
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+const TASKS: u64 = 1_000_000;
+const ENGINES: u32 = 4;
+const BATCH: u64 = 256;
+
+fn main() {
+    let client = ClientId(1);
+    for round in 0..5 {
+        let mut controller = Controller::new(Config::default());
+        let mut out = Vec::new();
+        let name = "bench".to_string();
+        controller.on_input(0, Input::ClientUp { client, name }, &mut out);
+        let record = FunctionRecord {
+            function: FunctionId(0),
+            hash: FunctionHash([0; 16]),
+            body: Bytes::from_static(b"f"),
+        };
+        controller.on_input(0, Input::Function { client, record }, &mut out);
+        for engine in 0..ENGINES {
+            let info = EngineInfo {
+                engine: EngineId(engine),
+                uuid: engine.to_string(),
+                pid: engine + 1,
+                host: "here".into(),
+            };
+            controller.on_input(0, Input::EngineUp { info }, &mut out);
+        }
+        let arguments = Bytes::from(vec![0; 32]);
+        let (mut submitted, mut results, mut now) = (0, 0, 0);
+        let mut inputs = Vec::new();
+        out.clear();
+        let start = Instant::now();
+        while results < TASKS {
+            let end = TASKS.min(submitted + BATCH);
+            for seq in submitted..end {
+                let record = SubmitRecord {
+                    seq: TaskSeq(seq),
+                    function: FunctionId(0),
+                    options: OptionsId(0),
+                    after: SmallVec::new(),
+                    follow: SmallVec::new(),
+                    payload: Payload {
+                        bytes: arguments.clone(),
+                        segments: SmallVec::new(),
+                    },
+                };
+                inputs.push(Input::Submit { client, record });
+            }
+            submitted = end;
+            now += 100_000;
+            for input in inputs.drain(..) {
+                controller.on_input(now, input, &mut out);
+            }
+            controller.schedule(now, &mut out);
+            for output in out.drain(..) {
+                match output {
+                    Output::Assign { engine, record } => inputs.push(Input::Done {
+                        engine,
+                        record: DoneRecord {
+                            key: record.key,
+                            status: Status::Ok,
+                            started_ns: now,
+                            completed_ns: now + 1000,
+                            payload: record.payload,
+                        },
+                    }),
+                    Output::Result { .. } => results += 1,
+                    _ => {}
+                }
+            }
+        }
+        let ns = start.elapsed().as_nanos() as f64 / TASKS as f64;
+        println!("round {round}: {ns:.0} ns per task");
+    }
+}

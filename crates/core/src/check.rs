@@ -1,0 +1,225 @@
+//! The invariants, verified one by one.
+
+use crate::engines::{Engine, State};
+use crate::options::ALL;
+use crate::tasks::{Place, Task};
+use crate::timers::Timer;
+use crate::{Controller, history::Known};
+
+/// A broken invariant.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("controller invariant broken: {0}")]
+pub struct Violation(pub String);
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Violation> {
+    if holds {
+        Ok(())
+    } else {
+        Err(Violation(what()))
+    }
+}
+
+impl Controller {
+    /// Verifies every invariant; costs time proportional to everything there is.
+    ///
+    /// # Errors
+    /// The first [`Violation`] found.
+    pub fn check(&self) -> Result<(), Violation> {
+        let mut places = Places::default();
+        let mut timers = 0;
+        for (key, task) in self.tasks.iter() {
+            self.check_task(key, task)?;
+            places.count(task.place);
+            timers += usize::from(task.timer_at != 0);
+        }
+        ensure(self.ended.is_empty(), || "ends were not told".into())?;
+        self.check_queues(&places)?;
+        for engine in &self.engines {
+            self.check_engine(engine)?;
+            timers += usize::from(engine.timer_at != 0) + usize::from(engine.limbo_at != 0);
+        }
+        timers += usize::from(self.supervisor.shutdown_at != 0);
+        ensure(timers == self.timers.len(), || {
+            format!("{} timers set, {timers} owned", self.timers.len())
+        })?;
+        self.check_clients()?;
+        self.check_references()
+    }
+
+    fn check_task(&self, key: broadleaf_proto::TaskKey, task: &Task) -> Result<(), Violation> {
+        let at = |what: &str| format!("{key:?} (task {:?}): {what}", task.seq);
+        let engine = |id: broadleaf_proto::EngineId| &self.engines[id.0 as usize];
+        let placed = match task.place {
+            Place::Vacant | Place::Detached => false,
+            Place::Waiting => self.dependencies.get(key).is_some(),
+            Place::Ready(group) => {
+                task.pinned.is_none()
+                    && self
+                        .groups
+                        .at(group)
+                        .queue
+                        .keys(&self.tasks)
+                        .any(|k| k == key)
+            }
+            Place::Pinned(id) => {
+                task.pinned == Some(id) && engine(id).pinned.keys(&self.tasks).any(|k| k == key)
+            }
+            Place::Offered(id, offer) => {
+                let booked = engine(id).offers().find(|(_, k)| *k == key);
+                booked.map(|(n, _)| n) == Some(offer) && engine(id).is_connected()
+            }
+            Place::Limbo(id) => engine(id).limbo.contains(&key),
+        };
+        ensure(placed, || {
+            at(&format!("not where it says: {:?}", task.place))
+        })?;
+        ensure(
+            task.client.is_some() || matches!(task.place, Place::Offered(..)),
+            || at("left by its client, and not at an engine"),
+        )?;
+        if let Some(client) = task.client {
+            let known = self.known(client, task.seq);
+            ensure(known == Known::Live(key.slot() as u32), || {
+                at(&format!("its client knows it as {known:?}"))
+            })?;
+        }
+        ensure(
+            task.timer_at == 0 || self.timers.contains(task.timer_at, Timer::Task(key)),
+            || at("its timer is not set"),
+        )
+    }
+
+    fn check_queues(&self, places: &Places) -> Result<(), Violation> {
+        let n_pinned = self.engines.iter().map(|e| e.pinned.len()).sum::<usize>();
+        let n_offered = self.engines.iter().map(|e| e.outstanding as usize).sum();
+        let n_limbo = self.engines.iter().map(|e| e.limbo.len()).sum();
+        for (what, kept, counted) in [
+            ("waiting", self.dependencies.n_waiting(), places.waiting),
+            ("ready", self.groups.n_queued(), places.ready),
+            ("pinned", n_pinned, places.pinned),
+            ("offered", n_offered, places.offered),
+            ("limbo", n_limbo, places.limbo),
+        ] {
+            ensure(kept == counted, || {
+                format!("{kept} tasks are kept as {what}, {counted} say so")
+            })?;
+        }
+        for (id, group) in self.groups.iter() {
+            ensure(group.queue.is_consistent(&self.tasks), || {
+                format!("group {id} miscounts its tasks")
+            })?;
+            ensure(group.queue.len() == 0 || self.is_hopeful(id), || {
+                format!("group {id} waits for engines that cannot come")
+            })?;
+        }
+        ensure(self.groups.at(ALL).key.only.is_none(), || {
+            "no group of all".into()
+        })
+    }
+
+    fn check_engine(&self, engine: &Engine) -> Result<(), Violation> {
+        let at = |what: &str| format!("engine {} ({}): {what}", engine.id.0, engine.state_name());
+        ensure(engine.is_consistent(), || at("miscounts its offers"))?;
+        ensure(engine.pinned.is_consistent(&self.tasks), || {
+            at("miscounts its own tasks")
+        })?;
+        ensure(engine.outstanding == 0 || engine.is_connected(), || {
+            at("has offers without a link")
+        })?;
+        let most = self
+            .config
+            .prefetch_max
+            .max(self.config.prefetch_min)
+            .max(1);
+        ensure(
+            engine.window >= 1 && engine.window <= most && engine.outstanding <= most,
+            || at("is over its window"),
+        )?;
+        ensure(engine.limbo.is_empty() || engine.limbo_at != 0, || {
+            at("keeps tasks in limbo without end")
+        })?;
+        let timed = match engine.state {
+            State::Up | State::Gone => engine.timer_at == 0,
+            _ => engine.timer_at != 0 || !self.supervisor.booted,
+        };
+        ensure(timed, || {
+            at("has a timer where none belongs, or none where one does")
+        })?;
+        let gone = engine.state == State::Gone;
+        ensure(!gone || engine.pinned.len() == 0, || {
+            at("keeps tasks waiting for ever")
+        })
+    }
+
+    fn check_clients(&self) -> Result<(), Violation> {
+        for (id, client) in &self.clients {
+            let own = self.tasks.iter().filter(|(_, t)| t.client == Some(*id));
+            let (n, bytes) = own.fold((0, 0), |(n, b), (_, t)| (n + 1, b + t.weight_bytes));
+            ensure(
+                (n, bytes) == (client.outstanding_tasks, client.outstanding_bytes),
+                || format!("client {} miscounts its tasks", id.0),
+            )?;
+            ensure(client.history.live().count() as u64 == n, || {
+                format!("client {} misremembers its tasks", id.0)
+            })?;
+            ensure(n <= self.config.max_outstanding_tasks, || {
+                format!("client {} is over its bound", id.0)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_references(&self) -> Result<(), Violation> {
+        for slot in self.functions.slots() {
+            let defined = self.clients.values().flat_map(|c| c.functions.values());
+            let defined = defined.filter(|s| **s == Some(slot)).count();
+            let used = self
+                .tasks
+                .iter()
+                .filter(|(_, t)| t.function == slot)
+                .count();
+            ensure(
+                self.functions.references(slot) == (defined + used) as u64,
+                || format!("function {slot} miscounts its references"),
+            )?;
+        }
+        for (slot, set) in self.options.iter() {
+            let defined = self.clients.values().flat_map(|c| c.options.values());
+            let defined = defined.filter(|s| **s == slot).count() + usize::from(slot == 0);
+            let used = self.tasks.iter().filter(|(_, t)| t.options == slot).count();
+            ensure(set.references == (defined + used) as u64, || {
+                format!("option set {slot} miscounts its references")
+            })?;
+        }
+        for slot in self.dependencies.awaited() {
+            let task = self.tasks.key_at(slot).and_then(|k| self.tasks.get(k));
+            ensure(task.is_some_and(|t| t.has_dependents), || {
+                format!("slot {slot} is awaited and does not know it")
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Tasks by where they say they are.
+#[derive(Default)]
+struct Places {
+    waiting: usize,
+    ready: usize,
+    pinned: usize,
+    offered: usize,
+    limbo: usize,
+}
+
+impl Places {
+    fn count(&mut self, place: Place) {
+        match place {
+            Place::Waiting => self.waiting += 1,
+            Place::Ready(_) => self.ready += 1,
+            Place::Pinned(_) => self.pinned += 1,
+            Place::Offered(..) => self.offered += 1,
+            Place::Limbo(_) => self.limbo += 1,
+            Place::Vacant | Place::Detached => {}
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Why a task waits, in a sentence.
+
+use broadleaf_proto::ids::{ClientId, TaskKey, TaskSeq};
+
+use crate::engines::{Engine, State};
+use crate::history::Known;
+use crate::ready::ReadyQueue;
+use crate::tasks::Place;
+use crate::{Controller, options};
+
+impl Controller {
+    /// Why a task waits, in a sentence. Costs time proportional to the queue it waits in.
+    pub fn explain(&self, client: ClientId, seq: TaskSeq) -> String {
+        let slot = match self.known(client, seq) {
+            Known::Unknown => {
+                return format!(
+                    "task {} is not known (never submitted, or resolved long ago)",
+                    seq.0
+                );
+            }
+            Known::Resolved(status, engine) => {
+                let status = format!("{status:?}").to_lowercase();
+                return if engine.0 == u32::MAX {
+                    format!("resolved: {status}, without having run")
+                } else {
+                    format!("resolved: {status}, on engine {}", engine.0)
+                };
+            }
+            Known::Live(slot) => slot,
+        };
+        let Some(key) = self.tasks.key_at(slot) else {
+            return format!("task {} is not known", seq.0);
+        };
+        let Some(task) = self.tasks.get(key) else {
+            return format!("task {} is not known", seq.0);
+        };
+        let congested = self.clients.get(&client).is_some_and(|c| c.congested);
+        match task.place {
+            Place::Waiting => self.explain_wait(client, key),
+            Place::Ready(_) | Place::Pinned(_) if congested => {
+                "waits for its client to read the results it already has".into()
+            }
+            Place::Ready(group) => {
+                let group = self.groups.at(group);
+                let ahead = self.ahead(&group.queue, key);
+                let up: Vec<_> = self
+                    .engines
+                    .iter()
+                    .filter(|e| group.key.allows(e.id.0) && e.state == State::Up)
+                    .collect();
+                let place = engines_in_words(&group.key);
+                if up.is_empty() {
+                    format!("waits for {place} to come up")
+                } else if up.iter().all(|e| !e.has_room()) {
+                    format!("waits for {place}, all busy; {ahead}")
+                } else {
+                    format!("is about to be given to {place}; {ahead}")
+                }
+            }
+            Place::Pinned(engine) => {
+                let place = &self.engines[engine.0 as usize];
+                let ahead = self.ahead(&place.pinned, key);
+                if place.state == State::Up {
+                    let n = place.outstanding;
+                    format!(
+                        "waits for engine {}, which has {}; {ahead}",
+                        engine.0,
+                        tasks(u64::from(n))
+                    )
+                } else {
+                    format!(
+                        "waits for engine {}, which is {}; {ahead}",
+                        engine.0,
+                        place.state_name()
+                    )
+                }
+            }
+            Place::Offered(engine, offer) => {
+                explain_offer(&self.engines[engine.0 as usize], key, offer)
+            }
+            Place::Limbo(engine) => {
+                format!(
+                    "was running on engine {}, which died; waits for the cause",
+                    engine.0
+                )
+            }
+            Place::Detached | Place::Vacant => format!("task {} is not known", seq.0),
+        }
+    }
+
+    fn explain_wait(&self, client: ClientId, key: TaskKey) -> String {
+        let Some(wait) = self.dependencies.get(key) else {
+            return "waits for dependencies".into();
+        };
+        let first = wait
+            .pending
+            .iter()
+            .find(|seq| matches!(self.known(client, **seq), Known::Live(_)));
+        let others = u64::from(wait.n_pending());
+        match first {
+            Some(seq) if others > 1 => {
+                format!("waits after task t{} and {} more", seq.0, others - 1)
+            }
+            Some(seq) => format!("waits after task t{}", seq.0),
+            None => format!("waits after {}", tasks(others)),
+        }
+    }
+
+    fn ahead(&self, queue: &ReadyQueue, key: TaskKey) -> String {
+        let ahead = queue.keys(&self.tasks).take_while(|k| *k != key).count();
+        match ahead {
+            0 => "next in its queue".into(),
+            n => format!("behind {}", tasks(n as u64)),
+        }
+    }
+}
+
+fn tasks(n: u64) -> String {
+    if n == 1 {
+        "1 task".into()
+    } else {
+        format!("{n} tasks")
+    }
+}
+
+fn explain_offer(engine: &Engine, key: TaskKey, offer: u32) -> String {
+    let ahead = engine.offers().take_while(|(_, k)| *k != key).count();
+    let asked = matches!(
+        engine.claim(offer),
+        Some(crate::engines::Claim::Revoking(_))
+    );
+    let at = engine.id.0;
+    match ahead {
+        _ if asked => format!("is being taken back from engine {at}"),
+        0 => format!("runs on engine {at}"),
+        n => format!("is at engine {at}, behind {}", tasks(n as u64)),
+    }
+}
+
+fn engines_in_words(key: &options::GroupKey) -> String {
+    let list = |ids: &[u32]| {
+        let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+        ids.join(", ")
+    };
+    let mut words = match key.only.as_deref() {
+        None => "any engine".to_string(),
+        Some([one]) => format!("engine {one}"),
+        Some(only) => format!("one of engines {}", list(only)),
+    };
+    if !key.not.is_empty() {
+        words = format!("{words} but {} (unmet there)", list(&key.not));
+    }
+    words
+}

@@ -1,0 +1,173 @@
+//! A client's task numbers: where each live task is, and how the recent resolved ones ended.
+//!
+//! A ring indexed by the low bits of the number: one small write when a task is submitted and one
+//! when it is resolved. It grows only while live tasks would be overwritten; a live task overtaken
+//! by more than the ring's full size moves to a map beside it.
+
+use std::collections::BTreeMap;
+
+use broadleaf_proto::ids::{EngineId, TaskSeq};
+use broadleaf_proto::task::Status;
+
+/// What is known of a task number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// Not resolved: its slot in the task table.
+    Live(u32),
+    /// How it ended, and where (`u32::MAX`: nowhere).
+    Resolved(Status, EngineId),
+    /// Never submitted, or resolved too long ago.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    seq: u64,
+    known: Known,
+}
+
+const VACANT: Entry = Entry {
+    seq: u64::MAX,
+    known: Known::Unknown,
+};
+const FIRST_ENTRIES: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct History {
+    ring: Vec<Entry>,
+    /// Size up to which the ring grows for the sake of remembering.
+    keep: usize,
+    /// Size up to which it grows for the sake of live tasks.
+    most: usize,
+    overtaken: BTreeMap<u64, u32>,
+}
+
+impl History {
+    pub fn new(keep: usize, max_live: u64) -> Self {
+        let keep = keep.max(FIRST_ENTRIES).next_power_of_two();
+        let most = usize::try_from(max_live)
+            .unwrap_or(usize::MAX)
+            .clamp(keep, 1 << 24)
+            .next_power_of_two();
+        Self {
+            ring: vec![VACANT; FIRST_ENTRIES],
+            keep,
+            most,
+            overtaken: BTreeMap::new(),
+        }
+    }
+
+    fn index(&self, seq: u64) -> usize {
+        seq as usize & (self.ring.len() - 1)
+    }
+
+    pub fn submit(&mut self, seq: TaskSeq, slot: u32) {
+        let mut index = self.index(seq.0);
+        while self.ring[index].seq != u64::MAX && self.grows(self.ring[index].known) {
+            self.grow();
+            index = self.index(seq.0);
+        }
+        let old = self.ring[index];
+        if let Known::Live(slot) = old.known {
+            self.overtaken.insert(old.seq, slot);
+        }
+        self.ring[index] = Entry {
+            seq: seq.0,
+            known: Known::Live(slot),
+        };
+    }
+
+    fn grows(&self, known: Known) -> bool {
+        let limit = match known {
+            Known::Live(_) => self.most,
+            _ => self.keep,
+        };
+        self.ring.len() < limit
+    }
+
+    fn grow(&mut self) {
+        let larger = vec![VACANT; self.ring.len() * 2];
+        for entry in core::mem::replace(&mut self.ring, larger) {
+            if entry.seq != u64::MAX {
+                let index = self.index(entry.seq);
+                self.ring[index] = entry;
+            }
+        }
+    }
+
+    pub fn resolve(&mut self, seq: TaskSeq, status: Status, engine: EngineId) {
+        let index = self.index(seq.0);
+        let entry = &mut self.ring[index];
+        if entry.seq == seq.0 {
+            entry.known = Known::Resolved(status, engine);
+        } else {
+            self.overtaken.remove(&seq.0);
+        }
+    }
+
+    /// Remembers a task that was refused at once, without ever being live.
+    pub fn refuse(&mut self, seq: TaskSeq) {
+        self.submit(seq, u32::MAX);
+        self.resolve(seq, Status::Refused, EngineId(u32::MAX));
+    }
+
+    pub fn get(&self, seq: TaskSeq) -> Known {
+        let entry = self.ring[self.index(seq.0)];
+        if entry.seq == seq.0 {
+            return entry.known;
+        }
+        self.overtaken
+            .get(&seq.0)
+            .map_or(Known::Unknown, |slot| Known::Live(*slot))
+    }
+
+    /// Slots of all live tasks, oldest last seen first within the ring.
+    pub fn live(&self) -> impl Iterator<Item = u32> {
+        self.overtaken
+            .values()
+            .copied()
+            .chain(self.ring.iter().filter_map(|e| match e.known {
+                Known::Live(slot) => Some(slot),
+                _ => None,
+            }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remembers_recent_and_forgets_old() {
+        let mut history = History::new(64, 64);
+        for seq in 0..100 {
+            history.submit(TaskSeq(seq), seq as u32);
+            if seq != 3 {
+                history.resolve(TaskSeq(seq), Status::Ok, EngineId(1));
+            }
+        }
+        assert_eq!(
+            history.get(TaskSeq(99)),
+            Known::Resolved(Status::Ok, EngineId(1))
+        );
+        assert_eq!(history.get(TaskSeq(30)), Known::Unknown);
+        assert_eq!(history.get(TaskSeq(3)), Known::Live(3));
+        assert_eq!(history.live().collect::<Vec<_>>(), [3]);
+        history.resolve(TaskSeq(3), Status::Ok, EngineId(1));
+        assert_eq!(history.get(TaskSeq(3)), Known::Unknown);
+    }
+
+    #[test]
+    fn grows_for_live_tasks_only_to_its_limit() {
+        let mut history = History::new(64, 1000);
+        for seq in 0..5000 {
+            history.submit(TaskSeq(seq), seq as u32);
+        }
+        assert_eq!(history.ring.len(), 1024);
+        assert_eq!(history.live().count(), 5000);
+        for seq in 0..5000 {
+            assert_eq!(history.get(TaskSeq(seq)), Known::Live(seq as u32));
+        }
+    }
+}

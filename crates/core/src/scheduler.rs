@@ -1,0 +1,219 @@
+//! Placement: which ready task goes to which engine, and taking tasks back for idle engines.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use broadleaf_proto::ids::{EngineId, FunctionId, TaskKey};
+use broadleaf_proto::task::AssignRecord;
+
+use crate::engines::{Claim, State};
+use crate::options::ALL;
+use crate::ready::GroupId;
+use crate::tasks::Place;
+use crate::{Controller, Nanos, Output};
+
+/// Engines that have room, least loaded first; loads may be outdated and are checked when taken.
+type Heap = BinaryHeap<Reverse<(u32, u64, u32)>>;
+
+impl Controller {
+    /// Places ready tasks; called once after a batch of inputs, and after [`Self::on_deadline`].
+    pub fn schedule(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        self.place_pinned(now, out);
+        if self.groups.len() > 1 {
+            self.place_groups(now, out);
+            self.groups.prune();
+        } else if self.groups.at(ALL).queue.len() > 0 {
+            self.place_unrestricted(now, out);
+        }
+        if self.config.steal {
+            self.steal(out);
+        }
+    }
+
+    /// Tasks of mode `Each` go before balanced ones.
+    fn place_pinned(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        for index in 0..self.engines.len() {
+            while self.engines[index].pinned.len() > 0 && self.engines[index].has_room() {
+                let Some(key) = self.engines[index].pinned.pop(&self.tasks) else {
+                    break; // Its clients are congested.
+                };
+                self.offer(now, index as u32, key, out);
+            }
+        }
+    }
+
+    fn place_unrestricted(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        let mut heap = self.heap_of_engines();
+        while let Some(engine) = self.least_loaded(&mut heap) {
+            let Some(key) = self.groups.queue(ALL).pop(&self.tasks) else {
+                break;
+            };
+            self.offer(now, engine, key, out);
+            self.put_back(&mut heap, engine);
+        }
+        self.heap = heap.into_vec();
+    }
+
+    /// With several groups: the highest priority of all goes first, and at equal priority the
+    /// groups that have less choice.
+    fn place_groups(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        let mut heap = self.heap_of_engines();
+        let mut candidates: Vec<(i32, GroupId)> = self
+            .groups
+            .iter()
+            .filter_map(|(id, group)| Some((group.queue.top_priority()?, id)))
+            .collect();
+        while let Some(best) = (0..candidates.len()).max_by_key(|i| candidates[*i]) {
+            let (_, group) = candidates[best];
+            let engine = if group == ALL {
+                self.least_loaded(&mut heap)
+            } else {
+                self.least_loaded_of(group)
+            };
+            let key = engine.and_then(|_| self.groups.queue(group).pop(&self.tasks));
+            if let (Some(engine), Some(key)) = (engine, key) {
+                self.offer(now, engine, key, out);
+                self.put_back(&mut heap, engine);
+            }
+            match self.groups.at(group).queue.top_priority() {
+                Some(priority) if engine.is_some() && key.is_some() => {
+                    candidates[best].0 = priority;
+                }
+                _ => drop(candidates.swap_remove(best)),
+            }
+        }
+        self.heap = heap.into_vec();
+    }
+
+    fn heap_of_engines(&mut self) -> Heap {
+        let mut entries = core::mem::take(&mut self.heap);
+        entries.clear();
+        let with_room = self.engines.iter().filter(|e| e.has_room());
+        entries.extend(with_room.map(|e| Reverse((e.outstanding, e.last_used, e.id.0))));
+        BinaryHeap::from(entries)
+    }
+
+    /// Takes the engine with the fewest outstanding tasks, the least recently used of several.
+    fn least_loaded(&self, heap: &mut Heap) -> Option<u32> {
+        while let Some(Reverse((outstanding, last_used, id))) = heap.pop() {
+            let engine = &self.engines[id as usize];
+            if engine.has_room()
+                && (engine.outstanding, engine.last_used) == (outstanding, last_used)
+            {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    fn put_back(&self, heap: &mut Heap, id: u32) {
+        let engine = &self.engines[id as usize];
+        if engine.has_room() {
+            heap.push(Reverse((engine.outstanding, engine.last_used, id)));
+        }
+    }
+
+    /// The same within a restricted group.
+    fn least_loaded_of(&self, group: GroupId) -> Option<u32> {
+        let key = &self.groups.at(group).key;
+        let allowed = self.engines.iter().filter(|e| key.allows(e.id.0));
+        let elsewhere = allowed
+            .clone()
+            .any(|e| e.state == State::Up && key.avoid != Some(e.id.0));
+        allowed
+            .filter(|e| e.has_room() && !(elsewhere && key.avoid == Some(e.id.0)))
+            .min_by_key(|e| (e.outstanding, e.last_used))
+            .map(|e| e.id.0)
+    }
+
+    /// Offers a queued task to an engine that has room.
+    fn offer(&mut self, now: Nanos, engine_index: u32, key: TaskKey, out: &mut Vec<Output>) {
+        let task = self.tasks.at(key);
+        let engine = &mut self.engines[engine_index as usize];
+        let id = engine.id;
+        let offer = engine.offer(key, task.pinned.is_none());
+        task.place = Place::Offered(id, offer);
+        let (function, payload) = (task.function, task.payload.clone());
+        self.tick += 1;
+        engine.last_used = self.tick;
+        if !engine.knows(function) {
+            engine.learn(function);
+            let record = self.functions.record(function);
+            out.push(Output::Function { engine: id, record });
+        }
+        if engine.outstanding == 1 {
+            engine.head_since = now;
+            self.time_head(now, id);
+        }
+        self.totals.assigned += 1;
+        let record = AssignRecord {
+            key,
+            offer,
+            function: FunctionId(function),
+            payload,
+        };
+        out.push(Output::Assign { engine: id, record });
+    }
+
+    /// For each idle engine, takes back about half of what waits behind the running task of the
+    /// engine with the longest tail. So a long task never strands those behind it.
+    fn steal(&mut self, out: &mut Vec<Output>) {
+        for index in 0..self.engines.len() {
+            let thief = &self.engines[index];
+            if thief.state != State::Up || thief.outstanding > 0 || thief.stealing > 0 {
+                continue;
+            }
+            let tails = self.engines.iter().map(|e| (e.n_stealable(), e.id));
+            let mut tails: smallvec::SmallVec<[_; 16]> = tails.filter(|(n, _)| *n > 0).collect();
+            if tails.is_empty() {
+                return;
+            }
+            tails.sort_unstable_by_key(|(n, id)| (Reverse(*n), *id));
+            let thief = thief.id;
+            for (_, victim) in tails {
+                if self.steal_from(victim, thief, out) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn steal_from(&mut self, victim: EngineId, thief: EngineId, out: &mut Vec<Output>) -> bool {
+        let books = &self.engines[victim.0 as usize];
+        let half = books.n_stealable().div_ceil(2) as usize;
+        let taken: Vec<(u32, TaskKey)> = books
+            .stealable()
+            .filter(|(_, key)| self.may_move_to(*key, thief))
+            .take(half)
+            .collect();
+        for (offer, key) in &taken {
+            let books = &mut self.engines[victim.0 as usize];
+            books.set_claim(*offer, Claim::Revoking(Some(thief)));
+            out.push(Output::Revoke {
+                engine: victim,
+                key: *key,
+                offer: *offer,
+            });
+        }
+        self.totals.steals += taken.len() as u64;
+        self.engines[thief.0 as usize].stealing += taken.len() as u32;
+        !taken.is_empty()
+    }
+
+    /// Whether an offered balanced task could run on another engine and its client take the result.
+    fn may_move_to(&self, key: TaskKey, engine: EngineId) -> bool {
+        let Some(task) = self.tasks.get(key) else {
+            return false;
+        };
+        let congested = task
+            .client
+            .and_then(|c| self.clients.get(&c))
+            .is_some_and(|c| c.congested);
+        let targets = self.options.at(task.options).targets.as_deref();
+        !congested
+            && task.avoid != Some(engine)
+            && !task.tried.contains(&engine.0)
+            && (!task.follows || task.followed.contains(&engine.0))
+            && targets.is_none_or(|t| t.contains(&engine.0))
+    }
+}

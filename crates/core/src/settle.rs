@@ -1,0 +1,481 @@
+//! How tasks end: results, retries, refusals, cancels and timeouts.
+
+use broadleaf_proto::control::{self, DeathCause, RefusalReason};
+use broadleaf_proto::ids::{EngineId, TaskKey};
+use broadleaf_proto::task::{DoneRecord, Payload, ResultRecord, Status};
+use smallvec::SmallVec;
+
+use crate::controller::Ended;
+use crate::dependencies::NOWHERE;
+use crate::engines::{Claim, Engine, State};
+use crate::options::{ALL, GroupKey};
+use crate::submit::refusal_payload;
+use crate::tasks::{Place, Stopping, Task};
+use crate::{Controller, Nanos, Output};
+
+/// A task's end.
+pub(crate) struct End {
+    pub status: Status,
+    pub engine: EngineId,
+    pub started_ns: u64,
+    pub completed_ns: u64,
+    pub payload: Payload,
+}
+
+impl End {
+    /// An end without a value.
+    pub fn bare(status: Status, engine: EngineId) -> Self {
+        Self {
+            status,
+            engine,
+            started_ns: 0,
+            completed_ns: 0,
+            payload: Payload::default(),
+        }
+    }
+}
+
+impl Controller {
+    pub(crate) fn on_done(
+        &mut self,
+        now: Nanos,
+        engine: EngineId,
+        record: DoneRecord,
+        out: &mut Vec<Output>,
+    ) {
+        let key = record.key;
+        let offered = self.tasks.get(key).map(|t| t.place);
+        let Some(Place::Offered(at, offer)) = offered else {
+            self.totals.ignored += 1;
+            return;
+        };
+        if at != engine {
+            self.totals.ignored += 1;
+            return;
+        }
+        self.unoffer(now, key, engine, offer);
+        if record.status != Status::Unmet {
+            let task_ns = record.completed_ns.saturating_sub(record.started_ns);
+            self.engines[engine.0 as usize].observe(task_ns, &self.config);
+        }
+        let task = self.tasks.at(key);
+        let end = End {
+            status: record.status,
+            engine,
+            started_ns: record.started_ns,
+            completed_ns: record.completed_ns,
+            payload: record.payload,
+        };
+        match (task.stopping, record.status) {
+            (Stopping::Timeout, _) => {
+                let end = End {
+                    status: Status::Timeout,
+                    payload: Payload::default(),
+                    ..end
+                };
+                self.resolve(key, end, out);
+            }
+            (_, Status::Ok) => self.resolve(key, end, out),
+            (Stopping::Cancel, _) => {
+                let end = End {
+                    status: Status::Cancelled,
+                    payload: Payload::default(),
+                    ..end
+                };
+                self.resolve(key, end, out);
+            }
+            (Stopping::No, Status::Unmet) => self.on_unmet(key, engine, out),
+            (Stopping::No, Status::Error) if task.retries_left > 0 && !task.interrupted => {
+                self.retry(key, engine, out);
+            }
+            (Stopping::No, Status::Refused | Status::Lost) => {
+                // Not an engine's to say; its payload would not decode as what they promise.
+                let status = Status::Error;
+                self.resolve(key, End { status, ..end }, out);
+            }
+            (Stopping::No, _) => self.resolve(key, end, out),
+        }
+    }
+
+    /// Takes an offer off its engine's books.
+    pub(crate) fn unoffer(&mut self, now: Nanos, key: TaskKey, engine: EngineId, offer: u32) {
+        self.clear_timer(key);
+        self.tasks.at(key).place = Place::Detached;
+        self.end_steal(engine, offer);
+        let books = &mut self.engines[engine.0 as usize];
+        if books.strike(offer) {
+            books.head_since = now;
+            self.time_head(now, engine);
+        }
+    }
+
+    /// The idle engine that an offer was being revoked for, if any, waits for it no more.
+    fn end_steal(&mut self, engine: EngineId, offer: u32) {
+        let claim = self.engines[engine.0 as usize].claim(offer);
+        if let Some(Claim::Revoking(Some(thief))) = claim {
+            let thief = &mut self.engines[thief.0 as usize];
+            thief.stealing = thief.stealing.saturating_sub(1);
+        }
+    }
+
+    /// Starts the timeout of the task that is now believed to run.
+    pub(crate) fn time_head(&mut self, now: Nanos, engine: EngineId) {
+        let Some((key, _)) = self.engines[engine.0 as usize].head() else {
+            return;
+        };
+        let task = self.tasks.at(key);
+        if task.timer_at != 0 || task.stopping == Stopping::Timeout {
+            return;
+        }
+        if let Some(most_ns) = self.options.at(task.options).options.timeout_ns {
+            self.set_timer(key, now.saturating_add(most_ns));
+        }
+    }
+
+    /// Starts a task again after an error or a death, elsewhere if there is an elsewhere.
+    pub(crate) fn retry(&mut self, key: TaskKey, failed_on: EngineId, out: &mut Vec<Output>) {
+        let task = self.tasks.at(key);
+        task.retries_left -= 1;
+        task.avoid = Some(failed_on);
+        self.totals.retried += 1;
+        let key = self.tasks.rename(key);
+        self.make_ready(key, true, out);
+    }
+
+    fn on_unmet(&mut self, key: TaskKey, engine: EngineId, out: &mut Vec<Output>) {
+        let task = self.tasks.at(key);
+        if let Err(index) = task.tried.binary_search(&engine.0) {
+            task.tried.insert(index, engine.0);
+        }
+        if task.pinned.is_some() {
+            self.refuse(key, &RefusalReason::UnmetEverywhere, out);
+            return;
+        }
+        let key = self.tasks.rename(key);
+        self.make_ready(key, true, out);
+    }
+
+    /// Queues a detached task where it belongs, or ends it if no engine can ever run it.
+    pub(crate) fn make_ready(&mut self, key: TaskKey, front: bool, out: &mut Vec<Output>) {
+        let task = self.tasks.at(key);
+        let Some(client) = task.client else {
+            self.discard(key);
+            return;
+        };
+        if self.supervisor.stopping {
+            self.refuse(key, &RefusalReason::Stopping, out);
+            return;
+        }
+        let priority = self.options.at(task.options).options.priority;
+        let pinned = task.pinned;
+        let congested = self.clients.get(&client).is_some_and(|c| c.congested);
+        let queue = if let Some(target) = pinned {
+            let engine = &mut self.engines[target.0 as usize];
+            if engine.state == State::Gone {
+                self.lose(key, target, false, out);
+                return;
+            }
+            self.tasks.at(key).place = Place::Pinned(target);
+            &mut engine.pinned
+        } else {
+            let group_key = Self::group_key(&self.options.at(task.options).targets, task);
+            let id = match group_key {
+                None => ALL,
+                Some(group_key) => self.groups.intern(group_key),
+            };
+            if !self.is_hopeful(id) {
+                let reason = self.why_hopeless(key);
+                self.refuse(key, &reason, out);
+                return;
+            }
+            self.tasks.at(key).place = Place::Ready(id);
+            self.groups.queue(id)
+        };
+        // A pinned queue keeps the order of submission whatever the priority.
+        let priority = if pinned.is_some() { 0 } else { priority };
+        if front {
+            queue.push_front(priority, client, congested, key);
+        } else {
+            queue.push_back(priority, client, congested, key);
+        }
+    }
+
+    /// The engines a balanced task may run on; `None` for all.
+    pub(crate) fn group_key(targets: &Option<Vec<u32>>, task: &Task) -> Option<GroupKey> {
+        if targets.is_none() && task.avoid.is_none() && task.tried.is_empty() && !task.follows {
+            return None;
+        }
+        let followed = task.follows.then(|| task.followed.to_vec());
+        let only = match (targets, followed) {
+            (None, followed) => followed,
+            (Some(targets), None) => {
+                let mut only = targets.clone();
+                only.sort_unstable();
+                only.dedup();
+                Some(only)
+            }
+            (Some(targets), Some(mut followed)) => {
+                followed.retain(|e| targets.contains(e));
+                Some(followed)
+            }
+        };
+        Some(GroupKey {
+            only,
+            not: task.tried.to_vec(),
+            avoid: task.avoid.map(|e| e.0),
+        })
+    }
+
+    /// Whether an engine of a group is there or will come.
+    pub(crate) fn is_hopeful(&self, group: u32) -> bool {
+        let key = &self.groups.at(group).key;
+        let hopeful = |e: &Engine| e.state != State::Gone && key.allows(e.id.0);
+        self.engines.iter().any(hopeful)
+    }
+
+    /// Why no engine can run a balanced task.
+    pub(crate) fn why_hopeless(&mut self, key: TaskKey) -> RefusalReason {
+        let task = self.tasks.at(key);
+        if !task.tried.is_empty() {
+            return RefusalReason::UnmetEverywhere;
+        }
+        if task.follows {
+            return RefusalReason::ImpossibleDependency;
+        }
+        let targets = self.options.at(task.options).targets.as_ref();
+        match targets.and_then(|t| t.first()) {
+            Some(target) => RefusalReason::NoSuchEngine(EngineId(*target)),
+            None => RefusalReason::NoEngines,
+        }
+    }
+
+    /// Takes a live task out of wherever it is; the caller resolves it next.
+    pub(crate) fn detach(&mut self, key: TaskKey) {
+        self.clear_timer(key);
+        let task = self.tasks.at(key);
+        let place = core::mem::replace(&mut task.place, Place::Detached);
+        let (client, options) = (task.client, task.options);
+        match place {
+            Place::Waiting => drop(self.dependencies.forget(key)),
+            Place::Limbo(engine) => {
+                self.engines[engine.0 as usize].limbo.retain(|k| *k != key);
+            }
+            Place::Ready(group) => {
+                let priority = self.options.at(options).options.priority;
+                if let Some(client) = client {
+                    self.groups
+                        .queue(group)
+                        .removed(priority, client, &self.tasks);
+                }
+            }
+            Place::Pinned(engine) => {
+                if let Some(client) = client {
+                    let queue = &mut self.engines[engine.0 as usize].pinned;
+                    queue.removed(0, client, &self.tasks);
+                }
+            }
+            Place::Offered(..) | Place::Detached | Place::Vacant => {}
+        }
+    }
+
+    /// Ends a detached task: its one result.
+    pub(crate) fn resolve(&mut self, key: TaskKey, end: End, out: &mut Vec<Output>) {
+        let task = self.tasks.at(key);
+        let Some(client) = task.client else {
+            self.discard(key);
+            return;
+        };
+        let (seq, weight_bytes) = (task.seq, task.weight_bytes);
+        if task.has_dependents {
+            self.ended.push_back(Ended {
+                slot: key.slot() as u32,
+                status: end.status,
+                engine: end.engine,
+            });
+        }
+        if let Some(known) = self.clients.get_mut(&client) {
+            known.outstanding_tasks -= 1;
+            known.outstanding_bytes -= weight_bytes;
+            known.history.resolve(seq, end.status, end.engine);
+        }
+        self.totals.resolved[end.status as usize] += 1;
+        self.free(key);
+        let record = ResultRecord {
+            seq,
+            status: end.status,
+            engine: end.engine,
+            started_ns: end.started_ns,
+            completed_ns: end.completed_ns,
+            payload: end.payload,
+        };
+        out.push(Output::Result { client, record });
+    }
+
+    /// Frees a detached task whose client is gone.
+    pub(crate) fn discard(&mut self, key: TaskKey) {
+        self.totals.discarded += 1;
+        self.free(key);
+    }
+
+    fn free(&mut self, key: TaskKey) {
+        self.clear_timer(key);
+        let task = self.tasks.at(key);
+        let (function, options) = (task.function, task.options);
+        drop(self.tasks.remove(key));
+        self.release_function(function);
+        self.options.release(options);
+    }
+
+    pub(crate) fn refuse(&mut self, key: TaskKey, reason: &RefusalReason, out: &mut Vec<Output>) {
+        let end = End {
+            payload: refusal_payload(reason),
+            ..End::bare(Status::Refused, NOWHERE)
+        };
+        self.resolve(key, end, out);
+    }
+
+    /// Ends a detached task whose engine died.
+    pub(crate) fn lose(
+        &mut self,
+        key: TaskKey,
+        engine: EngineId,
+        started: bool,
+        out: &mut Vec<Output>,
+    ) {
+        let certificate = self.engines[engine.0 as usize].certificate(started);
+        let payload = Payload {
+            bytes: control::encode(&certificate).into(),
+            segments: SmallVec::new(),
+            lease: None,
+        };
+        let at = if started { engine } else { NOWHERE };
+        let end = End {
+            payload,
+            ..End::bare(Status::Lost, at)
+        };
+        self.resolve(key, end, out);
+    }
+
+    /// Aborts a live task.
+    pub(crate) fn cancel(&mut self, key: TaskKey, out: &mut Vec<Output>) {
+        let task = self.tasks.at(key);
+        let Place::Offered(engine, offer) = task.place else {
+            self.detach(key);
+            self.resolve(key, End::bare(Status::Cancelled, NOWHERE), out);
+            return;
+        };
+        if task.stopping == Stopping::No {
+            task.stopping = Stopping::Cancel;
+        }
+        self.take_back(engine, key, offer, out);
+    }
+
+    /// Has an offer taken back, or its task interrupted if it is known to run.
+    pub(crate) fn take_back(
+        &mut self,
+        engine: EngineId,
+        key: TaskKey,
+        offer: u32,
+        out: &mut Vec<Output>,
+    ) {
+        let books = &mut self.engines[engine.0 as usize];
+        match books.claim(offer) {
+            Some(Claim::Open) => {
+                books.set_claim(offer, Claim::Revoking(None));
+                out.push(Output::Revoke { engine, key, offer });
+            }
+            Some(Claim::Claimed) => self.interrupt(engine, key, offer, out),
+            Some(Claim::Revoking(_)) | None => {}
+        }
+    }
+
+    /// Interrupts a task that was claimed. One whose client left is let finish within its time.
+    pub(crate) fn interrupt(
+        &mut self,
+        engine: EngineId,
+        key: TaskKey,
+        offer: u32,
+        out: &mut Vec<Output>,
+    ) {
+        let task = self.tasks.at(key);
+        if task.client.is_some() || task.stopping == Stopping::Timeout {
+            task.interrupted = true;
+            out.push(Output::Interrupt { engine, key, offer });
+        }
+    }
+
+    pub(crate) fn on_revoked(
+        &mut self,
+        now: Nanos,
+        engine: EngineId,
+        key: TaskKey,
+        won: bool,
+        out: &mut Vec<Output>,
+    ) {
+        let offered = self.tasks.get(key).map(|t| t.place);
+        let Some(Place::Offered(at, offer)) = offered else {
+            return; // Done, or its engine died, before the answer came.
+        };
+        let claim = self.engines[at.0 as usize].claim(offer);
+        if at != engine || !matches!(claim, Some(Claim::Revoking(_))) {
+            self.totals.ignored += 1;
+            return;
+        }
+        let stopping = self.tasks.at(key).stopping;
+        if !won {
+            self.end_steal(engine, offer);
+            self.engines[engine.0 as usize].set_claim(offer, Claim::Claimed);
+            if stopping != Stopping::No {
+                self.interrupt(engine, key, offer, out);
+            }
+            if stopping == Stopping::Timeout {
+                self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
+            }
+            return;
+        }
+        self.totals.revoked += 1;
+        self.unoffer(now, key, engine, offer);
+        let task = self.tasks.at(key);
+        match stopping {
+            Stopping::Cancel => self.resolve(key, End::bare(Status::Cancelled, NOWHERE), out),
+            Stopping::Timeout if task.stalled => {
+                self.resolve(key, End::bare(Status::Timeout, NOWHERE), out);
+            }
+            Stopping::Timeout => {
+                // It had not even started: its time has not run out, the engine is stuck or slow.
+                task.stalled = true;
+                task.stopping = Stopping::No;
+                task.avoid = Some(engine);
+                let key = self.tasks.rename(key);
+                self.make_ready(key, true, out);
+            }
+            Stopping::No => {
+                let key = self.tasks.rename(key);
+                self.make_ready(key, true, out);
+            }
+        }
+    }
+
+    pub(crate) fn on_task_timer(&mut self, now: Nanos, key: TaskKey, out: &mut Vec<Output>) {
+        let task = self.tasks.at(key);
+        task.timer_at = 0;
+        match (task.place, task.stopping) {
+            (Place::Waiting, _) => {
+                self.detach(key);
+                self.resolve(key, End::bare(Status::Timeout, NOWHERE), out);
+            }
+            (Place::Offered(engine, offer), Stopping::No | Stopping::Cancel) => {
+                task.stopping = Stopping::Timeout;
+                let claim = self.engines[engine.0 as usize].claim(offer);
+                self.take_back(engine, key, offer, out);
+                if claim == Some(Claim::Claimed) {
+                    self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
+                }
+            }
+            (Place::Offered(engine, _), Stopping::Timeout) => {
+                self.kill(now, engine, DeathCause::KilledByTimeout, out);
+            }
+            _ => {}
+        }
+    }
+}

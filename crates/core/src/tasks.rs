@@ -1,0 +1,153 @@
+//! The table of live tasks. A key names one placement: it changes when a task leaves an engine to
+//! be run again, so that late news of the earlier placement is recognised as stale.
+
+use broadleaf_proto::ids::{ClientId, EngineId, TaskKey, TaskSeq};
+use broadleaf_proto::task::Payload;
+use smallvec::SmallVec;
+
+use crate::Nanos;
+use crate::ready::GroupId;
+
+/// Where a task is. Each live task is in exactly one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The slot holds no task.
+    Vacant,
+    /// Waits for dependencies.
+    Waiting,
+    /// Queued for any engine of a group.
+    Ready(GroupId),
+    /// Queued for this engine (mode `Each`).
+    Pinned(EngineId),
+    /// On an engine's claim board, running, or done without our knowing yet.
+    Offered(EngineId, u32),
+    /// Between two places, within one call.
+    Detached,
+    /// Was running on an engine that died; waits for the death certificate.
+    Limbo(EngineId),
+}
+
+/// Why a task is being stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stopping {
+    /// It is not.
+    No,
+    /// Aborted by its client (or its client is gone).
+    Cancel,
+    /// Outlived its timeout.
+    Timeout,
+}
+
+/// One task.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub generation: u32,
+    pub place: Place,
+    /// `None` when its client left.
+    pub client: Option<ClientId>,
+    pub seq: TaskSeq,
+    /// Slot in the function cache; holds one reference.
+    pub function: u32,
+    /// Slot among the option sets; holds one reference.
+    pub options: u32,
+    pub retries_left: u32,
+    pub stopping: Stopping,
+    /// An interrupt was sent at it: an error is then no reason to retry.
+    pub interrupted: bool,
+    /// Its time ran out once on an engine that had not even started it.
+    pub stalled: bool,
+    /// Others wait for it.
+    pub has_dependents: bool,
+    /// Its engines were narrowed by `follow`.
+    pub follows: bool,
+    /// The engine it must run on (mode `Each`).
+    pub pinned: Option<EngineId>,
+    /// Engines that answered `Unmet`.
+    pub tried: SmallVec<[u32; 0]>,
+    /// Engines that `follow` allows.
+    pub followed: SmallVec<[u32; 0]>,
+    /// The engine it failed on last, avoided by the next attempt if there is another.
+    pub avoid: Option<EngineId>,
+    pub weight_bytes: u64,
+    /// Its timer in the set of timers; 0 for none.
+    pub timer_at: Nanos,
+    pub payload: Payload,
+}
+
+/// Slots with generations and a free list.
+#[derive(Debug, Default)]
+pub(crate) struct TaskTable {
+    slots: Vec<Task>,
+    free: Vec<u32>,
+}
+
+impl TaskTable {
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Adds a task; its `generation` is overwritten.
+    pub fn insert(&mut self, mut task: Task) -> TaskKey {
+        if let Some(slot) = self.free.pop() {
+            let old = &mut self.slots[slot as usize];
+            task.generation = old.generation;
+            let key = TaskKey::new(slot, task.generation);
+            *old = task;
+            return key;
+        }
+        let slot = self.slots.len() as u32;
+        task.generation = 0;
+        self.slots.push(task);
+        TaskKey::new(slot, 0)
+    }
+
+    /// Frees a live task's slot and gives what it held.
+    pub fn remove(&mut self, key: TaskKey) -> Payload {
+        let task = self.at(key);
+        task.place = Place::Vacant;
+        task.generation = task.generation.wrapping_add(1);
+        task.tried = SmallVec::new();
+        task.followed = SmallVec::new();
+        let payload = core::mem::take(&mut task.payload);
+        self.free.push(key.slot() as u32);
+        payload
+    }
+
+    /// Gives a live task a new key, which makes the old one stale.
+    pub fn rename(&mut self, key: TaskKey) -> TaskKey {
+        let task = self.at(key);
+        task.generation = task.generation.wrapping_add(1);
+        TaskKey::new(key.slot() as u32, task.generation)
+    }
+
+    /// The task, unless the key is stale.
+    pub fn get(&self, key: TaskKey) -> Option<&Task> {
+        self.slots
+            .get(key.slot())
+            .filter(|t| t.generation == key.generation() && t.place != Place::Vacant)
+    }
+
+    /// A task the caller knows to be live.
+    pub fn at(&mut self, key: TaskKey) -> &mut Task {
+        let task = &mut self.slots[key.slot()];
+        debug_assert!(task.generation == key.generation() && task.place != Place::Vacant);
+        task
+    }
+
+    /// The current key of the task in a slot.
+    pub fn key_at(&self, slot: u32) -> Option<TaskKey> {
+        self.slots
+            .get(slot as usize)
+            .filter(|t| t.place != Place::Vacant)
+            .map(|t| TaskKey::new(slot, t.generation))
+    }
+
+    /// Every live task.
+    pub fn iter(&self) -> impl Iterator<Item = (TaskKey, &Task)> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(|(_, t)| t.place != Place::Vacant)
+            .map(|(slot, t)| (TaskKey::new(slot as u32, t.generation), t))
+    }
+}

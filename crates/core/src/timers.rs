@@ -1,0 +1,49 @@
+//! What is to happen when. Entries are removed when they no longer apply, so the set is no larger
+//! than the number of tasks and engines that have one.
+
+use std::collections::BTreeSet;
+
+use broadleaf_proto::ids::{EngineId, TaskKey};
+
+use crate::Nanos;
+
+/// What is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    /// The task's next step: dependency timeout while it waits, else timeout, then kill.
+    Task(TaskKey),
+    /// The engine's limbo tasks get no better certificate.
+    Limbo(EngineId),
+    /// The engine's next step of life, by its state.
+    Engine(EngineId),
+    /// The spawner had its time to leave.
+    Shutdown,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Timers(BTreeSet<(Nanos, Timer)>);
+
+impl Timers {
+    pub fn set(&mut self, at: Nanos, timer: Timer) {
+        self.0.insert((at, timer));
+    }
+    pub fn cancel(&mut self, at: Nanos, timer: Timer) {
+        self.0.remove(&(at, timer));
+    }
+    pub fn next(&self) -> Option<Nanos> {
+        self.0.first().map(|(at, _)| *at)
+    }
+    pub fn pop_due(&mut self, now: Nanos) -> Option<Timer> {
+        if self.next()? > now {
+            return None;
+        }
+        self.0.pop_first().map(|(_, timer)| timer)
+    }
+    pub fn contains(&self, at: Nanos, timer: Timer) -> bool {
+        self.0.contains(&(at, timer))
+    }
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}

@@ -1,0 +1,250 @@
+//! What each side presents and what it accepts.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
+use rustls::crypto::ring::cipher_suite::{
+    TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256,
+};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};
+use rustls::pki_types::{
+    CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error,
+    PeerMisbehaved, ServerConfig, SignatureScheme, crypto, version,
+};
+
+use super::keys::{decode_private, decode_public};
+use super::{KeyError, PeerKey};
+
+/// The dialling side of TLS: a client or an engine.
+#[derive(Clone, Debug)]
+pub struct ClientTls {
+    pub(super) config: Arc<ClientConfig>,
+    pub(super) peers: Arc<[Pin]>,
+}
+
+/// The listening side of TLS: the controller.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    pub(super) config: Arc<ServerConfig>,
+    pub(super) peers: Arc<[Pin]>,
+}
+
+/// A public key that is accepted, and whose it is.
+#[derive(Debug)]
+pub(super) struct Pin {
+    pub(super) spki: Vec<u8>,
+    pub(super) owner: PeerKey,
+}
+
+impl ServerTls {
+    /// Presents `server_private`; accepts exactly the clients' and the engines' key. All in the
+    /// text form of [`super::KeyPair`].
+    ///
+    /// # Errors
+    /// [`KeyError`] when a key is malformed, or both public keys are the same.
+    pub fn new(
+        server_private: &str,
+        client_public: &str,
+        engine_public: &str,
+    ) -> Result<Self, KeyError> {
+        let client = decode_public(client_public, "client's public")?;
+        let engine = decode_public(engine_public, "engine's public")?;
+        if client == engine {
+            return Err(KeyError::NotDistinct);
+        }
+        let peers: Arc<[Pin]> = Arc::new([
+            Pin {
+                spki: client,
+                owner: PeerKey::Client,
+            },
+            Pin {
+                spki: engine,
+                owner: PeerKey::Engine,
+            },
+        ]);
+        let provider = provider();
+        let (private, spki) = decode_private(server_private, "server's private")?;
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&version::TLS13])?
+            .with_client_cert_verifier(Arc::new(PinnedKeys {
+                pins: Arc::clone(&peers),
+                provider,
+            }))
+            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(
+                &private, spki,
+            )?)));
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        config.max_early_data_size = 0;
+        Ok(Self {
+            config: Arc::new(config),
+            peers,
+        })
+    }
+}
+
+impl ClientTls {
+    /// Presents `own_private` (the clients' or the engines' key); accepts exactly the server's.
+    ///
+    /// # Errors
+    /// [`KeyError`] when a key is malformed.
+    pub fn new(own_private: &str, server_public: &str) -> Result<Self, KeyError> {
+        let peers: Arc<[Pin]> = Arc::new([Pin {
+            spki: decode_public(server_public, "server's public")?,
+            owner: PeerKey::Server,
+        }]);
+        let provider = provider();
+        let (private, spki) = decode_private(own_private, "own private")?;
+        let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&version::TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(PinnedKeys {
+                pins: Arc::clone(&peers),
+                provider,
+            }))
+            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
+                certified(&private, spki)?,
+            )));
+        config.resumption = Resumption::disabled();
+        config.enable_early_data = false;
+        config.enable_sni = false;
+        Ok(Self {
+            config: Arc::new(config),
+            peers,
+        })
+    }
+}
+
+/// One fast suite, and one for processors without AES instructions.
+fn provider() -> Arc<CryptoProvider> {
+    let mut provider = crypto::ring::default_provider();
+    provider.cipher_suites = vec![TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256];
+    Arc::new(provider)
+}
+
+fn certified(
+    private: &PrivatePkcs8KeyDer<'_>,
+    spki: Vec<u8>,
+) -> Result<Arc<CertifiedKey>, KeyError> {
+    let key = crypto::ring::sign::any_eddsa_type(private)?;
+    // With raw public keys, the place of the certificate holds the key itself.
+    Ok(Arc::new(CertifiedKey::new(
+        vec![CertificateDer::from(spki)],
+        key,
+    )))
+}
+
+/// Accepts a peer if its key is one of the pins, byte for byte, and it proves to hold it.
+#[derive(Debug)]
+struct PinnedKeys {
+    pins: Arc<[Pin]>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl PinnedKeys {
+    fn check(&self, key: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> Result<(), Error> {
+        if others.is_empty() && self.pins.iter().any(|pin| pin.spki == key.as_ref()) {
+            return Ok(());
+        }
+        Err(CertificateError::ApplicationVerificationFailure.into())
+    }
+
+    fn check_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature_with_raw_key(
+            message,
+            &SubjectPublicKeyInfoDer::from(key.as_ref()),
+            signature,
+            &self.provider.signature_verification_algorithms,
+        )
+    }
+}
+
+/// TLS 1.2 is not compiled in, so nobody can have negotiated it.
+fn refuse_tls12() -> Error {
+    PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into()
+}
+
+impl ServerCertVerifier for PinnedKeys {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.check(end_entity, intermediates)?;
+        Ok(ServerCertVerified::assertion())
+    }
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(refuse_tls12())
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.check_signature(message, cert, dss)
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+impl ClientCertVerifier for PinnedKeys {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.check(end_entity, intermediates)?;
+        Ok(ClientCertVerified::assertion())
+    }
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(refuse_tls12())
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.check_signature(message, cert, dss)
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,279 @@
+//! One TLS connection between the socket's bytes and the link's frames.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncryptError, UnbufferedStatus, WriteTraffic,
+};
+use rustls::{CommonState, Error};
+
+use super::pinned::Pin;
+use super::{ClientTls, PeerKey, ServerTls};
+use crate::error::LinkError;
+use crate::inbox::{Inbox, READ_BYTES};
+
+/// Ciphertext buffer of a quiet link: a largest record and most of another.
+const QUIET_BYTES: usize = 32 * 1024;
+/// Plaintext encrypted at once, so at most this much of a backlog is held twice.
+const ENCRYPT_BYTES: usize = 256 * 1024;
+
+enum Side {
+    Client(Box<UnbufferedClientConnection>),
+    Server(Box<UnbufferedServerConnection>),
+}
+
+/// What one step of the TLS machine came to.
+enum Step {
+    /// There may be more to do.
+    Again,
+    /// Nothing to do until more arrives; so many bytes of plaintext were encrypted.
+    Rest { encrypted: usize },
+    /// The peer said that it sends no more.
+    PeerClosed,
+}
+
+pub(crate) struct Session {
+    side: Side,
+    peers: Arc<[Pin]>,
+    /// Initialised; the first `received` bytes are ciphertext from the socket.
+    incoming: Vec<u8>,
+    received: usize,
+    outgoing: Outgoing,
+    established: bool,
+    peer_closed: bool,
+    peer: Option<PeerKey>,
+}
+
+/// Ciphertext for the socket: `bytes[sent..end]`. The rest of `bytes` is room that stays initialised.
+#[derive(Default)]
+struct Outgoing {
+    bytes: Vec<u8>,
+    sent: usize,
+    end: usize,
+}
+
+impl Outgoing {
+    fn room(&mut self, bytes: usize) -> &mut [u8] {
+        if self.bytes.len() < self.end + bytes {
+            self.bytes.resize(self.end + bytes, 0);
+        }
+        &mut self.bytes[self.end..]
+    }
+}
+
+impl Session {
+    pub(crate) fn client(tls: &ClientTls) -> io::Result<Self> {
+        // Never sent: the server is known by its key.
+        let name = ServerName::try_from("broadleaf").map_err(io::Error::other)?;
+        let connection = UnbufferedClientConnection::new(Arc::clone(&tls.config), name)
+            .map_err(io::Error::other)?;
+        let side = Side::Client(Box::new(connection));
+        let mut session = Self::new(side, Arc::clone(&tls.peers));
+        session
+            .drive(&mut Inbox::new(), &[])
+            .map_err(io::Error::other)?;
+        Ok(session)
+    }
+
+    pub(crate) fn server(tls: &ServerTls) -> io::Result<Self> {
+        let connection =
+            UnbufferedServerConnection::new(Arc::clone(&tls.config)).map_err(io::Error::other)?;
+        let side = Side::Server(Box::new(connection));
+        Ok(Self::new(side, Arc::clone(&tls.peers)))
+    }
+
+    fn new(side: Side, peers: Arc<[Pin]>) -> Self {
+        Self {
+            side,
+            peers,
+            incoming: vec![0; QUIET_BYTES],
+            received: 0,
+            outgoing: Outgoing::default(),
+            established: false,
+            peer_closed: false,
+            peer: None,
+        }
+    }
+
+    /// Whether the handshake is done and both keys are proven.
+    pub(crate) fn is_established(&self) -> bool {
+        self.established
+    }
+
+    pub(crate) fn peer_closed(&self) -> bool {
+        self.peer_closed
+    }
+
+    pub(crate) fn peer(&self) -> Option<PeerKey> {
+        self.peer
+    }
+
+    /// Room for ciphertext, never empty.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        &mut self.incoming[self.received..]
+    }
+
+    /// Decrypts after `count` bytes were received into [`Session::room`].
+    pub(crate) fn received(&mut self, count: usize, inbox: &mut Inbox) -> Result<(), LinkError> {
+        self.received += count;
+        let saturated = self.received == self.incoming.len();
+        let result = self.drive(inbox, &[]).map(|_| ());
+        if saturated && self.incoming.len() < READ_BYTES {
+            self.incoming.resize(self.incoming.len() * 2, 0);
+        }
+        result
+    }
+
+    /// Encrypts the front of `plain` if the handshake is done; returns how much it took.
+    pub(crate) fn encrypt(&mut self, plain: &[u8], inbox: &mut Inbox) -> Result<usize, LinkError> {
+        if !self.established {
+            return Ok(0);
+        }
+        self.drive(inbox, &plain[..plain.len().min(ENCRYPT_BYTES)])
+    }
+
+    /// Ciphertext that waits for the socket.
+    pub(crate) fn outgoing(&self) -> &[u8] {
+        &self.outgoing.bytes[self.outgoing.sent..self.outgoing.end]
+    }
+
+    pub(crate) fn sent(&mut self, count: usize) {
+        let out = &mut self.outgoing;
+        out.sent += count;
+        if out.sent == out.end {
+            (out.sent, out.end) = (0, 0);
+            out.bytes.truncate(2 * ENCRYPT_BYTES);
+        }
+    }
+
+    fn drive(&mut self, inbox: &mut Inbox, plain: &[u8]) -> Result<usize, LinkError> {
+        let mut start = 0;
+        let result = loop {
+            let records = &mut self.incoming[start..self.received];
+            let out = &mut self.outgoing;
+            let (discard, step) = match &mut self.side {
+                Side::Client(c) => advance(c.process_tls_records(records), inbox, out, plain),
+                Side::Server(c) => advance(c.process_tls_records(records), inbox, out, plain),
+            };
+            start += discard;
+            match step {
+                Ok(Step::Again) => {}
+                Ok(Step::Rest { encrypted }) => break Ok(encrypted),
+                Ok(Step::PeerClosed) => {
+                    self.peer_closed = true;
+                    break Ok(0);
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        self.incoming.copy_within(start..self.received, 0);
+        self.received -= start;
+        if let Err(LinkError::Tls(_) | LinkError::WrongKey) = &result {
+            self.queue_alert();
+        }
+        if !self.established {
+            self.note_established();
+        }
+        result
+    }
+
+    /// After a failure, the machine has one alert that tells the peer why.
+    fn queue_alert(&mut self) {
+        let (inbox, out) = (&mut Inbox::new(), &mut self.outgoing);
+        let _ = match &mut self.side {
+            Side::Client(c) => advance(c.process_tls_records(&mut []), inbox, out, &[]),
+            Side::Server(c) => advance(c.process_tls_records(&mut []), inbox, out, &[]),
+        };
+    }
+
+    fn note_established(&mut self) {
+        let common: &CommonState = match &self.side {
+            Side::Client(c) => c,
+            Side::Server(c) => c,
+        };
+        if common.is_handshaking() {
+            return;
+        }
+        let key = common.peer_certificates().and_then(<[_]>::first);
+        let pin = key.and_then(|key| self.peers.iter().find(|p| p.spki == key.as_ref()));
+        self.peer = pin.map(|p| p.owner);
+        self.established = self.peer.is_some();
+    }
+}
+
+/// Does what the TLS machine asks for; returns the ciphertext to drop and what comes next.
+fn advance<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    inbox: &mut Inbox,
+    out: &mut Outgoing,
+    plain: &[u8],
+) -> (usize, Result<Step, LinkError>) {
+    let mut discard = status.discard;
+    let step = status.state.map_err(LinkError::from).and_then(|state| {
+        match state {
+            ConnectionState::ReadTraffic(mut traffic) => {
+                while let Some(record) = traffic.next_record() {
+                    let record = record?;
+                    discard += record.discard;
+                    inbox.push(record.payload)?;
+                }
+            }
+            ConnectionState::EncodeTlsData(mut data) => {
+                let mut room_bytes = 1024;
+                out.end += loop {
+                    match data.encode(out.room(room_bytes)) {
+                        Ok(count) => break count,
+                        Err(EncodeError::InsufficientSize(e)) => room_bytes = e.required_size,
+                        Err(error) => {
+                            return Err(LinkError::Tls(Error::General(error.to_string())));
+                        }
+                    }
+                };
+            }
+            // Order is kept by `outgoing`, so what was encoded counts as transmitted.
+            ConnectionState::TransmitTlsData(data) => data.done(),
+            ConnectionState::WriteTraffic(traffic) => {
+                return encrypt(traffic, plain, out).map(|encrypted| Step::Rest { encrypted });
+            }
+            ConnectionState::BlockedHandshake => return Ok(Step::Rest { encrypted: 0 }),
+            ConnectionState::PeerClosed | ConnectionState::Closed => return Ok(Step::PeerClosed),
+            // 0-RTT is off, and whatever later versions add was not asked for.
+            _ => return Err(LinkError::Tls(Error::HandshakeNotComplete)),
+        }
+        Ok(Step::Again)
+    });
+    (discard, step)
+}
+
+fn encrypt<Data>(
+    mut traffic: WriteTraffic<'_, Data>,
+    plain: &[u8],
+    out: &mut Outgoing,
+) -> Result<usize, LinkError> {
+    if plain.is_empty() {
+        return Ok(0);
+    }
+    // Header, content type and tag of each record of 16 KiB, with some to spare for a key update.
+    let mut room_bytes = plain.len() + (plain.len() / 16_384 + 1) * 32 + 64;
+    out.end += loop {
+        match traffic.encrypt(plain, out.room(room_bytes)) {
+            Ok(count) => break count,
+            Err(EncryptError::InsufficientSize(e)) => room_bytes = e.required_size,
+            Err(EncryptError::EncryptExhausted) => return Err(LinkError::Tls(Error::EncryptError)),
+        }
+    };
+    Ok(plain.len())
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("established", &self.established)
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,105 @@
+"""`broadleaf start`."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+import click
+
+
+@click.command("start")
+@click.option("-n", "n", type=click.IntRange(min=0), help="Engines; the usable cores if left out.")
+@click.option("--detach/--foreground", default=True, show_default=True,
+              help="Return when it runs, or stay and stop it on Ctrl-C.")  # fmt: skip
+@click.option("--profile", default="default", show_default=True)
+@click.option("--cluster-id", default="default", show_default=True, metavar="ID")
+@click.option("--tcp", metavar="HOST[:PORT]", help="Listen for clients and engines on other hosts, with TLS.")
+@click.option("--restart", is_flag=True, default=None, help="Start engines again that die.")
+@click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE",
+              help="Any option of `broadleaf config show`; may be given often.")  # fmt: skip
+def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str | None, restart: bool | None,
+            options: tuple[str, ...]) -> None:  # fmt: skip
+    """Start a cluster.
+
+    Clients connect with broadleaf.Client(), or Client(cluster_id=ID).
+    """
+    from broadleaf.cluster import Cluster
+
+    arguments: dict[str, Any] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{option!r} is not NAME=VALUE", param_hint="--option")
+        arguments[name] = value
+    if tcp is not None:
+        arguments["listen"] = tcp if ":" in tcp else f"{tcp}:0"
+    if restart:
+        arguments["restart_engines"] = True
+    started = time.perf_counter()
+    try:
+        cluster = Cluster(n, profile=profile, cluster_id=cluster_id, detached=detach, **arguments)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    stop = _StopSignals()
+    cluster.start_cluster_sync()
+    up = _wait_for_engines(cluster)
+    elapsed_s = time.perf_counter() - started
+    click.echo(f"cluster {cluster.cluster_id!r} runs with {up} engines (started in {elapsed_s:.2f} s)")
+    click.echo(f"  connect:  broadleaf.Client({_client_arguments(profile, cluster_id)})")
+    click.echo(f"  file:     {cluster.connection_file}")
+    if detach:
+        suffix = "" if cluster_id == "default" else f" --cluster-id {cluster_id}"
+        profile_suffix = "" if profile == "default" else f" --profile {profile}"
+        click.echo(f"  stop:     broadleaf stop{profile_suffix}{suffix}")
+        return
+    click.echo("  stop:     Ctrl-C")
+    ended = stop.wait(cluster)
+    if not ended:
+        from broadleaf.cli.console import fail
+
+        fail("the cluster has ended by itself; its log is " + str(cluster.log_path()))
+    cluster.stop_cluster_sync()
+    click.echo(f"cluster {cluster.cluster_id!r} stopped")
+
+
+def _wait_for_engines(cluster: Any) -> int:
+    """Waits until all engines are up; those that are missing in time end the cluster."""
+    from broadleaf.cli.console import fail
+
+    with cluster.control() as control:
+        timeout_s = cluster.settings["start_timeout_s"]
+        if not control.wait_for_engines(cluster.n, timeout_s):
+            up = len(control.engines())
+            cluster.stop_cluster_sync()
+            fail(f"only {up} of {cluster.n} engines came up within {timeout_s:g} s; the cluster was stopped")
+        return len(control.engines())
+
+
+def _client_arguments(profile: str, cluster_id: str) -> str:
+    arguments = []
+    if profile != "default":
+        arguments.append(f"profile={profile!r}")
+    if cluster_id != "default":
+        arguments.append(f"cluster_id={cluster_id!r}")
+    return ", ".join(arguments)
+
+
+class _StopSignals:
+    """Waits for Ctrl-C or a request to end, or for the cluster to end by itself."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, _signal_number: int, _frame: object) -> None:
+        self._asked = True
+
+    def wait(self, cluster: Any) -> bool:
+        """True when asked to stop, False when the cluster is gone."""
+        while not self._asked:
+            if cluster.wait_stopped(0.2):
+                return self._asked
+        return True

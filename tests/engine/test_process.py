@@ -1,0 +1,76 @@
+"""Thread counts, affinity, deaths."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from broadleaf.engine import deaths, process
+
+
+def test_threads_share_the_cores_unless_the_user_says_otherwise():
+    assert process.thread_environment(0, 4, 8, {})["OMP_NUM_THREADS"] == "2"
+    assert process.thread_environment(0, 4, 2, {})["OPENBLAS_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in process.thread_environment(0, 4, 8, {"OMP_NUM_THREADS": "7"})
+    assert process.thread_environment(3, 4, 8, {"OMP_NUM_THREADS": "7"})["OMP_NUM_THREADS"] == "3"
+
+
+def test_affinity():
+    usable = sorted(os.sched_getaffinity(0))
+    assert process.engine_cores("none", 0) is None
+    assert process.engine_cores("spread", len(usable)) == usable[:1]
+    assert process.engine_cores("0-2,5", 9) == [0, 1, 2, 5]
+    with pytest.raises(ValueError):
+        process.engine_cores("fast", 0)
+
+
+def test_last_output_is_the_end(tmp_path):
+    log = tmp_path / "log"
+    log.write_bytes(b"a" * 5000 + b"end")
+    assert deaths.last_output(str(log)).endswith("end")
+    assert len(deaths.last_output(str(log))) == deaths.LAST_OUTPUT_BYTES
+    assert deaths.last_output(str(tmp_path / "none")) == ""
+
+
+def _ended(code):
+    child = subprocess.Popen([sys.executable, "-c", code])
+    info = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    return child, info
+
+
+def test_exit_and_signal_are_told_apart(tmp_path):
+    watch = deaths.OutOfMemoryWatch()
+    child, info = _ended("import os; os._exit(3)")
+    event = deaths.describe_exit(1, info, str(tmp_path / "log"), watch)
+    child.wait()
+    assert (event["code"], event["signal"], event["pid"]) == (3, None, child.pid)
+    child, info = _ended("import os; os.kill(os.getpid(), 9)")
+    event = deaths.describe_exit(1, info, str(tmp_path / "log"), watch)
+    child.wait()
+    assert (event["code"], event["signal"], event["out_of_memory"]) == (None, signal.SIGKILL, False)
+
+
+@pytest.mark.parametrize(
+    ("groups", "counter"),
+    [
+        ("4:memory:/a\n0::/\n", "memory/a/memory.oom_control"),
+        ("4:memory:/not/visible\n", "memory/memory.oom_control"),
+        ("0::/a/b\n", "a/b/memory.events"),
+    ],
+)
+def test_each_out_of_memory_kill_explains_one_death(tmp_path, groups, counter):
+    cgroup, proc = tmp_path / "cgroup", tmp_path / "proc"
+    for pid in ("self", "7", "8"):
+        (proc / pid).mkdir(parents=True)
+        (proc / pid / "cgroup").write_text(groups)
+    file = cgroup / counter
+    file.parent.mkdir(parents=True)
+    file.write_text("under_oom 0\noom_kill 2\n")
+    watch = deaths.OutOfMemoryWatch(str(cgroup), str(proc))
+    watch.note(7)
+    assert not watch.explains(7)
+    file.write_text("under_oom 0\noom_kill 3\n")
+    assert watch.explains(7)
+    assert not watch.explains(8)
