@@ -1,4 +1,5 @@
 //! One suite for every transport.
+#![allow(clippy::unwrap_used)] // a test fails by panicking
 
 mod wires;
 
@@ -145,12 +146,12 @@ fn one_call_each_way(wire: Wire) {
     let (writes, reads) = (a.counters().writes, b.counters().reads);
     for n in 0..100u64 {
         a.append(FrameKind::Submit, |out| {
-            out.extend_from_slice(&n.to_le_bytes())
+            out.extend_from_slice(&n.to_le_bytes());
         });
     }
     assert!(a.flush().unwrap());
-    let ready = b.wait(false, Some(wires::PATIENCE)).unwrap();
-    assert!(matches!(ready, Readiness::Ready { readable: true, .. }));
+    let woken = b.wait(false, Some(wires::PATIENCE)).unwrap();
+    assert!(matches!(woken, Readiness::Ready { readable: true, .. }));
     assert!(b.fill().unwrap() > 0);
     assert!(b.is_drained());
     assert_eq!(b.next_frame().unwrap().unwrap().body.len(), 800);
@@ -208,7 +209,7 @@ fn records_above_the_limit_are_reported(wire: Wire) {
     let limit = broadleaf_proto::limits::MAX_FRAME_BYTES as usize;
     a.append(FrameKind::Submit, |out| out.extend_from_slice(b"kept"));
     a.append(FrameKind::Submit, |out| {
-        out.resize(out.len() + limit + 1, 0)
+        out.resize(out.len() + limit + 1, 0);
     });
     let error = a.flush().unwrap_err();
     assert!(matches!(error, LinkError::RecordTooLarge { bytes, .. } if bytes == limit + 1));

@@ -250,6 +250,7 @@ impl ClientCertVerifier for PinnedKeys {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test fails by panicking
 mod tests {
     use super::*;
     use crate::tls::{KeyPair, generate};
