@@ -93,6 +93,27 @@ fn plaintext_on_the_tls_port_is_refused() {
 }
 
 #[test]
+fn a_broken_first_flight_is_refused_without_a_panic() {
+    // Found by fuzzing: a handshake message cut over records, then one of no known type.
+    let flight = [
+        0x16, 3, 0x14, 0, 14, 0, 0x16, 3, 0x14, 0, 3, 0, 0x9e, 0x9e, 0x9e, 0x9e, 0x9e, 0x9e, 0x9e,
+        0x9e, 14, 14, 0, 0, 0,
+    ];
+    let (mut stranger, dialled) = tcp_pair();
+    let mut server = Link::tls_server(dialled, &server_tls(&tls::generate().unwrap())).unwrap();
+    stranger.write_all(&flight).unwrap();
+    let error = until_error(&mut server);
+    assert!(matches!(error, LinkError::Tls(_)), "{error}");
+    // A caller that goes on regardless gets errors, nothing worse.
+    stranger.write_all(&flight).unwrap();
+    server.send(FrameKind::Event, b"", &[]).unwrap();
+    let _ = server.flush();
+    let error = until_error(&mut server);
+    assert!(error.is_closed(), "{error}");
+    assert!(!server.is_established());
+}
+
+#[test]
 fn tls_to_a_plaintext_port_fails_on_both_sides() {
     let (a, b) = tcp_pair();
     let mut client = Link::tls_client(a, &client_tls(&tls::generate().unwrap())).unwrap();
