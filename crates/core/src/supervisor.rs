@@ -386,8 +386,12 @@ impl Controller {
         let waiting: Vec<TaskKey> = self.engines[index].pinned.keys(&self.tasks).collect();
         for key in waiting {
             self.detach(key);
+            let engine = &self.engines[index];
             if self.supervisor.stopping {
                 self.refuse(key, &RefusalReason::Stopping, out);
+            } else if engine.info.is_none() && engine.exit.is_none() {
+                // It never was: there is no death to certify.
+                self.refuse(key, &RefusalReason::NoSuchEngine(id), out);
             } else {
                 self.lose(key, id, false, out);
             }

@@ -39,6 +39,7 @@ pub(crate) enum Event {
     Node(NodeEvent),
     Engine(u32, EngineMessage),
     TaskEnds(u32, u64),
+    Flush(u32),
     EngineExits(u32, i32),
     Spawn(u32, EngineId),
     SpawnerStops(u32),
@@ -55,6 +56,8 @@ pub(crate) enum NodeEvent {
     Hello(u32),
     FromEngine(u32, Input),
     EngineClosed(u32),
+    /// The oldest answer to a revoke that was kept back.
+    Answer(u32),
     FromSpawner(SpawnerEvent),
     SpawnerClosed,
     Schedule,
@@ -282,6 +285,11 @@ impl Cluster {
             Event::Node(event) => self.node(event)?,
             Event::Engine(pid, message) => self.engine_gets(pid, message)?,
             Event::TaskEnds(pid, run) => self.task_ends(pid, run)?,
+            Event::Flush(pid) => {
+                if self.processes.get(&pid).is_some_and(|p| p.alive) {
+                    self.flush(pid);
+                }
+            }
             Event::EngineExits(pid, code) => self.end_process(pid, Some(code), None),
             Event::Spawn(number, engine) if self.spawner == Some(number) => self.spawn(engine),
             Event::SpawnerStops(number) if self.spawner == Some(number) => self.end_spawner(),
@@ -317,6 +325,7 @@ impl Cluster {
                     self.feed(input)?;
                 }
             }
+            NodeEvent::Answer(pid) => self.answer(pid)?,
             NodeEvent::EngineClosed(pid) => self.engine_closed(pid)?,
             NodeEvent::Schedule => {
                 self.schedule_pending = false;
@@ -384,7 +393,22 @@ impl Cluster {
         self.feed(Input::EngineUp { info })
     }
 
+    fn answer(&mut self, pid: u32) -> Result<(), String> {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return Ok(());
+        };
+        let engine = process.engine;
+        match process.answers.pop_front() {
+            Some((key, won)) => self.feed(Input::Revoked { engine, key, won }),
+            None => Ok(()),
+        }
+    }
+
     fn engine_closed(&mut self, pid: u32) -> Result<(), String> {
+        let n_answers = self.processes.get(&pid).map_or(0, |p| p.answers.len());
+        for _ in 0..n_answers {
+            self.answer(pid)?;
+        }
         let Some(process) = self.processes.get_mut(&pid) else {
             return Ok(());
         };
@@ -439,14 +463,12 @@ impl Cluster {
                     let process = self.processes.get_mut(&pid);
                     let won = process.is_some_and(|p| p.revoke(offer))
                         || self.plan.mutation == Mutation::RevokeAlwaysWon;
-                    let input = Input::Revoked { engine, key, won };
-                    // The link keeps the answer before the link's end; a cut one still answers.
-                    let was_cut = self.cut.remove(&Link::FromEngine(pid));
-                    let event = Event::Node(NodeEvent::FromEngine(pid, input));
-                    self.send(Link::FromEngine(pid), event);
-                    if was_cut {
-                        self.cut.insert(Link::FromEngine(pid));
+                    // Answered now or later, but before the end of the link is reported.
+                    if let Some(process) = self.processes.get_mut(&pid) {
+                        process.answers.push_back((key, won));
                     }
+                    let delay = self.random.time(40 * MS);
+                    self.after(delay, Event::Node(NodeEvent::Answer(pid)));
                 }
                 Output::Interrupt { engine, offer, .. } => self.interrupt(engine, offer),
                 Output::Kill { pid, signal, .. } => self.end_process(pid, None, Some(signal)),
@@ -686,9 +708,12 @@ impl Cluster {
             payload,
         });
         let stopping = process.stopping;
-        // A driver of engines may keep results back while there is more to run.
+        // An engine may keep a result back while it runs the next task, for a bounded time.
         if stopping || self.random.chance(70) {
             self.flush(pid);
+        } else {
+            let delay = self.random.time(5 * MS);
+            self.after(delay, Event::Flush(pid));
         }
         if stopping {
             self.end_process(pid, Some(0), None);

@@ -53,6 +53,8 @@ pub struct EngineProcess {
     pub stopping: bool,
     /// Its claim board.
     pub board: BTreeMap<u32, Slot>,
+    /// The driver's answers to revokes, kept back.
+    pub answers: VecDeque<(TaskKey, bool)>,
     /// Assigned and not looked at.
     pub inbox: VecDeque<AssignRecord>,
     /// Ended and not sent.
@@ -74,6 +76,7 @@ impl EngineProcess {
             linked: false,
             stopping: false,
             board: BTreeMap::new(),
+            answers: VecDeque::new(),
             inbox: VecDeque::new(),
             finished: Vec::new(),
             functions: BTreeMap::new(),

@@ -17,9 +17,9 @@ fn every_seed_ends_well() {
         .collect();
     assert!(
         failures.is_empty(),
-        "{} seeds failed, the first: {}",
+        "{} seeds failed, the first of them:\n{}",
         failures.len(),
-        failures[0]
+        failures[..failures.len().min(10)].join("\n")
     );
 }
 
