@@ -191,8 +191,13 @@ impl Controller {
             State::Starting { .. } => self.bury(now, index, out),
             State::Dying if engine.link_down => self.bury(now, index, out),
             State::Up | State::Leaving => {
-                // What it sent before is still to be read; then its link closes.
+                // What it sent before is still to be read; then its link closes. What it never
+                // started need not wait for that.
                 engine.state = State::Dying;
+                let open: Vec<(u32, TaskKey)> = engine.open_offers().collect();
+                for (offer, key) in open {
+                    self.take_back(id, key, offer, out);
+                }
                 self.set_engine_timer(index, now.saturating_add(self.config.exit_wait_ns));
             }
             State::Dying | State::Restarting | State::Gone => {}

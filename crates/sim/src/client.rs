@@ -151,13 +151,11 @@ impl Client {
                 if around.deaths == 0 {
                     return wrong("no engine died");
                 }
-                if certificate.task_started
-                    && task.target.is_none()
-                    && around.starts <= retries
-                    && !around.stopping
-                    && around.starts == 0
-                {
+                if certificate.task_started && around.starts == 0 {
                     return wrong(&format!("it was never started: {certificate:?}"));
+                }
+                if certificate.task_started && around.starts <= retries && !around.stopping {
+                    return wrong(&format!("it had a retry left: {certificate:?}"));
                 }
                 if !certificate.task_started && task.target.is_none() {
                     return wrong("it was only waiting, and could run elsewhere");

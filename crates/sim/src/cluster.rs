@@ -556,6 +556,7 @@ impl Cluster {
             .get(&pid)
             .is_some_and(|p| p.alive && p.linked);
         if linked {
+            self.deaths += 1;
             self.close_link(pid);
             let delay = self.random.time(3_000 * MS);
             self.after(delay, Event::EngineExits(pid, 1));
