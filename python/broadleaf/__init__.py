@@ -22,7 +22,34 @@ if TYPE_CHECKING:
     from broadleaf.client.views.direct import DirectView
     from broadleaf.client.views.lazy_map import LazyMapIterator
     from broadleaf.cluster import Cluster, ClusterManager
-    from broadleaf.errors import *  # noqa: F403
+    from broadleaf.errors import (
+        AlreadyDisplayedError,
+        AuthenticationFailed,
+        ClusterConnectionError,
+        ClusterStopping,
+        CompositeError,
+        DeathCertificate,
+        DependencyTimeout,
+        EngineError,
+        ImpossibleDependency,
+        InvalidDependency,
+        IPythonError,
+        KernelError,
+        LinkLost,
+        NoEnginesRegistered,
+        OverLimit,
+        RemoteError,
+        SerializationError,
+        TaskAborted,
+        TaskRejectError,
+        TaskTimeout,
+        TimeoutError,
+        UnmetDependency,
+        VersionMismatch,
+        collect_exceptions,
+        unwrap_exception,
+        wrap_exception,
+    )
     from broadleaf.interop.concurrent import ViewExecutor
     from broadleaf.interop.joblib import register_joblib_backend
     from broadleaf.serialize.interactive import interactive
@@ -86,7 +113,60 @@ _HOMES = {
     "wrap_exception": _ERRORS,
 }
 
-__all__ = sorted([*(name for name in _HOMES if not name.startswith("_")), "error"])
+__all__ = [
+    "ALL_COMPLETED",
+    "FIRST_COMPLETED",
+    "FIRST_EXCEPTION",
+    "AlreadyDisplayedError",
+    "AsyncMapResult",
+    "AsyncResult",
+    "AuthenticationFailed",
+    "Client",
+    "Cluster",
+    "ClusterConnectionError",
+    "ClusterManager",
+    "ClusterStopping",
+    "CompositeError",
+    "DeathCertificate",
+    "Dependency",
+    "DependencyTimeout",
+    "DirectView",
+    "EngineError",
+    "ExecuteReply",
+    "IPythonError",
+    "ImpossibleDependency",
+    "InvalidDependency",
+    "KernelError",
+    "LazyMapIterator",
+    "LinkLost",
+    "LoadBalancedView",
+    "NoEnginesRegistered",
+    "OverLimit",
+    "ParallelFunction",
+    "PrePickled",
+    "Reference",
+    "RemoteError",
+    "RemoteFunction",
+    "SerializationError",
+    "TaskAborted",
+    "TaskRejectError",
+    "TaskTimeout",
+    "TimeoutError",
+    "UnmetDependency",
+    "VersionMismatch",
+    "ViewExecutor",
+    "collect_exceptions",
+    "depend",
+    "dependent",
+    "error",
+    "interactive",
+    "parallel",
+    "register_joblib_backend",
+    "remote",
+    "require",
+    "unwrap_exception",
+    "wrap_exception",
+]
 
 
 def __getattr__(name: str) -> Any:

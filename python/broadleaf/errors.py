@@ -18,6 +18,7 @@ __all__ = [
     "AlreadyDisplayedError",
     "AuthenticationFailed",
     "ClusterConnectionError",
+    "ClusterStopping",
     "CompositeError",
     "DeathCertificate",
     "DependencyTimeout",
@@ -315,10 +316,7 @@ class CompositeError(RemoteError):
     def render_traceback(self, excid: int | None = None) -> list[str]:
         """The first `tb_limit` tracebacks as lines, or number `excid`."""
         lines: list[str] = []
-        if excid is not None:
-            shown = [self._entry(excid)]
-        else:
-            shown = self.elist[: self.tb_limit]
+        shown = self.elist[: self.tb_limit] if excid is None else [self._entry(excid)]
         for ename, evalue, text, engine_info in shown:
             lines.append(_engine_label(engine_info) + ":")
             lines.extend((text or f"{ename}: {evalue}").splitlines())

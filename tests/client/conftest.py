@@ -12,10 +12,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import fake_native  # noqa: E402
-import fake_operations  # noqa: E402
-
-from broadleaf.client import Client  # noqa: E402
+import fake_native
+import fake_operations
+from broadleaf.client import Client
 
 OPERATIONS = "broadleaf.engine.operations"
 

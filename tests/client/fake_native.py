@@ -148,8 +148,13 @@ class FakeCluster:
 
     def bury(self, engine: FakeEngine, task: Task) -> None:
         certificate = {
-            "engine": engine.id, "uuid": engine.uuid, "pid": 4711, "host": "here", "cause": {"Signal": 11},
-            "last_output": "goodbye\n", "task_started": True,
+            "engine": engine.id,
+            "uuid": engine.uuid,
+            "pid": 4711,
+            "host": "here",
+            "cause": {"Signal": 11},
+            "last_output": "goodbye\n",
+            "task_started": True,
         }
         with self.changed:
             del self.engines[engine.id]
@@ -300,11 +305,13 @@ class Submitter:
         n = self.n_targets or 1
         return self.submit(function, [(args, kwargs)] * n, after, follow)
 
+    for_caller = __call__
+
     def many(self, function: Any, calls: Any, after: Any = (), follow: Any = ()) -> Any:
         return self.submit(function, [(tuple(call), {}) for call in calls], after, follow)
 
-    def each(self, function: Any, calls: Any) -> Any:
-        assert len(calls) == self.n_targets
+    def each(self, function: Any, calls: Any, options_ids: Any) -> Any:
+        assert len(calls) == self.n_targets == len(options_ids)
         return self.submit(function, [(tuple(call), {}) for call in calls], (), ())
 
     def submit(self, function: Any, calls: list[Any], after: Any, follow: Any) -> Any:
@@ -352,6 +359,8 @@ class Pending:
     function = property(lambda self: self._fields[2])
     seq = property(lambda self: self._fields[3])
     submitted_ns = property(lambda self: self._fields[4])
+
+    n_parts = property(lambda self: len(self._fake))
 
     def __len__(self) -> int:
         return len(self._fake)

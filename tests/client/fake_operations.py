@@ -39,4 +39,3 @@ def clear() -> None:
     names = _names()
     for name in [name for name in names if not name.startswith("__") and name != "engine_id"]:
         del names[name]
-

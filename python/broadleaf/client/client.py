@@ -74,7 +74,9 @@ class Client(Control, RegisteredResults):
         self._listeners = 0
         self._listeners_lock = threading.Lock()
         try:
-            self.link = self.native.Link(_connection_text(connection_info, profile, cluster_id), Hooks(self), timeout, name)
+            self.link = self.native.Link(
+                _connection_text(connection_info, profile, cluster_id), Hooks(self), timeout, name
+            )
         except self.native.ConnectionRefused as error:
             raise connection_error(error) from error
         except self.native.LinkClosed as error:
@@ -335,9 +337,7 @@ class Client(Control, RegisteredResults):
         self.cancel_tasks(self.link.outstanding_seqs() if jobs is None else self._job_seqs(jobs))
 
 
-def _connection_text(
-    info: str | os.PathLike[str] | dict[str, Any] | None, profile: str | None, cluster_id: str
-) -> str:
+def _connection_text(info: str | os.PathLike[str] | dict[str, Any] | None, profile: str | None, cluster_id: str) -> str:
     """The JSON text of a connection file."""
     if isinstance(info, dict):
         return json.dumps(info)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Iterator
@@ -25,8 +26,7 @@ def inside_ipython() -> bool:
 def show_bundle(data: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
     """Shows a MIME bundle: rich inside IPython, its plain text elsewhere."""
     if inside_ipython():
-        from IPython import display
-
+        display: Any = importlib.import_module("IPython.display")
         display.publish_display_data(data, metadata or {})
     elif data.get("text/plain"):
         print(data["text/plain"])
@@ -129,6 +129,7 @@ def stream_output(result: AsyncResult) -> Iterator[None]:
         listeners.append((owner, listener))
     with result.origin.client.live_output():
         for owner, listener in listeners:
+            result.origin.client.remember(owner)
             owner.listen(listener)
         try:
             for part in range(result.n_parts):

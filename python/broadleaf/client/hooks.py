@@ -34,6 +34,9 @@ class Hooks:
         if client is not None:
             client.on_event(kind, json.loads(body) if body else None)
 
-    def on_output(self, pending: Any, part: int, stream: int, data: bytes) -> None:
-        """Live output of a task."""
-        pending.on_output(part, stream, data)
+    def on_output(self, seq: int, part: int, stream: int, data: bytes) -> None:
+        """Live output of part `part` of the request whose first task is `seq`."""
+        client = self._client()
+        result = None if client is None else client.find(seq)
+        if result is not None:
+            result[0].on_output(part, stream, data)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from broadleaf.client.dependency import Rule
+from broadleaf.client.dependency import DEFAULT_RULE, Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class TaskOptions:
     retries: int = 0
     timeout_s: float | None = None
     """Most seconds a task may run, and its dependencies may take."""
-    after: Rule = Rule()
-    follow: Rule = Rule()
+    after: Rule = DEFAULT_RULE
+    follow: Rule = DEFAULT_RULE
 
     def to_json(self) -> str:
         """The options in the form of the control protocol."""

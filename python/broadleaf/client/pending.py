@@ -23,17 +23,16 @@ class ResultTypes(NamedTuple):
 def result_types(native: Any) -> ResultTypes:
     """The result types over `native.Pending`."""
     pending: Any = native.Pending
-    count_parts = pending.__len__
+    # Instances are made by native code without arguments; Python's own empty __init__ would cost a frame each.
+    no_init: Any = object.__init__
 
     class PendingResult(pending, AsyncResult):  # type: ignore[misc]
         """A submitted request."""
 
-        n_parts = property(count_parts)
+        __init__ = no_init
 
     class SingleResult(PendingResult):
         """A submitted request of one part, whose value is that part's: the common case, made short."""
-
-        n_parts = 1
 
         def get(
             self, timeout: float | None = None, return_exceptions: bool | None = None, return_when: str | None = None
@@ -50,12 +49,12 @@ def result_types(native: Any) -> ResultTypes:
     class MapResult(pending, AsyncMapResult):  # type: ignore[misc]
         """A submitted map."""
 
-        n_parts = property(count_parts)
+        __init__ = no_init
         __len__ = AsyncMapResult.__len__
 
     class ExecuteResult(pending, AsyncExecuteResult):  # type: ignore[misc]
         """A submitted execution."""
 
-        n_parts = property(count_parts)
+        __init__ = no_init
 
     return ResultTypes(SingleResult, PendingResult, MapResult, ExecuteResult)

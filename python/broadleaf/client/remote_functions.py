@@ -62,7 +62,7 @@ class ParallelFunction(RemoteFunction):
         self.return_exceptions = return_exceptions
 
     def __call__(self, *sequences: Any) -> Any:
-        """Calls the function with parts of the sequences, which must be equally long; gives the parts' values joined."""
+        """Calls the function with parts of the sequences, which must be equally long, and joins the parts' values."""
         from broadleaf.client.partition import as_sequence, join_parts
 
         cut = tuple(as_sequence(sequence) for sequence in sequences)

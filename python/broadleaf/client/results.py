@@ -248,10 +248,7 @@ class AsyncResult(LazyFuture):
         return self.origin.method if self.origin.method != "apply" else function_name(self.function)
 
     def __repr__(self) -> str:
-        if not self.all_done():
-            state = "pending"
-        else:
-            state = "failed" if self.failed() else "finished"
+        state = "pending" if not self.all_done() else "failed" if self.failed() else "finished"
         return f"<{self._kind}({self._name}): {state}>"
 
     _kind = "AsyncResult"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from broadleaf.client.results import ALL_COMPLETED, AsyncResult
+from broadleaf import ALL_COMPLETED, AsyncResult
 
 Done = set[AsyncResult]
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 if TYPE_CHECKING:
-    from broadleaf.client.results import AsyncResult
-    from broadleaf.client.views.base import View
+    from broadleaf import AsyncResult, DirectView, LoadBalancedView
 
 
 class ViewExecutor(Executor):
     """`submit` and `map` on a view. Shutting it down waits for its tasks and leaves the engines running."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: DirectView | LoadBalancedView) -> None:
         self.view = view
         self._max_workers = len(view)
         self._shut_down = False

@@ -11,8 +11,7 @@ from joblib.parallel import (  # type: ignore[import-untyped]
     register_parallel_backend,
 )
 
-from broadleaf.client.views.balanced import LoadBalancedView
-from broadleaf.errors import ClusterConnectionError
+from broadleaf import Client, Cluster, ClusterConnectionError, LoadBalancedView
 
 _default_view: LoadBalancedView | None = None
 
@@ -70,9 +69,6 @@ def _view_of_a_cluster() -> LoadBalancedView:
     """A view of the running default cluster, or of one started for this process."""
     global _default_view
     if _default_view is None or _default_view.client.link.closed:
-        from broadleaf.client import Client
-        from broadleaf.cluster import Cluster
-
         try:
             client = Client()
         except ClusterConnectionError:
@@ -88,6 +84,4 @@ def register_joblib_backend(
 
     It uses `view`, or else the running default cluster, or starts one.
     """
-    register_parallel_backend(
-        name, lambda **kwargs: BroadleafBackend(view=view, **kwargs), make_default=make_default
-    )
+    register_parallel_backend(name, lambda **kwargs: BroadleafBackend(view=view, **kwargs), make_default=make_default)

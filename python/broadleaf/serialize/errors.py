@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import traceback
-from collections.abc import Mapping
 from typing import Any
 
 from broadleaf.errors import RemoteError

@@ -35,7 +35,7 @@ class MapChunk:
 
     __slots__ = ("__weakref__", "catch", "function")
 
-    def __init__(self, function: Function, catch: bool = False) -> None:
+    def __init__(self, function: Any, catch: bool = False) -> None:
         self.function = function
         self.catch = catch
         """Whether an item that raises becomes a `Failed` in the result, in place of the chunk raising."""
@@ -120,18 +120,18 @@ def function_name(function: Any) -> str:
     return type(function).__name__
 
 
-def resolve_function(function: Function) -> tuple[bytes, bool]:
+def resolve_function(function: Any) -> tuple[bytes, bool]:
     """The body of `function`, and whether this very object will always have this body.
 
     Raises `SerializationError`, which says what about the function cannot be sent.
     """
-    if isinstance(function, MapChunk) and not isinstance(function.function, Reference):
-        return _resolve(function, function.function)
     if isinstance(function, Reference):
         return pickle.dumps(CallReference(function), PROTOCOL), False
     if isinstance(function, MapChunk):
-        inner = CallReference(function.function)  # type: ignore[arg-type]
-        return pickle.dumps(MapChunk(inner, function.catch), PROTOCOL), False
+        if isinstance(function.function, Reference):
+            inner = CallReference(function.function)
+            return pickle.dumps(MapChunk(inner, function.catch), PROTOCOL), False
+        return _resolve(function, function.function)
     return _resolve(function, function)
 
 

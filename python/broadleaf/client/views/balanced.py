@@ -106,6 +106,19 @@ class LoadBalancedView(View):
         self._record_for_client(seq)
         return result  # type: ignore[no-any-return]
 
+    def apply_sync(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls `function(*args, **kwargs)` on an engine and waits for the value."""
+        if self._submit_one is None:
+            self._prepare()
+        try:
+            result = self._submit_one.for_caller(function, args, kwargs, self._after, self._follow)
+        except self.client.native.LinkClosed as error:
+            raise link_lost(error) from error
+        seq = result.seq
+        self._record_seq(seq)
+        self._record_for_client(seq)
+        return result.get()
+
     def map(
         self,
         function: Callable[..., Any],

@@ -120,8 +120,8 @@ class View:
 
     def apply(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """`apply_sync` or `apply_async`, as the flag `block` says."""
-        result = self.apply_async(function, *args, **kwargs)
-        return result.get() if self.block else result
+        call = self.apply_sync if self.block else self.apply_async
+        return call(function, *args, **kwargs)
 
     def map(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> Any:
         """Calls `function` on each item, or on items of several sequences taken together."""
@@ -162,7 +162,7 @@ class View:
         """A `concurrent.futures.Executor` over this view."""
         from broadleaf.interop.concurrent import ViewExecutor
 
-        return ViewExecutor(self)
+        return ViewExecutor(self)  # type: ignore[arg-type]
 
     # This view's tasks --------------------------------------------------------------------------
 

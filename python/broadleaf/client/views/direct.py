@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from broadleaf.client.failures import link_lost
 from broadleaf.client.options import TaskOptions
 from broadleaf.client.origin import Origin
 from broadleaf.client.partition import as_sequence, check_dist, join_parts, part_bounds, part_of
@@ -80,10 +81,14 @@ class DirectView(View):
         kind: str = "applied",
         targets: Any = None,
         label: Any = None,
+        wait: bool = False,
     ) -> Any:
+        """Submits one call for all targets; with `wait` the caller is about to wait for the result."""
         submit, ids = self._submitter(method, kind, targets, label if label is not None else self.label)
-        with self.client.submitting():
-            result = submit(function, args, kwargs)
+        try:
+            result = submit.for_caller(function, args, kwargs) if wait else submit(function, args, kwargs)
+        except self.client.native.LinkClosed as error:
+            raise link_lost(error) from error
         return self._record(result, len(ids))
 
     def _submit_each(
@@ -92,17 +97,25 @@ class DirectView(View):
         calls: list[tuple[Any, ...]],
         method: str,
         kind: str,
-        targets: Any,
+        ids: tuple[int, ...],
         label: Any = None,
     ) -> Any:
-        submit, ids = self._submitter(method, kind, targets, label if label is not None else self.label)
+        label = label if label is not None else self.label
+        submit, _ = self._submitter(method, kind, ids, label)
+        options = [
+            self.client.define_options(TaskOptions(mode="Each", targets=(engine,), label=label or "")) for engine in ids
+        ]
         with self.client.submitting():
-            result = submit.each(function, calls)
+            result = submit.each(function, calls, options)
         return self._record(result, len(ids))
 
     def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
         """Calls `function(*args, **kwargs)` on each engine and returns the result to be."""
         return self._submit(function, args, kwargs)  # type: ignore[no-any-return]
+
+    def apply_sync(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls `function(*args, **kwargs)` on each engine and waits for the value."""
+        return self._submit(function, args, kwargs, wait=True).get()
 
     def _operation(self, name: str) -> Callable[..., Any]:
         __import__(_OPERATIONS)
@@ -110,6 +123,12 @@ class DirectView(View):
 
     def _finish(self, result: AsyncResult, block: bool | None) -> Any:
         return result.get() if (self.block if block is None else block) else result
+
+    def _call(self, operation: str, args: tuple[Any, ...], targets: Any, block: bool | None) -> Any:
+        """Calls one of the engine's operations; the value if blocking, else the result."""
+        wait = self.block if block is None else block
+        result = self._submit(self._operation(operation), args, {}, operation, targets=targets, wait=wait)
+        return result.get() if wait else result
 
     # Code ---------------------------------------------------------------------------------------
 
@@ -120,11 +139,12 @@ class DirectView(View):
 
         Returns the result, done if `block`. Its values are `ExecuteReply`s.
         """
+        wait = self.block if block is None else block
         result = self._submit(
-            self._operation("execute"), (code, silent), {}, "execute", "executed", targets, label
+            self._operation("execute"), (code, silent), {}, "execute", "executed", targets, label, wait
         )
         result.code = code
-        if self.block if block is None else block:
+        if wait:
             result.get()
         return result  # type: ignore[no-any-return]
 
@@ -145,7 +165,7 @@ class DirectView(View):
         """Sets variables on each engine; names may be dotted or indexed. The values are copied before it returns."""
         if not isinstance(ns, dict):
             raise TypeError(f"Must be a dict, not {type(ns)}")
-        return self._finish(self._submit(self._operation("push"), (ns,), {}, "push", targets=targets), block)
+        return self._call("push", (ns,), targets, block)
 
     def update(self, ns: dict[str, Any]) -> Any:
         """`push`."""
@@ -161,7 +181,7 @@ class DirectView(View):
             names = tuple(names)
         elif not isinstance(names, str):
             raise TypeError(f"names must be strs, not {names!r}")
-        return self._finish(self._submit(self._operation("pull"), (names,), {}, "pull", targets=targets), block)
+        return self._call("pull", (names,), targets, block)
 
     def get(self, names: str | Iterable[str]) -> Any:
         """`pull` that waits."""
@@ -175,7 +195,7 @@ class DirectView(View):
 
     def clear(self, targets: Any = None, block: bool | None = None) -> Any:
         """Removes the user's variables from each engine."""
-        return self._finish(self._submit(self._operation("clear"), (), {}, "clear", targets=targets), block)
+        return self._call("clear", (), targets, block)
 
     def scatter(
         self,
@@ -198,7 +218,7 @@ class DirectView(View):
         for i in range(len(ids)):
             part = part_of(seq, i, len(ids), len(seq), dist)
             calls.append(({key: part[0] if flatten and len(part) == 1 else part},))
-        result = self._submit_each(self._operation("push"), calls, "scatter", "applied", list(ids))
+        result = self._submit_each(self._operation("push"), calls, "scatter", "applied", ids)
         if self.block if block is None else block:
             result.get()
             return None
@@ -260,7 +280,7 @@ class DirectView(View):
 
             return EmptyMapResult(Origin(self.client, self, (), False, label=label), function)
         calls = [tuple(part_of(part, i, n_parts, n_items, dist) for part in parts) for i in range(n_parts)]
-        result: AsyncMapResult = self._submit_each(function, calls, "apply", "mapped", list(ids[:n_parts]), label)
+        result: AsyncMapResult = self._submit_each(function, calls, "apply", "mapped", ids[:n_parts], label)
         bounds = (part_bounds(n_items, i, n_parts) for i in range(n_parts))
         result._chunk_items = [1] * n_parts if whole_parts else [high - low for low, high in bounds]
         result._n_items = n_parts if whole_parts else n_items
@@ -298,7 +318,9 @@ class DirectView(View):
                 if statement not in seen:
                     seen.add(statement)
                     if not quiet:
-                        print(f"importing {what} from {name} on engine(s)" if what else f"importing {name} on engine(s)")
+                        print(
+                            f"importing {what} from {name} on engine(s)" if what else f"importing {name} on engine(s)"
+                        )
                     results.append(self.execute(statement, block=False))
             return module
 

@@ -1,0 +1,309 @@
+"""Results: values, waiting, futures, metadata."""
+
+import asyncio
+import concurrent.futures
+import gc
+import os
+import signal
+import threading
+import time
+import weakref
+from datetime import datetime
+
+import pytest
+
+import broadleaf as ipp
+from broadleaf import error
+
+
+def sleep_for(seconds):
+    import time
+
+    time.sleep(seconds)
+    return seconds
+
+
+sleep_for = ipp.interactive(sleep_for)
+
+
+def test_get_after_and_before_done(rc):
+    ar = rc[-1].apply_async(lambda: 42)
+    assert ar.wait()
+    assert ar.ready()
+    assert ar.get() == ar.get() == ar.r == 42
+    ar = rc[-1].apply_async(sleep_for, 0.2)
+    with pytest.raises(TimeoutError):
+        ar.get(0)
+    assert not ar.wait(0)
+    with pytest.raises(RuntimeError):
+        ar.successful()
+    assert ar.get() == 0.2
+    assert ar.successful()
+
+
+def test_get_dict(rc, dview):
+    assert dview.apply_async(lambda: 5).get_dict() == dict.fromkeys(rc.ids, 5)
+    for value in (list(range(5)), "text", ("a", "b")):
+        assert rc[-1].apply_async(lambda x: x, value).get_dict() == {3: value}
+    with pytest.raises(ValueError, match="Cannot build dict"):
+        rc.load_balanced_view().map_async(lambda x: x, range(20)).get_dict()
+
+
+def test_iteration_and_indexing(rc, dview):
+    ar = dview.apply_async(sleep_for, 0.1)
+    assert list(ar) == [0.1] * 4
+    assert ar[0] == 0.1
+    assert ar[1:] == [0.1] * 3
+    assert len(ar) == 4
+    with pytest.raises(TypeError):
+        iter(rc[0].apply_async(lambda: 5)).__next__()
+    with pytest.raises(TypeError):
+        ar[1.5]
+
+
+def test_metadata(rc, dview):
+    ar = dview.apply_async(sleep_for, 0.3)
+    assert ar.completed == [None] * 4
+    with pytest.raises(KeyError):
+        ar["foo"]
+    with pytest.raises(AttributeError):
+        ar.foo
+    assert not hasattr(ar, "__length_hint__")
+    ar.get()
+    assert all(isinstance(moment, datetime) and moment.tzinfo for moment in ar.completed)
+    assert ar.engine_id == rc.ids
+    assert len(set(ar["engine_uuid"])) == 4
+    assert ar.status == ["ok"] * 4
+    assert all(a <= b for a, b in zip(ar.started, ar.completed, strict=True))
+    single = rc[1].apply_async(lambda: 1)
+    single.get()
+    assert isinstance(single.completed, datetime)
+    assert single.metadata.engine_id == 1
+    assert "stdout" in dir(single)
+
+
+def test_times(rc, dview):
+    ar = dview.apply_async(time.sleep, 0.2)
+    with pytest.raises(TimeoutError):
+        ar.wall_time
+    with pytest.raises(TimeoutError):
+        ar.serial_time
+    assert ar.elapsed >= 0
+    ar.get()
+    assert 0.2 <= ar.wall_time == ar.elapsed
+    assert ar.serial_time >= 0.8
+    assert ar.timedelta(ar.submitted, ar.received) == pytest.approx(ar.wall_time, abs=1e-3)
+
+
+def test_progress_and_wait_interactive(rc, lview, capsys):
+    ar = lview.map_async(sleep_for, [0.01] * 20)
+    ar.wait_interactive(interval=0.01)
+    assert ar.ready()
+    assert ar.progress == 20
+    assert "20/20" in capsys.readouterr().err
+
+
+def test_output(rc, dview, capsys):
+    ar = dview.execute("import sys\nprint('to out')\nprint('to err', file=sys.stderr)", block=True)
+    assert ar.stdout == ["to out\n"] * 4
+    assert ar.stderr == ["to err\n"] * 4
+    ar.display_outputs()
+    shown = capsys.readouterr()
+    assert shown.out.count("[stdout:") == 4
+    assert shown.out.count("to out") == 4
+    assert shown.err.count("to err") == 4
+    ar = rc[0].execute("print(5555)", block=True)
+    ar.display_outputs()
+    assert capsys.readouterr().out == "5555\n"
+    ar = dview.execute("a = 5", block=True)
+    for groupby in ("type", "engine", "order"):
+        ar.display_outputs(groupby)
+    assert capsys.readouterr().out == ""
+    ar = rc[0].execute("print(5555)\n1/0", block=False)
+    ar.wait()
+    ar.display_outputs()
+    assert capsys.readouterr().out == "5555\n"
+
+
+def test_output_streams_while_the_task_runs(rc, capsys):
+    go_on = "import time, os\nprint('first', flush=True)\nwhile not os.path.exists(path): time.sleep(0.01)\nprint('last')"
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "go")
+        rc[0]["path"] = path
+        ar = rc[0].execute(go_on, block=False)
+        seen = ""
+        with ar.stream_output():
+            deadline = time.monotonic() + 20
+            while "first" not in seen and time.monotonic() < deadline:
+                ar.wait(0.02)
+                seen += capsys.readouterr().out
+            assert "first" in seen
+            assert not ar.ready()
+            open(path, "w").close()
+            ar.get(20)
+        seen += capsys.readouterr().out
+    assert seen.count("first") == 1
+    assert seen.count("last") == 1
+
+
+def test_futures_api(rc, lview):
+    ar = lview.apply_async(sleep_for, 0.1)
+    assert isinstance(ar, concurrent.futures.Future)
+    called = threading.Event()
+    ar.add_done_callback(lambda future: called.set() if future is ar else None)
+    assert ar.result(10) == 0.1
+    assert called.wait(10)
+    assert ar.done()
+    assert ar.exception() is None
+    again = []
+    ar.add_done_callback(again.append)
+    assert again == [ar]
+    failed = lview.apply_async(lambda: 1 / 0)
+    assert isinstance(failed.exception(10), ipp.RemoteError)
+    with pytest.raises(ipp.RemoteError):
+        failed.result()
+
+
+def test_wait_and_as_completed_of_the_standard_library(lview):
+    results = [lview.apply_async(sleep_for, s) for s in (0.3, 0.0, 0.1)]
+    done, pending = concurrent.futures.wait(results, return_when=concurrent.futures.FIRST_COMPLETED)
+    assert results[1] in done
+    assert results[0] in pending
+    assert set(concurrent.futures.as_completed(results, timeout=20)) == set(results)
+    done, pending = concurrent.futures.wait(results, timeout=20)
+    assert not pending
+
+
+def test_first_exception_of_the_standard_library(lview):
+    slow = lview.apply_async(sleep_for, 1.0)
+    failing = lview.apply_async(lambda: 1 / 0)
+    done, pending = concurrent.futures.wait([slow, failing], return_when=concurrent.futures.FIRST_EXCEPTION)
+    assert failing in done
+    assert slow in pending
+
+
+async def test_await(rc, lview):
+    assert await lview.apply_async(sleep_for, 0.05) == 0.05
+    assert await asyncio.wrap_future(lview.apply_async(max, 1, 2)) == 2
+    with pytest.raises(ipp.RemoteError):
+        await lview.apply_async(lambda: 1 / 0)
+    assert await asyncio.gather(*(asyncio.wrap_future(lview.apply_async(abs, -i)) for i in range(5))) == list(range(5))
+    assert await rc[:].apply_async(lambda: 3) == [3] * 4
+
+
+async def test_cancelling_an_awaited_result_aborts_the_task(lview):
+    ar = lview.apply_async(time.sleep, 30)
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(asyncio.wrap_future(ar), 0.1)
+    assert ar.wait(20)
+    assert ar.cancelled()
+
+
+def test_cancel(rc):
+    ar = rc[0].apply_async(time.sleep, 30)
+    assert ar.cancel()
+    assert ar.wait(20)
+    assert ar.cancelled()
+    with pytest.raises(concurrent.futures.CancelledError):
+        ar.result()
+    with pytest.raises(error.TaskAborted):
+        ar.get()
+    done = rc[0].apply_async(lambda: 1)
+    done.get()
+    assert not done.cancel()
+
+
+def test_split_and_join(rc, dview):
+    parent = dview.apply_async(os.getpid)
+    children = parent.split()
+    assert [len(child) for child in children] == [1] * 4
+    assert children[0].split() == (children[0],)
+    assert [child.get(10) for child in children] == parent.get()
+    joined = ipp.AsyncResult.join(*children)
+    assert joined.get(5) == parent.get()
+    assert joined.engine_id == parent.engine_id
+    with pytest.raises(ValueError):
+        ipp.AsyncResult.join()
+    mapped = rc.load_balanced_view().map_async(lambda x: x, range(8), chunksize=2)
+    assert [child.get(10) for child in mapped.split()] == [[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]]]
+
+
+def test_wait_for_the_first(rc, dview):
+    dview.scatter("delay", [0.0, 1.0, 1.0, 1.0], flatten=True, block=True)
+    ar = dview.apply_async(sleep_for, ipp.Reference("delay"))
+    done, pending = ar.wait(return_when=ipp.FIRST_COMPLETED)
+    assert len(done) == 1
+    assert len(pending) == 3
+    assert next(iter(done)).engine_id == 0
+    concurrent.futures.wait(ar.split(), return_when=concurrent.futures.FIRST_COMPLETED)
+    assert ar.wait()
+
+
+def test_first_exception_does_not_wait_for_the_others(rc, dview):
+    dview.scatter("rank", rc.ids, flatten=True, block=True)
+
+    def fail_on_0(rank):
+        import time
+
+        if rank == 0:
+            raise ValueError("0!")
+        time.sleep(2)
+
+    ar = dview.apply_async(fail_on_0, ipp.Reference("rank"))
+    with pytest.raises(ipp.RemoteError) as caught:
+        ar.get(return_when=ipp.FIRST_EXCEPTION)
+    assert "0!" in str(caught.value)
+    assert not ar.ready()
+    ar.abort()
+
+
+def test_a_dropped_result_frees_its_value(rc):
+    ar = rc[0].apply_async(lambda: {"big": 1})
+    ar.get()
+    gone = weakref.ref(ar)
+    del ar
+    gc.collect()
+    assert gone() is None
+
+
+def interrupt_soon(condition):
+    def interrupt():
+        condition()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    return thread
+
+
+def running_on(rc, engine):
+    def wait():
+        deadline = time.monotonic() + 20
+        while rc.queue_status(engine)["tasks"] == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    return wait
+
+
+def test_ctrl_c_aborts_what_is_waited_for(rc):
+    running = rc[2].apply_async(time.sleep, 30)
+    queued = rc[2].apply_async(time.sleep, 30)
+    thread = interrupt_soon(running_on(rc, 2))
+    with pytest.raises(KeyboardInterrupt):
+        ipp.AsyncResult.join(running, queued).get()
+    thread.join()
+    for ar in (running, queued):
+        with pytest.raises(error.TaskAborted):
+            ar.get(20)
+    assert rc[2].apply_sync(lambda: "usable") == "usable"
+
+
+def test_ctrl_c_in_a_blocking_call(rc):
+    thread = interrupt_soon(running_on(rc, 1))
+    with pytest.raises(KeyboardInterrupt):
+        rc[1].apply_sync(time.sleep, 30)
+    thread.join()
+    assert rc.wait(timeout=20)
+    assert rc[1].apply_sync(lambda: "usable") == "usable"
