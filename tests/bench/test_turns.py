@@ -3,6 +3,9 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +65,23 @@ def test_a_child_that_does_not_answer_is_ended(tmp_path):
         turn.start(0, "")
         turn.ask({"do": "run", "case": "raw_sleep", "arguments": {"ms": 60_000, "n": 1}}, timeout_s=0.2)
     assert tagged(turn.tag) == []
+
+
+def test_a_run_that_is_killed_takes_its_children_with_it(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from broadleaf.bench.turn import Turn; "
+        "from broadleaf.bench.environments import SYSTEMS; turn = Turn(SYSTEMS['ppe'], Path(sys.argv[1]), 2); "
+        "turn.start(2, 'default'); print(turn.tag, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        tag = run.stdout.readline().strip()
+        assert len(tagged(tag)) >= 3
+        run.kill()
+    deadline = time.monotonic() + 20
+    while tagged(tag):
+        assert time.monotonic() < deadline, "processes outlived the run"
+        time.sleep(0.02)
 
 
 def test_systems_take_turns_repeat_by_repeat(tmp_path):
