@@ -1,0 +1,105 @@
+"""Broadleaf: interactive parallel computing.
+
+`import broadleaf as ipp` gives the names of IPython Parallel. Each is imported when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
+
+    from broadleaf import errors as error
+    from broadleaf.client.client import Client
+    from broadleaf.client.dependency import Dependency
+    from broadleaf.client.execute_reply import ExecuteReply
+    from broadleaf.client.map_results import AsyncMapResult
+    from broadleaf.client.remote_functions import ParallelFunction, RemoteFunction, parallel, remote
+    from broadleaf.client.results import AsyncResult
+    from broadleaf.client.views.balanced import LoadBalancedView
+    from broadleaf.client.views.direct import DirectView
+    from broadleaf.client.views.lazy_map import LazyMapIterator
+    from broadleaf.cluster import Cluster, ClusterManager
+    from broadleaf.errors import *  # noqa: F403
+    from broadleaf.interop.concurrent import ViewExecutor
+    from broadleaf.interop.joblib import register_joblib_backend
+    from broadleaf.serialize.interactive import interactive
+    from broadleaf.serialize.pickle import PrePickled
+    from broadleaf.serialize.reference import Reference
+    from broadleaf.serialize.requirements import depend, dependent, require
+
+_ERRORS = "broadleaf.errors"
+_HOMES = {
+    "ALL_COMPLETED": "concurrent.futures",
+    "AlreadyDisplayedError": _ERRORS,
+    "AsyncMapResult": "broadleaf.client.map_results",
+    "AsyncResult": "broadleaf.client.results",
+    "AuthenticationFailed": _ERRORS,
+    "Client": "broadleaf.client.client",
+    "Cluster": "broadleaf.cluster",
+    "ClusterConnectionError": _ERRORS,
+    "ClusterManager": "broadleaf.cluster",
+    "ClusterStopping": _ERRORS,
+    "CompositeError": _ERRORS,
+    "DeathCertificate": _ERRORS,
+    "Dependency": "broadleaf.client.dependency",
+    "DependencyTimeout": _ERRORS,
+    "DirectView": "broadleaf.client.views.direct",
+    "EngineError": _ERRORS,
+    "ExecuteReply": "broadleaf.client.execute_reply",
+    "FIRST_COMPLETED": "concurrent.futures",
+    "FIRST_EXCEPTION": "concurrent.futures",
+    "IPythonError": _ERRORS,
+    "ImpossibleDependency": _ERRORS,
+    "InvalidDependency": _ERRORS,
+    "KernelError": _ERRORS,
+    "LazyMapIterator": "broadleaf.client.views.lazy_map",
+    "LinkLost": _ERRORS,
+    "LoadBalancedView": "broadleaf.client.views.balanced",
+    "NoEnginesRegistered": _ERRORS,
+    "OverLimit": _ERRORS,
+    "ParallelFunction": "broadleaf.client.remote_functions",
+    "PrePickled": "broadleaf.serialize.pickle",
+    "Reference": "broadleaf.serialize.reference",
+    "RemoteError": _ERRORS,
+    "RemoteFunction": "broadleaf.client.remote_functions",
+    "SerializationError": _ERRORS,
+    "TaskAborted": _ERRORS,
+    "TaskRejectError": _ERRORS,
+    "TaskTimeout": _ERRORS,
+    "TimeoutError": _ERRORS,
+    "UnmetDependency": _ERRORS,
+    "VersionMismatch": _ERRORS,
+    "ViewExecutor": "broadleaf.interop.concurrent",
+    "__version__": "broadleaf._native",
+    "collect_exceptions": _ERRORS,
+    "depend": "broadleaf.serialize.requirements",
+    "dependent": "broadleaf.serialize.requirements",
+    "interactive": "broadleaf.serialize.interactive",
+    "parallel": "broadleaf.client.remote_functions",
+    "register_joblib_backend": "broadleaf.interop.joblib",
+    "remote": "broadleaf.client.remote_functions",
+    "require": "broadleaf.serialize.requirements",
+    "unwrap_exception": _ERRORS,
+    "wrap_exception": _ERRORS,
+}
+
+__all__ = sorted([*(name for name in _HOMES if not name.startswith("_")), "error"])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "error":
+        return import_module(_ERRORS)
+    if name == "version_info":
+        return tuple(int(part) if part.isdigit() else part for part in __getattr__("__version__").split("."))
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'broadleaf' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,351 @@
+"""The client: one connection to a cluster, and the views that use it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import threading
+import time
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ALL_COMPLETED
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakValueDictionary
+
+from broadleaf.client.control import Control
+from broadleaf.client.failures import connection_error, death_certificate, link_lost
+from broadleaf.client.hooks import Hooks
+from broadleaf.client.known_results import KnownResults, RegisteredResults
+from broadleaf.client.options import TaskOptions
+from broadleaf.client.pending import ResultTypes, result_types
+from broadleaf.client.results import AsyncResult, seconds
+from broadleaf.client.views.base import HISTORY_TASKS, flatten
+from broadleaf.errors import ClusterConnectionError, DeathCertificate, NoEnginesRegistered
+
+if TYPE_CHECKING:
+    from broadleaf.client.views.balanced import LoadBalancedView
+    from broadleaf.client.views.direct import DirectView
+    from broadleaf.interop.concurrent import ViewExecutor
+
+# Deaths that a client remembers.
+_CERTIFICATES = 256
+# Seconds between looks while waiting for some tasks and not for others.
+_LOOK_S = 0.01
+
+
+class Client(Control, RegisteredResults):
+    """A connection to a cluster.
+
+    It is the sequence of its engines: `len(rc)`, `rc.ids`, and `rc[0]`, `rc[:]`, `rc[[1, 3]]` are direct views;
+    `rc.load_balanced_view()` runs tasks on whichever engine is free. Thread-safe.
+
+    `connection_info` is a connection file's path, or its contents as a dict; without it the file of `profile` and
+    `cluster_id` is looked for. Raises `ClusterConnectionError` when there is no connection within `timeout` seconds.
+    """
+
+    def __init__(
+        self,
+        connection_info: str | os.PathLike[str] | dict[str, Any] | None = None,
+        *,
+        profile: str | None = None,
+        cluster_id: str = "",
+        cluster: Any = None,
+        timeout: float = 10.0,
+        name: str = "",
+        native: Any = None,
+    ) -> None:
+        self.native = native if native is not None else importlib.import_module("broadleaf._native")
+        """The module that does the work; another one only in tests."""
+        self.cluster = cluster
+        self.profile = profile
+        self.block = False
+        """Default of the flag of the same name of views made from now on."""
+        self.session = uuid.uuid4().hex
+        self.engines_version = 0
+        """Changes when engines come or go."""
+        self.submitted: deque[int | range] = deque(maxlen=HISTORY_TASKS)
+        self._registered: WeakValueDictionary[int, AsyncResult] = WeakValueDictionary()
+        self._engines: dict[int, tuple[str, int, str]] = {}
+        self._engines_seen = -1
+        self._certificates: OrderedDict[int, DeathCertificate] = OrderedDict()
+        self._listeners = 0
+        self._listeners_lock = threading.Lock()
+        try:
+            self.link = self.native.Link(_connection_text(connection_info, profile, cluster_id), Hooks(self), timeout, name)
+        except self.native.ConnectionRefused as error:
+            raise connection_error(error) from error
+        except self.native.LinkClosed as error:
+            raise link_lost(error) from error
+
+    @property
+    def result_types(self) -> ResultTypes:
+        """The result types over this client's native module."""
+        return result_types(self.native)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.link.closed else f"{len(self)} engines"
+        return f"<Client: {state}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Client cannot be sent to engines")
+
+    # Life ---------------------------------------------------------------------------------------
+
+    def close(self, linger: Any = None) -> None:
+        """Closes the connection; unresolved results then raise `LinkLost`. May be called again."""
+        self.link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def on_event(self, kind: str, body: Any) -> None:
+        """News of the cluster, from the link."""
+        if kind == "engine_down":
+            certificate = death_certificate(body)
+            self._certificates[certificate.engine_id] = certificate
+            while len(self._certificates) > _CERTIFICATES:
+                self._certificates.popitem(last=False)
+        self.engines_version += 1
+
+    @contextmanager
+    def submitting(self) -> Iterator[None]:
+        """Makes errors of the link those of the package."""
+        try:
+            yield
+        except self.native.LinkClosed as error:
+            raise link_lost(error) from error
+
+    @contextmanager
+    def live_output(self) -> Iterator[None]:
+        """Has output reported as it arrives while the block runs."""
+        with self._listeners_lock:
+            self._listeners += 1
+            self.link.live_output = True
+        try:
+            yield
+        finally:
+            with self._listeners_lock:
+                self._listeners -= 1
+                self.link.live_output = self._listeners > 0
+
+    def define_options(self, options: TaskOptions) -> int:
+        """The link's number for a set of task options."""
+        with self.submitting():
+            return self.link.define_options(options.to_json())  # type: ignore[no-any-return]
+
+    # Engines ------------------------------------------------------------------------------------
+
+    def _known_engines(self) -> dict[int, tuple[str, int, str]]:
+        version = self.engines_version
+        if version != self._engines_seen:
+            self._engines = {engine: (uid, pid, host) for engine, uid, pid, host in self.link.engines()}
+            self._engines_seen = version
+        return self._engines
+
+    @property
+    def ids(self) -> list[int]:
+        """Ids of the engines there are, in order."""
+        return sorted(self._known_engines())
+
+    def engine_uuid(self, engine_id: int) -> str:
+        """What tells an engine from another that has its id before or after; '' if unknown."""
+        known = self._known_engines().get(engine_id)
+        if known is not None:
+            return known[0]
+        dead = self._certificates.get(engine_id)
+        return dead.uuid if dead is not None else ""
+
+    def death_certificate(self, engine_id: int) -> DeathCertificate | None:
+        """What is known of the last death of an engine of this id, or None."""
+        return self._certificates.get(engine_id)
+
+    def resolve_targets(self, targets: Any) -> tuple[tuple[int, ...], bool]:
+        """Engine ids of `targets`, in order, and whether they are one engine rather than a list.
+
+        Raises `IndexError` for an engine that does not exist, `TypeError` for what are no targets.
+        """
+        ids = self.ids
+        if targets is None or targets == "all":
+            return tuple(ids), False
+        if isinstance(targets, slice):
+            return tuple(ids[targets]), False
+        if isinstance(targets, int) and not isinstance(targets, bool):
+            return (self._engine_id(targets, ids),), True
+        if isinstance(targets, list | tuple | range | set):
+            return tuple(self._engine_id(target, ids) for target in targets), False
+        raise TypeError(f"targets by int/slice/collection of ints/'all' only, not {targets!r}")
+
+    def _engine_id(self, target: Any, ids: list[int]) -> int:
+        if isinstance(target, bool) or not isinstance(target, int):
+            raise TypeError(f"an engine's id is an int, not {type(target).__name__}")
+        if target < 0 and -len(ids) <= target:
+            return ids[target]
+        if target not in self._engines:
+            dead = self._certificates.get(target)
+            why = f": it {dead.reason}" if dead is not None else f"; there are {ids}"
+            raise IndexError(f"No such engine: {target}{why}")
+        return target
+
+    def __len__(self) -> int:
+        return len(self._known_engines())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[DirectView]:
+        for engine in self.ids:
+            yield self.direct_view(engine)
+
+    def __getitem__(self, key: int | slice | Sequence[int]) -> DirectView:
+        if not isinstance(key, int | slice | list | tuple | range):
+            raise TypeError(f"key by int/slice/iterable of ints only, not {type(key)}")
+        return self.direct_view(key)
+
+    def wait_for_engines(
+        self,
+        n: int | None = None,
+        *,
+        timeout: float | None = -1,
+        block: bool = True,
+        interactive: bool | None = None,
+        widget: bool | None = None,
+    ) -> Any:
+        """Waits until there are `n` engines, by default as many as the cluster was asked for.
+
+        Raises `TimeoutError`. With `block=False` it returns a future.
+        """
+        if n is None:
+            n = getattr(self.cluster, "n", None)
+            if n is None:
+                raise TypeError("n is needed: this client does not know how many engines were asked for")
+        if not block:
+            from concurrent.futures import ThreadPoolExecutor
+
+            pool = ThreadPoolExecutor(1, "broadleaf-wait")
+            future = pool.submit(self.wait_for_engines, n, timeout=timeout)
+            pool.shutdown(wait=False)
+            return future
+        if not self.link.wait_for_engines(n, seconds(timeout)):
+            raise TimeoutError(f"{n} engines were not there in {timeout} s; there are {len(self.link.engines())}")
+        self.engines_version += 1
+        return None
+
+    # Views --------------------------------------------------------------------------------------
+
+    def direct_view(self, targets: Any = "all", **flags: Any) -> DirectView:
+        """A view of these engines: an id, a list of ids, a slice, or 'all', which is looked up at each call."""
+        from broadleaf.client.views.direct import DirectView
+
+        if targets is None:
+            targets = "all"
+        if targets != "all":
+            ids, single = self.resolve_targets(targets)
+            targets = ids[0] if single else list(ids)
+        return DirectView(self, targets, **{"block": self.block, **flags})
+
+    def load_balanced_view(self, targets: Any = None, **flags: Any) -> LoadBalancedView:
+        """A view that runs tasks on whichever engine (of `targets`) is free."""
+        from broadleaf.client.views.balanced import LoadBalancedView
+
+        if targets is not None and targets != "all":
+            targets = list(self.resolve_targets(targets)[0])
+            if not targets:
+                raise NoEnginesRegistered("no engine is among these targets")
+        else:
+            targets = None
+        return LoadBalancedView(self, targets, **{"block": self.block, **flags})
+
+    def executor(self, targets: Any = None) -> ViewExecutor:
+        """A `concurrent.futures.Executor` over a load-balanced view."""
+        return self.load_balanced_view(targets).executor
+
+    def clear(self, targets: Any = None, block: bool | None = None) -> Any:
+        """Removes the user's variables from engines."""
+        return self.direct_view("all" if targets is None else targets).clear(block=block)
+
+    # Tasks --------------------------------------------------------------------------------------
+
+    @property
+    def history(self) -> list[str]:
+        """Ids of the tasks submitted, oldest first; of the last `HISTORY_TASKS` requests."""
+        return [self.msg_id(seq) for seq in flatten(self.submitted)]
+
+    @property
+    def outstanding(self) -> set[str]:
+        """Ids of the tasks submitted and not done."""
+        return {self.msg_id(seq) for seq in self.link.outstanding_seqs()}
+
+    @property
+    def results(self) -> KnownResults:
+        """Values by task id, of the results that are done, alive, and not owned by a variable of yours."""
+        return KnownResults(self, lambda result, part: result._part_value(part))
+
+    @property
+    def metadata(self) -> KnownResults:
+        """Metadata by task id, of the same results as `results`."""
+        return KnownResults(self, lambda result, part: result.part_metadata(part))
+
+    def wait(self, jobs: Any = None, timeout: float | None = -1) -> bool:
+        """Waits for `jobs` (results or task ids), or for everything; False if `timeout` seconds were too short.
+
+        Ctrl-C aborts the tasks waited for.
+        """
+        if jobs is None:
+            try:
+                return self.link.wait_all(seconds(timeout))  # type: ignore[no-any-return]
+            except KeyboardInterrupt:
+                self.cancel_tasks(self.link.outstanding_seqs())
+                raise
+        wanted = set(self._job_seqs(jobs))
+        return self.wait_for_tasks(lambda: [s for s in self.link.outstanding_seqs() if s in wanted], timeout)
+
+    def wait_for_tasks(self, outstanding: Callable[[], list[int]], timeout: float | None) -> bool:
+        """Waits until `outstanding` gives no task numbers any more. Ctrl-C aborts those it gives."""
+        limit = seconds(timeout)
+        deadline = None if limit is None else time.monotonic() + limit
+        try:
+            while seqs := outstanding():
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if left == 0.0:
+                    return False
+                # The link waits for everything or for one result; others' tasks may go on, hence the look now and then.
+                only_these = len(seqs) == self.link.outstanding()
+                self.link.wait_all(left if only_these else min(_LOOK_S, _LOOK_S if left is None else left))
+        except KeyboardInterrupt:
+            self.cancel_tasks(outstanding())
+            raise
+        return True
+
+    def wait_interactive(
+        self, jobs: Any = None, interval: float = 1.0, timeout: float | None = -1, widget: bool | None = None
+    ) -> bool:
+        """`wait` that shows progress. Returns whether everything is done."""
+        result = self.get_result(list(self.outstanding) if jobs is None else jobs)
+        result.wait_interactive(interval, timeout, widget, ALL_COMPLETED)
+        return result.ready()
+
+    def abort(self, jobs: Any = None, targets: Any = None, block: bool | None = None) -> None:
+        """Aborts `jobs` (results or task ids), or everything, queued or running."""
+        self.cancel_tasks(self.link.outstanding_seqs() if jobs is None else self._job_seqs(jobs))
+
+
+def _connection_text(
+    info: str | os.PathLike[str] | dict[str, Any] | None, profile: str | None, cluster_id: str
+) -> str:
+    """The JSON text of a connection file."""
+    if isinstance(info, dict):
+        return json.dumps(info)
+    if info is None:
+        files = importlib.import_module("broadleaf.cluster.files")
+        info = files.find_connection_file(profile or "default", cluster_id or None)
+    try:
+        with open(os.path.expanduser(os.fspath(info)), encoding="utf-8") as file:  # type: ignore[arg-type]
+            return file.read()
+    except OSError as error:
+        raise ClusterConnectionError(f"no connection file: {error}") from error

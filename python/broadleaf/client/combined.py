@@ -1,0 +1,220 @@
+"""Results made of parts of other results: `split`, `join`, and `get_result` of several."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from broadleaf.client.failures import STATUS_OK
+from broadleaf.client.map_results import AsyncMapResult
+from broadleaf.client.origin import Origin
+from broadleaf.client.results import AsyncResult
+
+Part = tuple[AsyncResult, int]
+
+
+class PartWatcher:
+    """Calls back as single parts of a submitted result are resolved, from a thread that lives as long as needed."""
+
+    def __init__(self, result: AsyncResult) -> None:
+        self._result = result
+        self._callbacks: dict[int, list[Callable[[], object]]] = {}
+        self._lock = threading.Lock()
+        self._running = False
+
+    @classmethod
+    def of(cls, result: AsyncResult) -> PartWatcher:
+        """The watcher of `result`."""
+        watcher: PartWatcher = result.__dict__.setdefault("_watcher", cls(result))
+        return watcher
+
+    def on_part_done(self, part: int, callback: Callable[[], object]) -> None:
+        """Calls back once when `part` is resolved, at once if it is."""
+        with self._lock:
+            if not self._result.part_done(part):
+                self._callbacks.setdefault(part, []).append(callback)
+                if not self._running:
+                    self._running = True
+                    threading.Thread(target=self._watch, name="broadleaf-parts", daemon=True).start()
+                return
+        callback()
+
+    def _watch(self) -> None:
+        result = self._result
+        rank = 0
+        while True:
+            while rank < result.n_done():
+                self._fire(result.completed_part(rank))
+                rank += 1
+            with self._lock:
+                # A part resolved since then fires in the next round, so nothing is left behind.
+                if not self._callbacks or result.n_done() == rank == result.n_parts:
+                    self._running = False
+                    return
+            result.wait_count(rank + 1, None)
+
+    def _fire(self, part: int) -> None:
+        with self._lock:
+            callbacks = self._callbacks.pop(part, [])
+        for callback in callbacks:
+            callback()
+
+
+class CombinedResult(AsyncResult):
+    """Parts of one or more submitted results, in a given order, as one result."""
+
+    def __init__(self, parts: Sequence[Part], origin: Origin, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._parts = list(parts)
+        self.origin = origin
+        self.function = function
+
+    @classmethod
+    def of_part(cls, result: AsyncResult, part: int) -> CombinedResult:
+        """One part of `result`."""
+        old = result.origin
+        targets = None if old.targets is None else old.targets[part : part + 1]
+        single = not isinstance(result, AsyncMapResult)
+        origin = Origin(old.client, old.view, targets, single, old.method, old.label, old.timeout_s)
+        made = cls([(result, part)], origin, result.function)
+        made._return_exceptions = result._return_exceptions
+        return made
+
+    @classmethod
+    def joined(cls, results: Iterable[AsyncResult]) -> CombinedResult:
+        """All parts of `results`."""
+        results = list(results)
+        old = results[0].origin
+        targets: list[int] | None = []
+        for result in results:
+            known = result.origin.targets
+            targets = None if targets is None or known is None else [*targets, *known]
+        origin = Origin(
+            old.client,
+            old.view,
+            None if targets is None else tuple(targets),
+            False,
+            old.method,
+            old.label,
+            old.timeout_s,
+        )
+        made = cls([part for result in results for part in result.parts()], origin, results[0].function)
+        made._return_exceptions = results[0]._return_exceptions
+        return made
+
+    # What a result is made on -------------------------------------------------------------------
+
+    @property
+    def n_parts(self) -> int:
+        return len(self._parts)
+
+    @property
+    def seq(self) -> int:
+        return self._part_seq(0)
+
+    @property
+    def submitted_ns(self) -> int:
+        return min((result.submitted_ns for result, _ in self._parts), default=time.time_ns())
+
+    def parts(self) -> list[Part]:
+        return list(self._parts)
+
+    def _part_seq(self, part: int) -> int:
+        result, number = self._parts[part]
+        return result._part_seq(number)
+
+    def part_done(self, part: int) -> bool:
+        result, number = self._parts[part]
+        return result.part_done(number)
+
+    def n_done(self) -> int:
+        return sum(result.part_done(number) for result, number in self._parts)
+
+    def all_done(self) -> bool:
+        return all(result.part_done(number) for result, number in self._parts)
+
+    def wait_part(self, part: int, timeout_s: float | None) -> bool:
+        result, number = self._parts[part]
+        return result.wait_part(number, timeout_s)
+
+    def wait_all_done(self, timeout_s: float | None) -> bool:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for result, number in self._parts:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not result.wait_part(number, left):
+                return False
+        return True
+
+    def wait_count(self, n: int, timeout_s: float | None) -> bool:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        changed = threading.Event()
+        watched = False
+        while self.n_done() < n:
+            if not watched:
+                watched = True
+                for result, number in self._parts:
+                    PartWatcher.of(result).on_part_done(number, changed.set)
+                continue
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            changed.wait(left)
+            changed.clear()
+        return True
+
+    def completed_part(self, rank: int) -> int:
+        done = [part for part in range(self.n_parts) if self.part_done(part)]
+        order = self.__dict__.setdefault("_order", [])
+        order.extend(sorted(set(done).difference(order), key=lambda part: self.times(part)[2]))
+        return order[rank]  # type: ignore[no-any-return]
+
+    def status(self, part: int) -> int:
+        result, number = self._parts[part]
+        return result.status(number)
+
+    def value(self, part: int) -> Any:
+        result, number = self._parts[part]
+        return result._part_value(number)
+
+    def failure(self, part: int) -> BaseException | None:
+        result, number = self._parts[part]
+        return result.failure(number) if result.status(number) != STATUS_OK else None
+
+    def times(self, part: int) -> tuple[int, int, int, int]:
+        result, number = self._parts[part]
+        return result.times(number)
+
+    def output(self, part: int) -> tuple[str, str, list[bytes]]:
+        result, number = self._parts[part]
+        return result.output(number)
+
+    def part_metadata(self, part: int) -> Any:
+        result, number = self._parts[part]
+        return result.part_metadata(number)
+
+    def on_done(self, callback: Callable[[], object]) -> None:
+        left = len(self._parts)
+        if not left:
+            callback()
+            return
+        lock = threading.Lock()
+
+        def on_part() -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                last = left == 0
+            if last:
+                callback()
+
+        for result, number in self._parts:
+            PartWatcher.of(result).on_part_done(number, on_part)
+
+
+class EmptyMapResult(CombinedResult, AsyncMapResult):
+    """The result of a map over nothing."""
+
+    def __init__(self, origin: Origin, function: Callable[..., Any]) -> None:
+        super().__init__([], origin, function)

@@ -1,0 +1,118 @@
+"""What a client asks of the controller besides running tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from broadleaf.client.failures import link_lost
+from broadleaf.client.options import target_set
+from broadleaf.client.results import AsyncResult
+from broadleaf.errors import KernelError
+
+# Task numbers in one request to cancel.
+_CANCEL_BATCH = 50_000
+# The engine id that stands for no engine.
+_NO_ENGINE = 2**32 - 1
+
+
+class Control:
+    """The part of a client that makes control requests."""
+
+    link: Any
+    native: Any
+
+    def resolve_targets(self, targets: Any) -> tuple[tuple[int, ...], bool]:
+        """See `Client`."""
+        raise NotImplementedError
+
+    def request(self, request: object, timeout: float | None = 10.0) -> Any:
+        """Sends one control request; returns the reply's content. Raises `KernelError` when it was not done."""
+        try:
+            reply = json.loads(self.link.request(json.dumps(request), timeout))
+        except self.native.LinkClosed as error:
+            raise link_lost(error) from error
+        if reply == "Done":
+            return None
+        kind, content = next(iter(reply.items()))
+        if kind == "Failed":
+            raise KernelError(content)
+        return content
+
+    def cancel_tasks(self, seqs: Sequence[int]) -> None:
+        """Aborts tasks by number, queued or running; those that are done are left alone."""
+        for first in range(0, len(seqs), _CANCEL_BATCH):
+            self.request({"Cancel": list(seqs[first : first + _CANCEL_BATCH])})
+
+    def interrupt(self, targets: Any = None) -> None:
+        """Interrupts whatever these engines run now, as Ctrl-C would."""
+        self.request({"Interrupt": self._target_set(targets)})
+
+    def send_signal(self, sig: int, targets: Any = None, block: bool | None = None) -> None:
+        """Sends a signal to engines."""
+        self.request({"Signal": [self._target_set(targets), int(sig)]})
+
+    def shutdown(
+        self, targets: Any = "all", restart: bool = False, hub: bool = False, block: bool | None = None
+    ) -> None:
+        """Stops engines; with `restart` starts them afresh under the same ids, with `hub` stops the whole cluster."""
+        if hub:
+            self.request("Shutdown")
+        elif restart:
+            self.request({"RestartEngines": self._target_set(targets)}, timeout=60.0)
+        else:
+            self.request({"StopEngines": self._target_set(targets)})
+
+    def _target_set(self, targets: Any) -> object:
+        if targets is None or targets == "all":
+            return target_set(None)
+        return target_set(self.resolve_targets(targets)[0])
+
+    def queue_status(self, targets: Any = "all", verbose: bool = False) -> dict[Any, Any]:
+        """Numbers of tasks `queue`d, running (`tasks`) and `completed`, by engine; 'unassigned' those with none."""
+        queues = {
+            engine: {"queue": queued, "tasks": running, "completed": completed}
+            for engine, queued, running, completed in self.request("QueueStatus")
+        }
+        nowhere = queues.pop(_NO_ENGINE, None)
+        ids, single = self.resolve_targets(targets)
+        if single:
+            return queues[ids[0]]
+        status: dict[Any, Any] = {engine: queues[engine] for engine in ids if engine in queues}
+        status["unassigned"] = nowhere["queue"] if nowhere is not None else 0
+        return status
+
+    def explain(self, result: AsyncResult | str | int) -> str:
+        """Why a task is not done: "waits for engine 3", "behind 40 tasks", "after task 7"."""
+        seqs = self._job_seqs(result)  # type: ignore[attr-defined]
+        if isinstance(result, AsyncResult):
+            waiting = result._unfinished_seqs()
+            if not waiting:
+                return "done"
+            seqs = waiting
+        return str(self.request({"Explain": seqs[0]}))
+
+    def status(self) -> dict[str, Any]:
+        """Counters of the controller and the engines."""
+        status: dict[str, Any] = json.loads(self.request("Status"))
+        return status
+
+    def config(self) -> dict[str, Any]:
+        """Every option of the controller, with its value."""
+        config: dict[str, Any] = json.loads(self.request("Config"))
+        return config
+
+    def set_log(self, level: str | int = "info", sink: str = "ring") -> None:
+        """What the controller records ('off', 'errors', 'info', 'debug') and where ('ring', 'stderr', or a path)."""
+        if isinstance(level, str):
+            names = ("off", "errors", "info", "debug")
+            if level not in names:
+                raise ValueError(f"level must be one of {', '.join(names)}, not {level!r}")
+            level = names.index(level)
+        self.request({"SetLog": {"level": level, "sink": sink}})
+
+    def save_trace(self, path: str) -> None:
+        """Writes the event ring as a Chrome trace (chrome://tracing, Perfetto)."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.request("Trace"))

@@ -1,0 +1,140 @@
+"""Dependencies between tasks (`after`, `follow`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.client.failures import STATUS_OK
+from broadleaf.client.results import AsyncResult
+from broadleaf.errors import InvalidDependency
+
+if TYPE_CHECKING:
+    from broadleaf.client.client import Client
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a set of dependencies counts as met."""
+
+    all: bool = True
+    success: bool = True
+    failure: bool = False
+
+    def as_dict(self) -> dict[str, bool]:
+        """The rule in the form of the control protocol."""
+        return {"all": self.all, "success": self.success, "failure": self.failure}
+
+
+DEFAULT_RULE = Rule()
+
+
+class Dependency(set[str]):
+    """A set of task ids with a rule: all of them or any, succeeded or failed.
+
+    With the defaults (all, success only) a task that depends on one that fails is refused with
+    `ImpossibleDependency` as soon as that one has failed.
+    """
+
+    def __init__(
+        self,
+        dependencies: Iterable[str | AsyncResult] | AsyncResult | str | dict[str, Any] = (),
+        all: bool = True,
+        success: bool = True,
+        failure: bool = False,
+    ) -> None:
+        if isinstance(dependencies, dict):
+            all = dependencies.get("all", all)
+            success = dependencies.get("success", success)
+            failure = dependencies.get("failure", failure)
+            dependencies = dependencies.get("dependencies", [])
+        if isinstance(dependencies, str | AsyncResult):
+            dependencies = [dependencies]
+        if not (success or failure):
+            raise ValueError("Must depend on at least one of successes or failures!")
+        self.all = all
+        self.success = success
+        self.failure = failure
+        self.results: list[AsyncResult] = []
+        ids: list[str] = []
+        for dependency in dependencies:
+            if isinstance(dependency, str):
+                ids.append(dependency)
+            elif isinstance(dependency, AsyncResult):
+                self.results.append(dependency)
+                ids.extend(dependency.msg_ids)
+            else:
+                raise TypeError(f"invalid dependency type: {type(dependency)!r}")
+        super().__init__(ids)
+
+    __hash__ = None
+
+    @property
+    def rule(self) -> Rule:
+        """The rule alone."""
+        return Rule(self.all, self.success, self.failure)
+
+    def check(self, completed: Iterable[str], failed: Iterable[str] | None = None) -> bool:
+        """Whether it is met when these ids have succeeded and those failed."""
+        if not self:
+            return True
+        against = set(completed) if self.success else set()
+        if failed is not None and self.failure:
+            against |= set(failed)
+        return self <= against if self.all else not self.isdisjoint(against)
+
+    def unreachable(self, completed: Iterable[str], failed: Iterable[str] | None = None) -> bool:
+        """Whether it can no longer be met."""
+        if not self:
+            return False
+        against = set() if self.success else set(completed)
+        if failed is not None and not self.failure:
+            against |= set(failed)
+        return not self.isdisjoint(against) if self.all else self <= against
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a dict that `Dependency` takes."""
+        return {"dependencies": list(self), **self.rule.as_dict()}
+
+
+def is_dependency(value: Any) -> bool:
+    """Whether `value` may be given as `after` or `follow`."""
+    if value is None or isinstance(value, str | AsyncResult | Dependency):
+        return True
+    if isinstance(value, dict):
+        return set(value) == {"dependencies", "all", "success", "failure"}
+    return isinstance(value, list | set | tuple) and all(isinstance(d, str | AsyncResult) for d in value)
+
+
+def resolve_dependency(value: Any, client: Client) -> tuple[tuple[int, ...], Rule]:
+    """Numbers of the tasks depended on, and the rule. Raises `InvalidDependency` for ids that are not this client's.
+
+    Tasks known here to have succeeded are left out where that settles them, so that the controller need not
+    remember them.
+    """
+    if not value:
+        return (), DEFAULT_RULE
+    rule = value.rule if isinstance(value, Dependency) else DEFAULT_RULE
+    if isinstance(value, dict):
+        value = Dependency(value)
+        rule = value.rule
+    if isinstance(value, str | AsyncResult):
+        value = [value]
+    seqs: list[int] = []
+    for dependency in value:
+        if isinstance(dependency, AsyncResult):
+            if dependency.origin.client is not client:
+                raise InvalidDependency("a dependency on a task of another client")
+            seqs.extend(owner._part_seq(part) for owner, part in dependency.parts())
+        else:
+            seq = client.seq_of(dependency)
+            if seq is None:
+                raise InvalidDependency(f"{dependency!r} is not the id of a task of this client")
+            seqs.append(seq)
+    return tuple(dict.fromkeys(seqs)), rule
+
+
+def all_succeeded(result: AsyncResult) -> bool:
+    """Whether every task of `result` is known to have returned."""
+    return result.all_done() and all(result.status(part) == STATUS_OK for part in range(result.n_parts))

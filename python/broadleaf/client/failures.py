@@ -1,0 +1,134 @@
+"""From how a task ended to the exception that says so. This table is the only place that knows both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from broadleaf.client.origin import Origin
+from broadleaf.errors import (
+    AuthenticationFailed,
+    ClusterConnectionError,
+    ClusterStopping,
+    DeathCertificate,
+    DependencyTimeout,
+    EngineError,
+    ImpossibleDependency,
+    InvalidDependency,
+    LinkLost,
+    NoEnginesRegistered,
+    OverLimit,
+    RemoteError,
+    TaskAborted,
+    TaskTimeout,
+    Verdict,
+    VersionMismatch,
+)
+from broadleaf.serialize.errors import load_error
+
+# As `_native.STATUS_*`; written out so that results can be read without the native module at hand.
+STATUS_PENDING = -1
+STATUS_OK = 0
+STATUS_ERROR = 1
+STATUS_CANCELLED = 2
+STATUS_TIMEOUT = 3
+STATUS_REFUSED = 4
+STATUS_LOST = 5
+
+STATUS_NAMES = {
+    STATUS_PENDING: None,
+    STATUS_OK: "ok",
+    STATUS_ERROR: "error",
+    STATUS_CANCELLED: "aborted",
+    STATUS_TIMEOUT: "timeout",
+    STATUS_REFUSED: "refused",
+    STATUS_LOST: "lost",
+}
+
+REFUSALS: dict[str, tuple[type[Verdict], str]] = {
+    "NoEngines": (NoEnginesRegistered, "no engine of the view's targets exists; client.wait_for_engines(n) waits"),
+    "NoSuchEngine": (EngineError, "engine {detail} does not exist, or no longer does"),
+    "Undefined": (Verdict, "the controller does not know the task's function or options"),
+    "ImpossibleDependency": (ImpossibleDependency, "a task this one depends on failed, or cannot be followed"),
+    "InvalidDependency": (InvalidDependency, "a dependency on itself, on a later task, or on an unknown task"),
+    "UnmetEverywhere": (ImpossibleDependency, "no engine meets the task's @depend or @require condition"),
+    "OverLimit": (OverLimit, "this client has too many unresolved tasks or bytes; collect results first"),
+    "Stopping": (ClusterStopping, "the cluster is stopping"),
+}
+
+CONNECTION_REFUSALS: dict[str, type[ClusterConnectionError]] = {
+    "version": VersionMismatch,
+    "python": VersionMismatch,
+    "identity": AuthenticationFailed,
+    "full": ClusterConnectionError,
+    "malformed": ClusterConnectionError,
+}
+
+
+def connection_error(error: BaseException) -> ClusterConnectionError:
+    """The exception for a connection the controller refused: `error.args` is (kind, message)."""
+    kind, message = (*error.args, "", "")[:2]
+    return CONNECTION_REFUSALS.get(kind, ClusterConnectionError)(message or str(error))
+
+
+def link_lost(error: BaseException) -> LinkLost:
+    """The exception for a closed or lost connection."""
+    return LinkLost(str(error) or "the connection to the controller is closed")
+
+
+def decode_failure(status: int, payload: bytes, engine_id: int, origin: Origin) -> RemoteError:
+    """The exception of a task that ended in `status`, with the payload that came with it."""
+    info: dict[str, Any] = {}
+    if engine_id >= 0:
+        uuid = origin.client.engine_uuid(engine_id)
+        info = {"engine_id": engine_id, "engine_uuid": uuid, "method": origin.method}
+    if status == STATUS_ERROR:
+        error = load_error(payload)
+        error.engine_info = {**error.engine_info, **info}
+        return error
+    if status == STATUS_CANCELLED:
+        return TaskAborted("", info)
+    if status == STATUS_TIMEOUT:
+        if engine_id < 0:
+            return DependencyTimeout("its dependencies were not met in time", info)
+        limit = f" of {origin.timeout_s:g} s" if origin.timeout_s else ""
+        return TaskTimeout(f"the task ran longer than its timeout{limit} and was stopped", info)
+    reason = _json(payload)
+    if status == STATUS_LOST:
+        certificate = death_certificate(reason, engine_id)
+        return EngineError("", info or {"engine_id": certificate.engine_id}, certificate)
+    return refusal(reason, info)
+
+
+def refusal(reason: Any, engine_info: Mapping[str, Any] | None = None) -> Verdict:
+    """The exception of a refused task; `reason` is the decoded JSON of a RefusalReason."""
+    name, detail = next(iter(reason.items())) if isinstance(reason, dict) and reason else (reason, None)
+    kind, text = REFUSALS.get(str(name), (Verdict, f"the task was refused: {name}"))
+    return kind(text.format(detail=detail), engine_info)
+
+
+def death_certificate(fields: Any, engine_id: int = -1) -> DeathCertificate:
+    """The certificate of the decoded JSON of a DeathCertificate."""
+    if not isinstance(fields, dict):
+        return DeathCertificate(engine_id)
+    cause, code = fields.get("cause", "Disconnected"), None
+    if isinstance(cause, dict):
+        cause, code = next(iter(cause.items()))
+    return DeathCertificate(
+        engine_id=fields.get("engine", engine_id),
+        uuid=fields.get("uuid", ""),
+        pid=fields.get("pid", 0),
+        host=fields.get("host", ""),
+        cause="".join("_" + c.lower() if c.isupper() else c for c in cause).lstrip("_"),
+        code=code,
+        last_output=fields.get("last_output", ""),
+        task_started=bool(fields.get("task_started", False)),
+    )
+
+
+def _json(payload: bytes) -> Any:
+    try:
+        return json.loads(payload) if payload else None
+    except ValueError:
+        return None

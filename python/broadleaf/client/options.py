@@ -1,0 +1,56 @@
+"""Task options as the controller takes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from broadleaf.client.dependency import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """How to run a task; see the protocol's type of the same name."""
+
+    mode: str = "Balanced"
+    """'Balanced': one task on whichever target is free; 'Each': one task per target."""
+    targets: tuple[int, ...] | None = None
+    """Engine ids in order, or None for every engine there is."""
+    label: str = ""
+    priority: int = 0
+    retries: int = 0
+    timeout_s: float | None = None
+    """Most seconds a task may run, and its dependencies may take."""
+    after: Rule = Rule()
+    follow: Rule = Rule()
+
+    def to_json(self) -> str:
+        """The options in the form of the control protocol."""
+        timeout_ns = None if self.timeout_s is None else int(self.timeout_s * 1e9)
+        return json.dumps(
+            {
+                "mode": self.mode,
+                "targets": target_set(self.targets),
+                "label": self.label,
+                "priority": self.priority,
+                "retries": self.retries,
+                "timeout_ns": timeout_ns,
+                "dependency_timeout_ns": timeout_ns,
+                "after": self.after.as_dict(),
+                "follow": self.follow.as_dict(),
+            }
+        )
+
+
+def target_set(targets: Sequence[int] | None) -> object:
+    """Engine ids as a TargetSet: 'All', or half-open ranges that keep their order."""
+    if targets is None:
+        return "All"
+    ranges: list[list[int]] = []
+    for engine in targets:
+        if ranges and ranges[-1][1] == engine:
+            ranges[-1][1] = engine + 1
+        else:
+            ranges.append([engine, engine + 1])
+    return {"Ranges": ranges}

@@ -1,0 +1,35 @@
+"""Where a request came from: what all results of one view, method and target set have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broadleaf.client.client import Client
+    from broadleaf.client.views.base import View
+
+
+class Origin:
+    """Shared by the results of one submitter, so that a result itself carries nothing of it."""
+
+    __slots__ = ("client", "label", "method", "single", "targets", "timeout_s", "view")
+
+    def __init__(
+        self,
+        client: Client,
+        view: View | None,
+        targets: tuple[int, ...] | None,
+        single: bool,
+        method: str = "apply",
+        label: str | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        self.client = client
+        self.view = view
+        self.targets = targets
+        """Engine of each part, or None when the scheduler chose."""
+        self.single = single
+        """Whether the value is that of the one part, rather than a list."""
+        self.method = method
+        self.label = label
+        self.timeout_s = timeout_s

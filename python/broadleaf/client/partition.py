@@ -1,0 +1,99 @@
+"""Cutting sequences into parts, and parts into wholes."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+# An automatic chunk size makes about this many chunks, or 8 per engine where that is more: few enough that a chunk's
+# overhead (some 10 us) does not count, many enough that the last chunk keeps nobody waiting.
+AUTO_CHUNKS = 1024
+AUTO_CHUNKS_PER_ENGINE = 8
+AUTO_CHUNK_ITEMS_MAX = 16_384
+
+
+def automatic_chunk_items(n_items: int, n_engines: int) -> int:
+    """Items per chunk when the user does not say.
+
+    Up to 1,024 items go one by one: balance is worth more than the few milliseconds of overhead. Beyond, the
+    sequence is cut into 1,024 chunks (8 per engine from 129 engines on), of 16,384 items at most.
+    """
+    chunks = max(AUTO_CHUNKS, AUTO_CHUNKS_PER_ENGINE * n_engines)
+    return max(1, min(math.ceil(n_items / chunks), AUTO_CHUNK_ITEMS_MAX))
+
+
+def as_sequence(items: Any) -> Any:
+    """`items` if it has a length and can be cut, else a list of it."""
+    if isinstance(items, list | tuple | range | str | bytes) or is_array(items):
+        return items
+    if hasattr(items, "__len__") and hasattr(items, "__getitem__") and isinstance(items, Sequence):
+        return items
+    return list(items)
+
+
+def is_array(value: Any) -> bool:
+    """Whether `value` is a numpy array; numpy is not imported for this."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def chunks(sequences: Sequence[Any], n_items: int, chunk_items: int) -> Iterator[tuple[Any, ...]]:
+    """Tuples of slices of all sequences, `chunk_items` long but for the last."""
+    if len(sequences) == 1:
+        only = sequences[0]
+        for low in range(0, n_items, chunk_items):
+            yield (only[low : min(low + chunk_items, n_items)],)
+        return
+    for low in range(0, n_items, chunk_items):
+        high = min(low + chunk_items, n_items)
+        yield tuple(sequence[low:high] for sequence in sequences)
+
+
+def part_bounds(n_items: int, part: int, n_parts: int) -> tuple[int, int]:
+    """First index, and index after the last, of a part when parts are as equal as can be, larger ones first."""
+    size, larger = divmod(n_items, n_parts)
+    low = part * size + min(part, larger)
+    return low, low + size + (part < larger)
+
+
+def part_of(sequence: Any, part: int, n_parts: int, n_items: int, dist: str = "b") -> Any:
+    """One of `n_parts` parts of the first `n_items` of `sequence`: contiguous ('b') or every n-th ('r')."""
+    if dist == "r":
+        return sequence[part:n_items:n_parts]
+    low, high = part_bounds(n_items, part, n_parts)
+    return sequence[low:high]
+
+
+def join_parts(parts: Sequence[Any], dist: str = "b") -> Any:
+    """The whole of parts made by `part_of`; scalars are returned as a list."""
+    if not parts:
+        return []
+    if is_array(parts[0]):
+        return _join_arrays(parts, dist)
+    if not isinstance(parts[0], list | tuple | range | str):
+        return list(parts)
+    if dist == "b":
+        return list(chain.from_iterable(parts))
+    rows = max(len(part) for part in parts)
+    return [part[i] for i in range(rows) for part in parts if i < len(part)]
+
+
+def _join_arrays(parts: Sequence[Any], dist: str) -> Any:
+    import numpy
+
+    if dist == "b":
+        return numpy.concatenate(parts)
+    n_items = sum(part.shape[0] for part in parts)
+    whole = numpy.empty((n_items, *parts[0].shape[1:]), dtype=parts[0].dtype)
+    for i, part in enumerate(parts):
+        whole[i :: len(parts)] = part
+    return whole
+
+
+def check_dist(dist: str) -> None:
+    """Raises `ValueError` unless `dist` is 'b' or 'r'."""
+    if dist not in ("b", "r"):
+        raise ValueError(f"dist must be 'b' (contiguous parts) or 'r' (every n-th item), not {dist!r}")

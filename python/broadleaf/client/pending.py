@@ -1,0 +1,61 @@
+"""The result types that the native side makes: `AsyncResult` and its kin over `_native.Pending`."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+from broadleaf.client.execute_reply import AsyncExecuteResult
+from broadleaf.client.map_results import AsyncMapResult
+from broadleaf.client.results import AsyncResult
+
+
+class ResultTypes(NamedTuple):
+    """What submitters are given as `result_type`."""
+
+    single: type[Any]
+    several: type[Any]
+    mapped: type[Any]
+    executed: type[Any]
+
+
+@functools.cache
+def result_types(native: Any) -> ResultTypes:
+    """The result types over `native.Pending`."""
+    pending: Any = native.Pending
+    count_parts = pending.__len__
+
+    class PendingResult(pending, AsyncResult):  # type: ignore[misc]
+        """A submitted request."""
+
+        n_parts = property(count_parts)
+
+    class SingleResult(PendingResult):
+        """A submitted request of one part, whose value is that part's: the common case, made short."""
+
+        n_parts = 1
+
+        def get(
+            self, timeout: float | None = None, return_exceptions: bool | None = None, return_when: str | None = None
+        ) -> Any:
+            """See `AsyncResult.get`."""
+            if timeout is not None or return_exceptions:
+                return super().get(timeout, return_exceptions)
+            try:
+                return self.get_single(None)
+            except KeyboardInterrupt:
+                self._abort_unfinished()
+                raise
+
+    class MapResult(pending, AsyncMapResult):  # type: ignore[misc]
+        """A submitted map."""
+
+        n_parts = property(count_parts)
+        __len__ = AsyncMapResult.__len__
+
+    class ExecuteResult(pending, AsyncExecuteResult):  # type: ignore[misc]
+        """A submitted execution."""
+
+        n_parts = property(count_parts)
+
+    return ResultTypes(SingleResult, PendingResult, MapResult, ExecuteResult)

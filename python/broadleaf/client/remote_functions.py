@@ -1,0 +1,103 @@
+"""Functions bound to a view: `@view.remote()` and `@view.parallel()`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.serialize.functions import function_name
+
+if TYPE_CHECKING:
+    from broadleaf.client.views.base import View
+
+
+class RemoteFunction:
+    """A function whose calls run on a view."""
+
+    def __init__(self, view: View, function: Callable[..., Any], block: bool | None = None, **flags: Any) -> None:
+        self.view = view
+        self.func = function
+        self.block = block
+        self.flags = flags
+        self.__name__ = function_name(function)
+        if getattr(function, "__doc__", None):
+            self.__doc__ = f"{type(self).__name__} wrapping:\n{function.__doc__}"
+        try:
+            self.__signature__ = inspect.signature(function)
+        except (TypeError, ValueError):
+            # Builtins may have none.
+            pass
+
+    def _blocking(self) -> bool:
+        return bool(self.view.block if self.block is None else self.block)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self.view.temp_flags(**self.flags):
+            result = self.view.apply_async(self.func, *args, **kwargs)
+        return result.get() if self._blocking() else result
+
+
+class ParallelFunction(RemoteFunction):
+    """A function whose calls get parts of sequences: each engine its part, or free engines chunk by chunk.
+
+    `pf(seq)` calls the function with parts, `pf.map(seq)` with items.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        function: Callable[..., Any],
+        dist: str = "b",
+        block: bool | None = None,
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: bool = False,
+        **flags: Any,
+    ) -> None:
+        super().__init__(view, function, block, **flags)
+        self.dist = dist
+        self.chunksize = chunksize
+        self.ordered = ordered
+        self.return_exceptions = return_exceptions
+
+    def __call__(self, *sequences: Any) -> Any:
+        """Calls the function with parts of the sequences, which must be equally long; gives the parts' values joined."""
+        from broadleaf.client.partition import as_sequence, join_parts
+
+        cut = tuple(as_sequence(sequence) for sequence in sequences)
+        lengths = [len(sequence) for sequence in cut]
+        if len(set(lengths)) > 1:
+            raise ValueError(f"all sequences must have equal length, but have {lengths}")
+        with self.view.temp_flags(**self.flags):
+            result = self._submit_parts(cut)
+        result._join = lambda values: join_parts(values, self.dist)
+        result.ordered = self.ordered
+        result._return_exceptions = self.return_exceptions
+        return result.get() if self._blocking() else result
+
+    def _submit_parts(self, sequences: tuple[Any, ...]) -> Any:
+        view: Any = self.view
+        if hasattr(view, "map_chunks"):
+            return view.map_chunks(self.func, sequences, self.chunksize or 1, whole_parts=True)
+        return view.map_parts(self.func, sequences, self.dist, whole_parts=True)
+
+    def map(self, *sequences: Any) -> Any:
+        """Calls the function with each item of the sequences."""
+        options: dict[str, Any] = {"return_exceptions": self.return_exceptions}
+        if hasattr(self.view, "map_chunks"):
+            options.update(chunksize=self.chunksize, ordered=self.ordered)
+        with self.view.temp_flags(**self.flags):
+            return self.view.map(self.func, *sequences, block=self._blocking(), **options)
+
+
+def remote(view: View, block: bool | None = None, **flags: Any) -> Callable[[Callable[..., Any]], RemoteFunction]:
+    """Decorator: calls of the function run on `view`, with these flags."""
+    return lambda function: RemoteFunction(view, function, block, **flags)
+
+
+def parallel(
+    view: View, dist: str = "b", block: bool | None = None, ordered: bool = True, **flags: Any
+) -> Callable[[Callable[..., Any]], ParallelFunction]:
+    """Decorator: calls of the function get parts of their sequences on the engines of `view`."""
+    return lambda function: ParallelFunction(view, function, dist, block, ordered=ordered, **flags)

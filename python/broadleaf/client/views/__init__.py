@@ -1,0 +1,1 @@
+"""Views: ways to address engines."""

@@ -1,0 +1,200 @@
+"""The load-balanced view: whichever engine is free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.client.dependency import is_dependency, resolve_dependency
+from broadleaf.client.failures import link_lost
+from broadleaf.client.map_results import AsyncMapResult
+from broadleaf.client.options import TaskOptions
+from broadleaf.client.origin import Origin
+from broadleaf.client.partition import as_sequence, automatic_chunk_items, chunks
+from broadleaf.client.results import AsyncResult
+from broadleaf.client.views.base import Flag, View
+from broadleaf.serialize.functions import MapChunk
+
+if TYPE_CHECKING:
+    from broadleaf.client.views.lazy_map import LazyMapIterator
+
+Seqs = tuple[int, ...]
+
+
+def _timeout(value: Any) -> float | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise TypeError(f"Invalid type for timeout: {type(value)!r}")
+    if value is not None and value < 0:
+        raise ValueError(f"Invalid timeout: {value}")
+    return value or None
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"retries must be a number of times, not {value!r}")
+    return value
+
+
+def _dependency(value: Any) -> Any:
+    if not is_dependency(value):
+        raise ValueError(f"Invalid dependency: {value!r}")
+    return value
+
+
+class LoadBalancedView(View):
+    """Tasks that run on whichever engine is free, with dependencies, retries, timeouts and priorities."""
+
+    follow = Flag(None, "Tasks on whose engine these must run.", _dependency)
+    after = Flag(None, "Tasks that must be done before these start.", _dependency)
+    timeout = Flag(None, "Seconds a task may run, and its dependencies may take; then it is stopped.", _timeout)
+    retries = Flag(0, "Times a task is tried again after it raised or its engine died.", _count)
+    priority = Flag(0, "Of tasks that wait, those of higher priority start first.", int)
+
+    _submit_one: Any
+    _submit_mapped: Any
+    _after: Seqs
+    _follow: Seqs
+
+    def on_flag_changed(self) -> None:
+        self._submit_one = None
+
+    def _prepare(self) -> None:
+        """Makes the submitters for the flags as they are."""
+        client = self.client
+        after, after_rule = resolve_dependency(self.after, client)
+        follow, follow_rule = resolve_dependency(self.follow, client)
+        targets = None
+        if self.targets is not None and self.targets != "all":
+            targets, _ = client.resolve_targets(self.targets)
+        options = client.define_options(
+            TaskOptions(
+                targets=targets,
+                label=self.label or "",
+                priority=self.priority,
+                retries=self.retries,
+                timeout_s=self.timeout,
+                after=after_rule,
+                follow=follow_rule,
+            )
+        )
+        self._after, self._follow = after, follow
+        types = client.result_types
+        submitter = client.native.Submitter
+        one = Origin(client, self, None, True, label=self.label, timeout_s=self.timeout)
+        mapped = Origin(client, self, None, False, label=self.label, timeout_s=self.timeout)
+        self._submit_mapped = submitter(client.link, types.mapped, mapped, options, 0)
+        self._record_seq = self._submitted.append
+        self._record_for_client = client.submitted.append
+        self._submit_one = submitter(client.link, types.single, one, options, 0)
+
+    def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
+        """Calls `function(*args, **kwargs)` on an engine and returns the result to be."""
+        # This is the hot path: a flag changed clears the submitter, so nothing is looked up here.
+        submit = self._submit_one
+        if submit is None:
+            self._prepare()
+            submit = self._submit_one
+        try:
+            if self._after or self._follow:
+                result = submit(function, args, kwargs, self._after, self._follow)
+            else:
+                result = submit(function, args, kwargs)
+        except self.client.native.LinkClosed as error:
+            raise link_lost(error) from error
+        seq = result.seq
+        self._record_seq(seq)
+        self._record_for_client(seq)
+        return result  # type: ignore[no-any-return]
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        /,
+        *sequences: Any,
+        block: bool | None = None,
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: bool = False,
+        label: str | None = None,
+        track: bool | None = None,
+    ) -> Any:
+        """Calls `function` on each item, in chunks of `chunksize` items, each on whichever engine is free.
+
+        Without `chunksize` (or with 0) up to 1,024 items go one by one and longer sequences in 1,024 chunks (see
+        `partition.automatic_chunk_items`). Sequences of unequal length are cut to the shortest. With
+        `ordered=False` iteration gives results as they come; `get` always gives them in order. With
+        `return_exceptions` an item that raised stands as its exception in the result.
+        """
+        if label is not None and label != self.label:
+            with self.temp_flags(label=label):
+                return self.map(
+                    function,
+                    *sequences,
+                    block=block,
+                    chunksize=chunksize,
+                    ordered=ordered,
+                    return_exceptions=return_exceptions,
+                )
+        result = self.map_chunks(MapChunk(function, return_exceptions), sequences, chunksize)
+        result.ordered = ordered
+        result._return_exceptions = return_exceptions
+        return result.get() if (self.block if block is None else block) else result
+
+    def map_chunks(
+        self,
+        function: Callable[..., Any],
+        sequences: tuple[Any, ...],
+        chunksize: int | None = None,
+        whole_parts: bool = False,
+    ) -> AsyncMapResult:
+        """Calls `function` with chunks of the sequences. With `whole_parts` a chunk counts as one item."""
+        if not sequences:
+            raise TypeError("must have some sequences to map onto")
+        if chunksize is not None and chunksize < 0:
+            raise ValueError(f"chunksize is a number of items, not {chunksize}")
+        if self._submit_one is None:
+            self._prepare()
+        cut = [as_sequence(sequence) for sequence in sequences]
+        n_items = min(map(len, cut))
+        if n_items == 0:
+            from broadleaf.client.combined import EmptyMapResult
+
+            return EmptyMapResult(Origin(self.client, self, None, False), function)
+        items = chunksize or automatic_chunk_items(n_items, len(self))
+        n_chunks = -(-n_items // items)
+        with self.client.submitting():
+            result: AsyncMapResult = self._submit_mapped.many(
+                function, chunks(cut, n_items, items), self._after, self._follow
+            )
+        result._chunk_items = 1 if whole_parts else items
+        result._n_items = n_chunks if whole_parts else n_items
+        self._record(result, n_chunks)
+        return result
+
+    def imap(
+        self,
+        function: Callable[..., Any],
+        /,
+        *sequences: Any,
+        ordered: bool = True,
+        max_outstanding: int | str = "auto",
+        return_exceptions: bool = False,
+    ) -> LazyMapIterator:
+        """A lazy map over sequences that may be endless: an iterator over the values, with a `cancel` method.
+
+        At most `max_outstanding` tasks are under way ('auto': 10 per engine; 0: no bound), so items are taken from
+        the sequences only as results are taken from the iterator.
+        """
+        from broadleaf.client.views.lazy_map import LazyMapIterator
+
+        if max_outstanding == "auto":
+            max_outstanding = 10 * max(1, len(self))
+        if not isinstance(max_outstanding, int) or max_outstanding < 0:
+            raise ValueError(f"max_outstanding is a number of tasks or 'auto', not {max_outstanding!r}")
+        return LazyMapIterator(self, function, sequences, ordered, max_outstanding, return_exceptions)
+
+    def register_joblib_backend(self, name: str = "broadleaf", make_default: bool = False) -> None:
+        """Makes this view a backend of joblib: `Parallel(backend=name)`."""
+        from broadleaf.interop.joblib import register_joblib_backend
+
+        register_joblib_backend(name, make_default, view=self)

@@ -1,0 +1,249 @@
+"""What all views share: flags, apply and map in their three forms, and the client's business for their tasks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from broadleaf.client.results import AsyncResult
+
+if TYPE_CHECKING:
+    from broadleaf.client.client import Client
+    from broadleaf.client.remote_functions import ParallelFunction, RemoteFunction
+    from broadleaf.interop.concurrent import ViewExecutor
+
+# Tasks that a view remembers by number.
+HISTORY_TASKS = 65_536
+
+
+def flatten(entries: Iterable[int | range]) -> list[int]:
+    """Task numbers of a history, oldest first."""
+    seqs: list[int] = []
+    for entry in list(entries):
+        if isinstance(entry, range):
+            seqs.extend(entry)
+        else:
+            seqs.append(entry)
+    return seqs
+
+
+class Flag:
+    """A setting of a view. Setting it makes the view forget the submitters made with the old one."""
+
+    def __init__(self, default: Any, doc: str, check: Callable[[Any], Any] | None = None) -> None:
+        self._default = default
+        self._check = check
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type[View], name: str) -> None:
+        self._name = name
+        owner.flag_names = (*owner.flag_names, name)
+
+    def __get__(self, view: View | None, owner: type[View]) -> Any:
+        return self if view is None else view._flags.get(self._name, self._default)
+
+    def __set__(self, view: View, value: Any) -> None:
+        if self._check is not None:
+            value = self._check(value)
+        view._flags[self._name] = value
+        view.on_flag_changed()
+
+
+class View:
+    """Common base of `DirectView` and `LoadBalancedView`. Views come from a client."""
+
+    flag_names: ClassVar[tuple[str, ...]] = ()
+
+    targets = Flag(None, "Engines: an id, a list of ids, 'all', or None.")
+    block = Flag(False, "Whether calls wait for their value.", bool)
+    track = Flag(False, "Accepted for compatibility: arguments are always copied before a call returns.", bool)
+    label = Flag(None, "A name for the tasks, shown in metadata and status.")
+
+    def __init__(self, client: Client, targets: Any = None, **flags: Any) -> None:
+        self.client = client
+        self._flags: dict[str, Any] = {"targets": targets}
+        # Numbers of the tasks submitted, or ranges of them.
+        self._submitted: deque[int | range] = deque(maxlen=HISTORY_TASKS)
+        self.set_flags(**flags)
+
+    def on_flag_changed(self) -> None:
+        """Called after a flag was set."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.targets}>"
+
+    def __len__(self) -> int:
+        targets = self.targets
+        if isinstance(targets, list | tuple):
+            return len(targets)
+        return 1 if isinstance(targets, int) else len(self.client)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a {type(self).__name__} cannot be sent to engines")
+
+    # Flags --------------------------------------------------------------------------------------
+
+    def set_flags(self, **flags: Any) -> Self:
+        """Sets several flags at once. Raises `KeyError` for a name that is none."""
+        for name, value in flags.items():
+            if name not in self.flag_names:
+                raise KeyError(f"Invalid name: {name!r}; flags are {', '.join(self.flag_names)}")
+            setattr(self, name, value)
+        return self
+
+    @contextmanager
+    def temp_flags(self, **flags: Any) -> Iterator[Self]:
+        """Sets flags for the length of a block."""
+        saved = dict(self._flags)
+        self.set_flags(**flags)
+        try:
+            yield self
+        finally:
+            self._flags = saved
+            self.on_flag_changed()
+
+    # Calls --------------------------------------------------------------------------------------
+
+    def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
+        """Calls `function(*args, **kwargs)` on the engines and returns its result to be."""
+        raise NotImplementedError
+
+    def apply_sync(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls `function(*args, **kwargs)` on the engines and waits for the value."""
+        return self.apply_async(function, *args, **kwargs).get()
+
+    def apply(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """`apply_sync` or `apply_async`, as the flag `block` says."""
+        result = self.apply_async(function, *args, **kwargs)
+        return result.get() if self.block else result
+
+    def map(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> Any:
+        """Calls `function` on each item, or on items of several sequences taken together."""
+        raise NotImplementedError
+
+    def map_async(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> Any:
+        """`map` that returns an `AsyncMapResult`."""
+        if "block" in options:
+            raise TypeError("map_async doesn't take a `block` keyword argument.")
+        return self.map(function, *sequences, block=False, **options)
+
+    def map_sync(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> Any:
+        """`map` that waits and returns a list."""
+        if "block" in options:
+            raise TypeError("map_sync doesn't take a `block` keyword argument.")
+        return self.map(function, *sequences, block=True, **options)
+
+    def imap(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> Iterator[Any]:
+        """`map` that returns an iterator over the values as they arrive."""
+        return iter(self.map_async(function, *sequences, **options))
+
+    def remote(self, block: bool | None = None, **flags: Any) -> Callable[[Callable[..., Any]], RemoteFunction]:
+        """Decorator: calls of the function run on this view."""
+        from broadleaf.client.remote_functions import remote
+
+        return remote(self, block=self.block if block is None else block, **flags)
+
+    def parallel(
+        self, dist: str = "b", block: bool | None = None, **flags: Any
+    ) -> Callable[[Callable[..., Any]], ParallelFunction]:
+        """Decorator: calls of the function get parts of their sequences on the engines of this view."""
+        from broadleaf.client.remote_functions import parallel
+
+        return parallel(self, dist=dist, block=self.block if block is None else block, **flags)
+
+    @property
+    def executor(self) -> ViewExecutor:
+        """A `concurrent.futures.Executor` over this view."""
+        from broadleaf.interop.concurrent import ViewExecutor
+
+        return ViewExecutor(self)
+
+    # This view's tasks --------------------------------------------------------------------------
+
+    def _record(self, result: Any, n_parts: int) -> Any:
+        seq = result.seq
+        entry = seq if n_parts == 1 else range(seq, seq + n_parts)
+        self._submitted.append(entry)
+        self.client.submitted.append(entry)
+        self.client.remember(result)
+        return result
+
+    def _seqs(self) -> list[int]:
+        return flatten(self._submitted)
+
+    @property
+    def history(self) -> list[str]:
+        """Ids of the tasks submitted, oldest first; of the last `HISTORY_TASKS` requests."""
+        return [self.client.msg_id(seq) for seq in self._seqs()]
+
+    def _outstanding_seqs(self) -> list[int]:
+        entries = list(self._submitted)
+        if not entries:
+            return []
+        own = {entry for entry in entries if isinstance(entry, int)}
+        ranges = [entry for entry in entries if isinstance(entry, range)]
+        # Once entries have been forgotten, anything older may be this view's: better one too many than one missed.
+        first = entries[0]
+        oldest = -1 if len(entries) < HISTORY_TASKS else first if isinstance(first, int) else first.start
+        return [
+            seq
+            for seq in self.client.link.outstanding_seqs()
+            if seq in own or seq < oldest or any(seq in known for known in ranges)
+        ]
+
+    @property
+    def outstanding(self) -> set[str]:
+        """Ids of the tasks of this view that are not done."""
+        return {self.client.msg_id(seq) for seq in self._outstanding_seqs()}
+
+    @property
+    def results(self) -> Any:
+        """The client's `results`."""
+        return self.client.results
+
+    def wait(self, jobs: Any = None, timeout: float | None = -1) -> bool:
+        """Waits for `jobs` (results, ids, indices of the history), or all of this view's tasks; False if in vain."""
+        if jobs is None:
+            return self.client.wait_for_tasks(self._outstanding_seqs, timeout)
+        return self.client.wait(self._resolve_indices(jobs), timeout)
+
+    def abort(self, jobs: Any = None, targets: Any = None, block: bool | None = None) -> None:
+        """Aborts `jobs`, or all of this view's tasks, queued or running."""
+        if jobs is None:
+            self.client.cancel_tasks(self._outstanding_seqs())
+        else:
+            self.client.abort(self._resolve_indices(jobs))
+
+    def get_result(self, indices_or_msg_ids: Any = None, block: bool | None = None, owner: bool = False) -> AsyncResult:
+        """The result of tasks given by id or by index in this view's history, by default the last."""
+        jobs = -1 if indices_or_msg_ids is None else indices_or_msg_ids
+        return self.client.get_result(self._resolve_indices(jobs), block=block, owner=owner)
+
+    def _resolve_indices(self, jobs: Any) -> Any:
+        if isinstance(jobs, int):
+            return self.client.msg_id(self._seqs()[jobs])
+        if isinstance(jobs, list | tuple | set):
+            return [self._resolve_indices(job) for job in jobs]
+        return jobs
+
+    def queue_status(self, targets: Any = None, verbose: bool = False) -> dict[Any, Any]:
+        """See `Client.queue_status`, for this view's engines."""
+        return self.client.queue_status(self.targets if targets is None else targets, verbose)
+
+    def purge_results(self, jobs: Any = (), targets: Any = ()) -> None:
+        """See `Client.purge_results`."""
+        self.client.purge_results(jobs, targets)
+
+    def shutdown(
+        self, targets: Any = None, restart: bool = False, hub: bool = False, block: bool | None = None
+    ) -> None:
+        """Stops this view's engines. See `Client.shutdown`."""
+        if targets is None or targets == "all":
+            targets = self.targets
+        self.client.shutdown(targets, restart=restart, hub=hub, block=block)

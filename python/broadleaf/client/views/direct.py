@@ -1,0 +1,311 @@
+"""The direct view: these engines, each of them."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.client.options import TaskOptions
+from broadleaf.client.origin import Origin
+from broadleaf.client.partition import as_sequence, check_dist, join_parts, part_bounds, part_of
+from broadleaf.client.results import AsyncResult
+from broadleaf.client.views.base import View
+from broadleaf.errors import NoEnginesRegistered
+from broadleaf.serialize.functions import MapChunk
+
+if TYPE_CHECKING:
+    from broadleaf.client.map_results import AsyncMapResult
+
+# Names of functions of `broadleaf.engine.operations`, each called with what its method here says.
+_OPERATIONS = "broadleaf.engine.operations"
+# Submitters that a view keeps; one for each method, target set and label.
+_SUBMITTERS = 64
+
+
+class DirectView(View):
+    """These engines, each of which gets its own message: calls, code, and variables of their namespaces.
+
+    `view["x"] = 1` and `view["x"]` set and get a variable; a view of one engine (`rc[0]`) gives its value, one of
+    several (`rc[:]`, `rc[[0]]`) a list in the order of the targets.
+    """
+
+    def on_flag_changed(self) -> None:
+        self._submitters: dict[Any, tuple[Any, tuple[int, ...]]] = {}
+        self._engines_version = -1
+
+    # Submission ---------------------------------------------------------------------------------
+
+    def _submitter(self, method: str, kind: str, targets: Any, label: Any) -> tuple[Any, tuple[int, ...]]:
+        """A submitter and the engines it addresses; made anew when flags or engines have changed."""
+        client = self.client
+        if self._engines_version != client.engines_version:
+            self._submitters.clear()
+            self._engines_version = client.engines_version
+        given = self.targets if targets is None else targets
+        if isinstance(given, slice):
+            # Cannot be hashed before Python 3.12.
+            given = client.ids[given]
+        key = (method, kind, tuple(given) if isinstance(given, list | range | set) else given, label)
+        found = self._submitters.get(key)
+        if found is None:
+            if len(self._submitters) >= _SUBMITTERS:
+                self._submitters.clear()
+            ids, single = client.resolve_targets(given)
+            found = self._submitters[key] = self._new_submitter(method, kind, ids, single, label), ids
+        return found
+
+    def _new_submitter(self, method: str, kind: str, ids: tuple[int, ...], single: bool, label: Any) -> Any:
+        client = self.client
+        if not ids:
+            raise NoEnginesRegistered("this view has no engines; client.wait_for_engines(n) waits for them")
+        options = client.define_options(TaskOptions(mode="Each", targets=ids, label=label or ""))
+        origin = Origin(client, self, ids, single and kind != "mapped", method, label)
+        types = client.result_types
+        result_type = {
+            "applied": types.single if single else types.several,
+            "mapped": types.mapped,
+            "executed": types.executed,
+        }[kind]
+        return client.native.Submitter(client.link, result_type, origin, options, len(ids))
+
+    def _submit(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        method: str = "apply",
+        kind: str = "applied",
+        targets: Any = None,
+        label: Any = None,
+    ) -> Any:
+        submit, ids = self._submitter(method, kind, targets, label if label is not None else self.label)
+        with self.client.submitting():
+            result = submit(function, args, kwargs)
+        return self._record(result, len(ids))
+
+    def _submit_each(
+        self,
+        function: Callable[..., Any],
+        calls: list[tuple[Any, ...]],
+        method: str,
+        kind: str,
+        targets: Any,
+        label: Any = None,
+    ) -> Any:
+        submit, ids = self._submitter(method, kind, targets, label if label is not None else self.label)
+        with self.client.submitting():
+            result = submit.each(function, calls)
+        return self._record(result, len(ids))
+
+    def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
+        """Calls `function(*args, **kwargs)` on each engine and returns the result to be."""
+        return self._submit(function, args, kwargs)  # type: ignore[no-any-return]
+
+    def _operation(self, name: str) -> Callable[..., Any]:
+        __import__(_OPERATIONS)
+        return getattr(sys.modules[_OPERATIONS], name)  # type: ignore[no-any-return]
+
+    def _finish(self, result: AsyncResult, block: bool | None) -> Any:
+        return result.get() if (self.block if block is None else block) else result
+
+    # Code ---------------------------------------------------------------------------------------
+
+    def execute(
+        self, code: str, silent: bool = True, targets: Any = None, block: bool | None = None, label: str | None = None
+    ) -> AsyncResult:
+        """Runs `code` in each engine's namespace. With `silent=False` the last expression's value is displayed.
+
+        Returns the result, done if `block`. Its values are `ExecuteReply`s.
+        """
+        result = self._submit(
+            self._operation("execute"), (code, silent), {}, "execute", "executed", targets, label
+        )
+        result.code = code
+        if self.block if block is None else block:
+            result.get()
+        return result  # type: ignore[no-any-return]
+
+    def run(
+        self, filename: str, targets: Any = None, block: bool | None = None, label: str | None = None
+    ) -> AsyncResult:
+        """Runs the text of a local file in each engine's namespace."""
+        with open(filename) as file:
+            # A last line of blanks alone would be a syntax error.
+            code = file.read() + "\n"
+        return self.execute(code, targets=targets, block=block, label=label)
+
+    # Variables ----------------------------------------------------------------------------------
+
+    def push(
+        self, ns: dict[str, Any], targets: Any = None, block: bool | None = None, track: bool | None = None
+    ) -> Any:
+        """Sets variables on each engine; names may be dotted or indexed. The values are copied before it returns."""
+        if not isinstance(ns, dict):
+            raise TypeError(f"Must be a dict, not {type(ns)}")
+        return self._finish(self._submit(self._operation("push"), (ns,), {}, "push", targets=targets), block)
+
+    def update(self, ns: dict[str, Any]) -> Any:
+        """`push`."""
+        return self.push(ns)
+
+    def pull(self, names: str | Iterable[str], targets: Any = None, block: bool | None = None) -> Any:
+        """Gets a variable, or a list of several, from each engine; names may be dotted or indexed."""
+        if isinstance(names, list | tuple | set):
+            names = list(names)
+            for name in names:
+                if not isinstance(name, str):
+                    raise TypeError(f"keys must be str, not type {type(name)!r}")
+            names = tuple(names)
+        elif not isinstance(names, str):
+            raise TypeError(f"names must be strs, not {names!r}")
+        return self._finish(self._submit(self._operation("pull"), (names,), {}, "pull", targets=targets), block)
+
+    def get(self, names: str | Iterable[str]) -> Any:
+        """`pull` that waits."""
+        return self.pull(names, block=True)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.get(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.push({name: value})
+
+    def clear(self, targets: Any = None, block: bool | None = None) -> Any:
+        """Removes the user's variables from each engine."""
+        return self._finish(self._submit(self._operation("clear"), (), {}, "clear", targets=targets), block)
+
+    def scatter(
+        self,
+        key: str,
+        seq: Any,
+        dist: str = "b",
+        flatten: bool = False,
+        targets: Any = None,
+        block: bool | None = None,
+        track: bool | None = None,
+    ) -> Any:
+        """Sets `key` to a part of `seq` on each engine: contiguous (`dist='b'`) or every n-th item (`'r'`).
+
+        With `flatten` a part of one item is set as that item.
+        """
+        check_dist(dist)
+        seq = as_sequence(seq)
+        ids, _ = self.client.resolve_targets(self.targets if targets is None else targets)
+        calls = []
+        for i in range(len(ids)):
+            part = part_of(seq, i, len(ids), len(seq), dist)
+            calls.append(({key: part[0] if flatten and len(part) == 1 else part},))
+        result = self._submit_each(self._operation("push"), calls, "scatter", "applied", list(ids))
+        if self.block if block is None else block:
+            result.get()
+            return None
+        return result
+
+    def gather(self, key: str, dist: str = "b", targets: Any = None, block: bool | None = None) -> Any:
+        """The inverse of `scatter`: one sequence (or array) of the parts that `key` names on each engine."""
+        check_dist(dist)
+        ids, _ = self.client.resolve_targets(self.targets if targets is None else targets)
+        result = self._submit(self._operation("pull"), (key,), {}, "gather", "mapped", list(ids))
+        result._n_items = len(ids)
+        result._join = lambda parts: join_parts(parts, dist)
+        return self._finish(result, block)
+
+    # Maps ---------------------------------------------------------------------------------------
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        /,
+        *sequences: Any,
+        block: bool | None = None,
+        track: bool = False,
+        return_exceptions: bool = False,
+        label: str | None = None,
+    ) -> Any:
+        """Calls `function` on each item; each engine gets one contiguous part of the sequences.
+
+        Sequences of unequal length are cut to the shortest. With `return_exceptions` an item that raised stands as
+        its exception in the result.
+        """
+        result = self.map_parts(MapChunk(function, return_exceptions), sequences, label=label)
+        result._return_exceptions = return_exceptions
+        return self._finish(result, block)
+
+    def map_parts(
+        self,
+        function: Callable[..., Any],
+        sequences: tuple[Any, ...],
+        dist: str = "b",
+        label: str | None = None,
+        whole_parts: bool = False,
+    ) -> AsyncMapResult:
+        """Calls `function` with each engine's part of the sequences; parts without items are not sent.
+
+        With `whole_parts` a part counts as one item of the result, not as many as it has.
+        """
+        if not sequences:
+            raise TypeError("must have some sequences to map onto")
+        check_dist(dist)
+        parts = [as_sequence(sequence) for sequence in sequences]
+        n_items = min(map(len, parts))
+        ids, _ = self.client.resolve_targets(self.targets)
+        n_parts = min(n_items, len(ids))
+        if n_parts == 0:
+            if not ids:
+                raise NoEnginesRegistered("this view has no engines; client.wait_for_engines(n) waits for them")
+            from broadleaf.client.combined import EmptyMapResult
+
+            return EmptyMapResult(Origin(self.client, self, (), False, label=label), function)
+        calls = [tuple(part_of(part, i, n_parts, n_items, dist) for part in parts) for i in range(n_parts)]
+        result: AsyncMapResult = self._submit_each(function, calls, "apply", "mapped", list(ids[:n_parts]), label)
+        bounds = (part_bounds(n_items, i, n_parts) for i in range(n_parts))
+        result._chunk_items = [1] * n_parts if whole_parts else [high - low for low, high in bounds]
+        result._n_items = n_parts if whole_parts else n_items
+        result._join = lambda values: join_parts(values, dist)
+        return result
+
+    # Imports ------------------------------------------------------------------------------------
+
+    @property
+    def importer(self) -> Any:
+        """`sync_imports()`."""
+        return self.sync_imports()
+
+    @contextmanager
+    def sync_imports(self, local: bool = True, quiet: bool = False) -> Iterator[None]:
+        """Imports made in the block happen here and on the engines. `as` names are not seen: use the module's own.
+
+        Raises `ImportError` here, or a remote one at the end of the block.
+        """
+        if not local:
+            raise NotImplementedError("imports on the engines alone: use view.execute('import ...')")
+        caller = sys._getframe(2)
+        local_import = builtins.__import__
+        results: list[AsyncResult] = []
+        seen: set[str] = set()
+
+        def import_here_and_there(
+            name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+        ) -> Any:
+            module = local_import(name, globals, locals, fromlist, level)
+            # Imports made by the modules imported are none of the engines' business.
+            if sys._getframe(1) is caller and level == 0:
+                what = ", ".join(fromlist or ())
+                statement = f"from {name} import {what}" if what else f"import {name}"
+                if statement not in seen:
+                    seen.add(statement)
+                    if not quiet:
+                        print(f"importing {what} from {name} on engine(s)" if what else f"importing {name} on engine(s)")
+                    results.append(self.execute(statement, block=False))
+            return module
+
+        builtins.__import__ = import_here_and_there
+        try:
+            yield
+        finally:
+            builtins.__import__ = local_import
+        for result in results:
+            result.get()

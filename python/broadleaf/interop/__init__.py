@@ -1,0 +1,1 @@
+"""Broadleaf under other libraries' interfaces."""

@@ -1,0 +1,46 @@
+"""Results under asyncio. A single result is awaited as it is: `await ar`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from broadleaf.client.results import ALL_COMPLETED, AsyncResult
+
+Done = set[AsyncResult]
+
+
+async def wait(
+    results: Iterable[AsyncResult], *, timeout: float | None = None, return_when: str = ALL_COMPLETED
+) -> tuple[Done, Done]:
+    """Two sets of results, those done and those pending, as `asyncio.wait` gives of its futures."""
+    by_future = {asyncio.wrap_future(result): result for result in results}
+    done, pending = await asyncio.wait(by_future, timeout=timeout, return_when=return_when)
+    for future in done:
+        # Marks the exception as seen: the caller gets it from the result.
+        if not future.cancelled():
+            future.exception()
+    return {by_future[f] for f in done}, {by_future[f] for f in pending}
+
+
+async def as_completed(results: Iterable[AsyncResult]) -> AsyncIterator[AsyncResult]:
+    """The results as they are done."""
+    queue: asyncio.Queue[AsyncResult] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    waiting = list(results)
+    for result in waiting:
+        result.add_done_callback(lambda done: loop.call_soon_threadsafe(queue.put_nowait, done))  # type: ignore[arg-type]
+    for _ in waiting:
+        yield await queue.get()
+
+
+async def iterate(result: AsyncResult) -> AsyncIterator[Any]:
+    """The values of `result` in order as they arrive, without blocking the loop."""
+    for part in result.split():
+        value = await asyncio.wrap_future(part)
+        if part is result or not isinstance(value, list):
+            yield value
+        else:
+            for item in value:
+                yield item

@@ -1,0 +1,80 @@
+"""Views as `concurrent.futures.Executor`s."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from broadleaf.client.results import AsyncResult
+    from broadleaf.client.views.base import View
+
+
+class ViewExecutor(Executor):
+    """`submit` and `map` on a view. Shutting it down waits for its tasks and leaves the engines running."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self._max_workers = len(view)
+        self._shut_down = False
+        self._lock = threading.Lock()
+        self._unfinished: WeakSet[AsyncResult] = WeakSet()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
+        """A future of `fn(*args, **kwargs)`. Raises `RuntimeError` after `shutdown`."""
+        with self._lock:
+            if self._shut_down:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            result = self.view.apply_async(fn, *args, **kwargs)
+            self._unfinished.add(result)
+            return result
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Any,
+        timeout: float | None = None,
+        chunksize: int | None = 1,
+        **options: Any,
+    ) -> Iterator[Any]:
+        """An iterator over `fn` of the items, in order. Everything is submitted at once.
+
+        `next` raises `TimeoutError` when a value is not there `timeout` seconds after this call.
+        """
+        if chunksize is not None and chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        with self._lock:
+            if self._shut_down:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+        if not hasattr(self.view, "map_chunks"):
+            result = self.view.map_async(fn, *iterables, **options)
+            self._unfinished.add(result)
+            return _until(result, timeout) if timeout is not None else iter(result)
+        if timeout is None and chunksize == 1:
+            options.setdefault("max_outstanding", 0)
+            return self.view.imap(fn, *iterables, **options)
+        result = self.view.map_async(fn, *iterables, chunksize=chunksize, **options)
+        self._unfinished.add(result)
+        return _until(result, timeout)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Takes no more calls; waits for those under way, or aborts them with `cancel_futures`."""
+        with self._lock:
+            self._shut_down = True
+        if cancel_futures:
+            for result in list(self._unfinished):
+                result.cancel()
+        if wait:
+            self.view.wait()
+
+
+def _until(result: Any, timeout: float | None) -> Iterator[Any]:
+    deadline = None if timeout is None else time.monotonic() + timeout
+    for part in result.split() if result.n_parts else ():
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        value = part.get(left)
+        yield from value if part is not result and isinstance(value, list) else list(value)

@@ -1,0 +1,1 @@
+"""How functions, arguments, results and exceptions become bytes and come back."""

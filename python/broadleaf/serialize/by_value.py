@@ -1,0 +1,157 @@
+"""Pickling by value: functions without an importable name, and whatever `__main__` defines.
+
+A function of `__main__` (also one marked `@interactive`) travels as code and sees the engine's namespace as its
+globals. The globals it refers to and that exist here travel along as fills (see `namespace`). Everything else goes as
+cloudpickle does it.
+"""
+
+from __future__ import annotations
+
+import dis
+import io
+import marshal
+import pickle
+from types import CodeType, FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from broadleaf.serialize.buffers import keep_out_of_band
+from broadleaf.serialize.namespace import fill, function_globals
+from broadleaf.serialize.snapshot import Snapshot, is_importable
+
+PROTOCOL = 5
+
+_GLOBAL_OPS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_global_names: WeakKeyDictionary[CodeType, tuple[str, ...]] = WeakKeyDictionary()
+
+
+def dumps_by_value(
+    value: Any, buffers: list[pickle.PickleBuffer] | None = None, snapshot: Snapshot | None = None
+) -> bytes:
+    """Pickles `value`. Globals that cannot be pickled are left out: the engine may have its own.
+
+    `buffers` receives the out-of-band buffers; without it all are in band. `snapshot` learns what went into the
+    pickle. Raises whatever pickling raises.
+    """
+    on_buffer = None if buffers is None else keep_out_of_band(buffers)
+    # Finding out which globals are at fault costs a trial each, so only the second time.
+    for trying in (None, frozenset[int]()):
+        if buffers is not None:
+            buffers.clear()
+        stream = io.BytesIO()
+        try:
+            ValuePickler(stream, on_buffer, snapshot, trying).dump(value)
+        except Exception:
+            if trying is not None:
+                raise
+        else:
+            break
+    return stream.getvalue()
+
+
+def global_names(code: CodeType) -> tuple[str, ...]:
+    """The global names that `code` and the code nested in it load."""
+    names = _global_names.get(code)
+    if names is None:
+        found = {i.argval: None for i in dis.get_instructions(code) if i.opname in _GLOBAL_OPS}
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                found.update(dict.fromkeys(global_names(constant)))
+        names = _global_names[code] = tuple(found)
+    return names
+
+
+class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles functions of `__main__` onto the engine's namespace, all else as cloudpickle does."""
+
+    def __init__(
+        self,
+        stream: io.BytesIO,
+        buffer_callback: Any = None,
+        snapshot: Snapshot | None = None,
+        trying: frozenset[int] | None = None,
+    ) -> None:
+        super().__init__(stream, protocol=PROTOCOL, buffer_callback=buffer_callback)
+        self._snapshot = snapshot
+        # When not None, globals are tried one by one; these are on trial further up.
+        self._trying = trying
+
+    def reducer_override(self, obj: Any) -> Any:
+        """How to pickle an object that is not of a basic type."""
+        if type(obj) is FunctionType:
+            if obj.__module__ == "__main__":
+                return self._reduce_interactive(obj)
+            if self._snapshot is not None and not is_importable(obj):
+                self._snapshot.add_function(obj, global_names(obj.__code__))
+        return super().reducer_override(obj)
+
+    def _reduce_interactive(self, function: FunctionType) -> Any:
+        names = global_names(function.__code__)
+        if self._snapshot is not None:
+            self._snapshot.add_function(function, names)
+        state = (
+            function.__qualname__,
+            function.__defaults__,
+            function.__kwdefaults__,
+            _cell_contents(function),
+            function.__dict__,
+            function.__annotations__,
+            function.__doc__,
+            self._fills(function, names),
+        )
+        made_of = (marshal.dumps(function.__code__), function.__name__)
+        return make_function, made_of, state, None, None, set_function_state
+
+    def _fills(self, function: FunctionType, names: tuple[str, ...]) -> dict[str, Any]:
+        known = function.__globals__
+        fills = {name: known[name] for name in names if name in known and not name.startswith("__")}
+        if self._trying is not None:
+            fills = {name: value for name, value in fills.items() if self._can_pickle(value, self._trying)}
+        return fills
+
+    def _can_pickle(self, value: Any, trying: frozenset[int]) -> bool:
+        if id(value) in trying:
+            return True
+        try:
+            ValuePickler(io.BytesIO(), trying=trying | {id(value)}).dump(value)
+        except Exception:
+            return False
+        return True
+
+
+def _cell_contents(function: FunctionType) -> list[tuple[int, Any]]:
+    contents = []
+    for i, cell in enumerate(function.__closure__ or ()):
+        try:
+            contents.append((i, cell.cell_contents))
+        except ValueError:
+            # Not assigned yet in the enclosing function; empty there as here.
+            continue
+    return contents
+
+
+def make_function(code_bytes: bytes, name: str) -> FunctionType:
+    """Makes a function of `__main__` anew, without its state, which may refer to it."""
+    from types import CellType
+
+    code = marshal.loads(code_bytes)
+    closure = tuple(CellType() for _ in code.co_freevars)
+    return FunctionType(code, function_globals(), name, None, closure or None)
+
+
+def set_function_state(function: FunctionType, state: tuple[Any, ...]) -> None:
+    """Gives a function from `make_function` its defaults, closure and attributes, and fills its globals."""
+    qualname, defaults, kwdefaults, cells, attributes, annotations, doc, fills = state
+    function.__module__ = "__main__"
+    function.__qualname__ = qualname
+    function.__defaults__ = defaults
+    function.__kwdefaults__ = kwdefaults
+    function.__dict__.update(attributes)
+    function.__annotations__ = annotations
+    function.__doc__ = doc
+    for i, value in cells:
+        function.__closure__[i].cell_contents = value  # type: ignore[index]
+    if fills:
+        fill(function.__globals__, fills)

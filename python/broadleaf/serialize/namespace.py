@@ -1,0 +1,74 @@
+"""The namespace that functions sent by code see as their globals, and the values filled into it.
+
+An engine sets its namespace once. Where none is set (a client), a function that was sent by code gets globals of its
+own, so that what it brings along never touches the user's variables.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+Namespace = dict[str, Any]
+
+_MISSING = object()
+_namespace: Namespace | None = None
+# name -> the value that a fill has put there, so that a fill never replaces what the user has set
+_filled: dict[str, Any] = {}
+# what the functions being loaded now bring along; a call of a cached function fills again from it
+_collecting: dict[str, Any] | None = None
+
+
+def set_namespace(namespace: Namespace | None) -> None:
+    """Makes `namespace` the globals of functions loaded from now on (an engine: its user's variables)."""
+    global _namespace
+    _namespace = namespace
+    _filled.clear()
+
+
+def current_namespace() -> Namespace | None:
+    """The namespace set for this process, or None."""
+    return _namespace
+
+
+def function_globals() -> Namespace:
+    """The globals for a function that is being loaded."""
+    if _namespace is not None:
+        return _namespace
+    return {"__builtins__": builtins, "__name__": "__main__"}
+
+
+def fill(namespace: Namespace, fills: Mapping[str, Any]) -> None:
+    """Sets the names that `namespace` lacks, or has only from an earlier fill and unchanged since."""
+    if _collecting is not None:
+        _collecting.update(fills)
+    if namespace is not _namespace:
+        namespace.update(fills)
+        return
+    for name, value in fills.items():
+        present = namespace.get(name, _MISSING)
+        if present is value:
+            continue
+        if present is _MISSING or present is _filled.get(name, _MISSING):
+            namespace[name] = value
+            _filled[name] = value
+
+
+@contextmanager
+def collecting_fills() -> Iterator[dict[str, Any]]:
+    """Collects the fills of the functions loaded inside the block."""
+    global _collecting
+    outer, _collecting = _collecting, {}
+    try:
+        yield _collecting
+    finally:
+        _collecting = outer
+
+
+def evaluate(expression: str) -> Any:
+    """The value of `expression` in the namespace; NameError where there is none."""
+    if _namespace is None:
+        raise NameError(f"name {expression!r} is a reference, which only an engine can resolve")
+    return eval(expression, _namespace)

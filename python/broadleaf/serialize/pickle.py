@@ -1,0 +1,128 @@
+"""Values as pickle protocol 5 with large buffers out of band.
+
+Plain pickle does nearly everything. It cannot do lambdas, and it names what `__main__` defines by a name that means
+something else in another process; both go by value, through cloudpickle.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+from broadleaf.errors import SerializationError
+from broadleaf.serialize.buffers import keep_out_of_band
+
+PROTOCOL = 5
+
+
+def dumps(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Pickle bytes and out-of-band buffers of `value`. Raises whatever pickling it raises."""
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        data = pickle.dumps(value, PROTOCOL, buffer_callback=keep_out_of_band(buffers))
+        if b"__main__" not in data:
+            return data, buffers
+    except (pickle.PicklingError, AttributeError, TypeError):
+        # Not by reference; the second attempt's error is the better one.
+        pass
+    from broadleaf.serialize.by_value import dumps_by_value
+
+    return dumps_by_value(value, buffers), buffers
+
+
+def loads(data: bytes, buffers: Sequence[Any] = ()) -> Any:
+    """The value of what `dumps` gave."""
+    return pickle.loads(data, buffers=buffers)
+
+
+def dump_args(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Pickles a call's arguments. Raises `SerializationError` that names the argument at fault."""
+    try:
+        return dumps((args, kwargs))
+    except Exception as error:
+        for name, value in [*((f"argument {i + 1}", a) for i, a in enumerate(args)), *kwargs.items()]:
+            reason = unpicklable_reason(value)
+            if reason is not None:
+                what = name if name.startswith("argument ") else f"argument {name!r}"
+                raise SerializationError(f"{what} ({_kind(value)})", reason) from error
+        raise SerializationError("the arguments", str(error)) from error
+
+
+def load_args(data: bytes, buffers: Sequence[Any] = ()) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of what `dump_args` gave."""
+    args, kwargs = pickle.loads(data, buffers=buffers)
+    return args, kwargs
+
+
+def dump_value(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Pickles a result. Raises `SerializationError`."""
+    try:
+        return dumps(value)
+    except Exception as error:
+        where = _path_to_fault(value, depth=4)
+        raise SerializationError(f"the result ({_kind(value)}{where})", _reason(error)) from error
+
+
+def unpicklable_reason(value: Any) -> str | None:
+    """Why `value` cannot be pickled, or None if it can."""
+    try:
+        dumps(value)
+    except Exception as error:
+        return _reason(error) + _path_to_fault(value, depth=4)
+    return None
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if not isinstance(error, SerializationError) else error.reason
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _path_to_fault(value: Any, depth: int) -> str:
+    """Where inside `value` the object is that cannot be pickled: ', at [2].lock', or ''."""
+    path = ""
+    while depth:
+        depth -= 1
+        for step, child in _children(value):
+            try:
+                dumps(child)
+            except Exception:
+                path += step
+                value = child
+                break
+        else:
+            break
+    return f", at {path}" if path else ""
+
+
+def _children(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", item) for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return [(f"[{i}]", item) for i, item in enumerate(value)]
+    return [(f".{name}", item) for name, item in getattr(value, "__dict__", {}).items()]
+
+
+class PrePickled:
+    """An object pickled once, to be sent many times; it arrives as the object itself."""
+
+    __slots__ = ("_buffers", "_data")
+
+    def __init__(self, value: Any) -> None:
+        self._data, buffers = dump_value(value)
+        self._buffers = [bytes(memoryview(b).cast("B")) for b in buffers]
+
+    def load(self) -> Any:
+        """A new copy of the object."""
+        return loads(self._data, self._buffers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _load_prepickled, (self._data, *map(pickle.PickleBuffer, self._buffers))
+
+
+def _load_prepickled(data: bytes, *buffers: Any) -> Any:
+    return loads(data, buffers)
