@@ -301,6 +301,10 @@ impl Engine {
     }
 
     fn serve(&self, py: Python<'_>) -> PyResult<Result<(), LinkError>> {
+        // What came right behind the welcome is in memory already, where no poll sees it.
+        if let Err(error) = self.read() {
+            return Ok(Err(error));
+        }
         loop {
             let next = lock(&self.work).tasks.pop_front();
             if let Some(task) = next {
