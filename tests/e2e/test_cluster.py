@@ -16,6 +16,7 @@ from broadleaf import Client, Cluster, ClusterManager, config
 from broadleaf.cluster import files
 from broadleaf.cluster.cluster import ClusterStateError
 from broadleaf.cluster.launchers import ClusterStartError
+from broadleaf.engine import operations
 from broadleaf.errors import ClusterConnectionError
 
 pytestmark = pytest.mark.timeout(60)
@@ -190,7 +191,7 @@ def test_engines_come_and_go():
         before = rc[0].apply_sync(os.getpid)
         cluster.restart_engine_sync(0)
         _until(lambda: rc.ids == [0, 2] and rc[0].apply_sync(os.getpid) != before)
-        assert rc[0].apply_sync(lambda: "x" in globals()) is False
+        assert rc[0].apply_sync(operations.evaluate, "'x' in globals()") is False
 
 
 def _until(condition, timeout_s=20.0):
@@ -213,15 +214,15 @@ def test_signal_engines():
         rc[0].execute("import signal, threading\ngot = threading.Event()\n"
                       "signal.signal(signal.SIGUSR1, lambda *_: got.set())").get()  # fmt: skip
         rc.cluster.signal_engines_sync(signal.SIGUSR1)
-        assert rc[0].apply_sync(lambda: got.wait(20))  # noqa: F821
+        assert rc[0].apply_sync(operations.evaluate, "got.wait(20)")
 
 
 def test_engine_environment_reaches_engines():
     with Cluster(n=1, env={"MY_VARIABLE": "v"}, threads_per_engine=3) as rc:
-        assert rc[0].apply_sync(os.environ.get, "MY_VARIABLE") == "v"
-        assert rc[0].apply_sync(os.environ.get, "OMP_NUM_THREADS") == "3"
-        assert rc[0].apply_sync(os.environ.get, "BROADLEAF_ENGINE_ID") == "0"
-        assert rc[0].apply_sync(os.environ.get, "BROADLEAF_CLUSTER_ID") == rc.cluster.cluster_id
+        assert rc[0].apply_sync(os.getenv, "MY_VARIABLE") == "v"
+        assert rc[0].apply_sync(os.getenv, "OMP_NUM_THREADS") == "3"
+        assert rc[0].apply_sync(os.getenv, "BROADLEAF_ENGINE_ID") == "0"
+        assert rc[0].apply_sync(os.getenv, "BROADLEAF_CLUSTER_ID") == rc.cluster.cluster_id
 
 
 @pytest.mark.parametrize("engine_start", ["fork", "spawn"])

@@ -14,6 +14,7 @@ import pytest
 import broadleaf
 from broadleaf import Cluster, EngineError
 from broadleaf.cluster import files
+from broadleaf.engine import operations
 from broadleaf.errors import ClusterConnectionError, LinkLost, TaskTimeout
 
 pytestmark = pytest.mark.timeout(60)
@@ -102,7 +103,7 @@ def test_engines_that_die_are_started_again():
         assert _certificate(rc[1].apply_async(os._exit, 4)).code == 4
         _until(lambda: rc.ids == [0, 1])
         assert rc[1].apply_sync(os.getpid) != before
-        assert rc[1].apply_sync(lambda: "x" in globals()) is False
+        assert rc[1].apply_sync(operations.evaluate, "'x' in globals()") is False
         assert rc.cluster.status_sync()["engines"][1]["restarts"] == 1
 
 
@@ -227,15 +228,20 @@ def _memory_cgroup():
 
 
 @pytest.mark.skipif(_memory_cgroup() is None, reason="needs a writable memory control group of version 1")
-def test_out_of_memory_is_told_from_a_kill(rc):
+def test_out_of_memory_is_told_from_a_kill():
     group = _memory_cgroup() / f"broadleaf-test-{os.getpid()}"
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(80 << 20))
-        pid = rc[0].apply_sync(os.getpid)
-        (group / "cgroup.procs").write_text(str(pid))
-        certificate = _certificate(rc[0].apply_async(lambda: len(bytearray(b"x") * (200 << 20))))
-        assert certificate.cause == "out_of_memory"
+        with Cluster(n=0) as rc:
+            host_pid = rc.cluster.to_dict()["launcher"]["host_pid"]
+            (group / "cgroup.procs").write_text(str(host_pid))
+            rc.cluster.start_engines_sync(2)
+            rc.wait_for_engines(2)
+            result = rc[0].apply_async(lambda: len(bytearray(b"x") * (200 << 20)))
+            assert _certificate(result).cause == "out_of_memory"
+            result = rc[1].apply_async(lambda: os.kill(os.getpid(), signal.SIGKILL))
+            assert _certificate(result).cause == "signal"
     finally:
         _until(lambda: (group / "cgroup.procs").read_text() == "")
         group.rmdir()
