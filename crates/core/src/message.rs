@@ -61,6 +61,8 @@ pub enum Input {
         /// The request.
         request: ControlRequest,
     },
+    /// The process that the cluster is bound to is gone: the cluster stops.
+    OwnerDown,
     /// The spawner is ready.
     SpawnerUp,
     /// The spawner's link closed.

@@ -206,11 +206,7 @@ impl Node {
             LIFELINE => {
                 // Closing it takes it out of the poller.
                 if self.lifeline.take().is_some() {
-                    self.input(Input::Request {
-                        client: ClientId(u32::MAX),
-                        number: 0,
-                        request: ControlRequest::Shutdown,
-                    });
+                    self.input(Input::OwnerDown);
                 }
             }
             token => {
