@@ -463,14 +463,6 @@ impl Shared {
 
     /// Work of the background thread until the connection is closed; `tell` passes news to Python.
     pub fn run_background(&self, tell: &dyn Fn(Incoming)) {
-        // What came right behind the welcome is in memory already, where no poll sees it.
-        let mut incoming = Incoming::default();
-        if let Err(error) = self.try_read(&mut incoming) {
-            self.on_lost(&error, &mut incoming);
-        }
-        if !incoming.is_empty() {
-            tell(incoming);
-        }
         let mut watching = true;
         while !self.is_closed() {
             let busy = self.outstanding.load(Ordering::Acquire) > 0;
