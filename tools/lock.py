@@ -11,10 +11,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # File name -> dependency groups in it. Every file but build.txt also holds what the package itself needs.
 FILES = {
     "build": ["build"],
-    "test": ["test"],
+    "test": ["test", "bench"],
     "bench": ["bench"],
     "docs": ["docs"],
-    "lint": ["lint", "test"],
+    "lint": ["lint", "test", "bench"],
 }
 
 

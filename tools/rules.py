@@ -43,7 +43,7 @@ PUBLIC_MODULES = {"errors", "options", "config"}
 CLI_MODULES = PUBLIC_MODULES | {"cluster"} | PUBLIC_API_USERS
 STRANGERS = [("engine", "client"), ("client", "engine")]
 
-FORBIDDEN_STEMS = {"utils", "util", "helpers", "helper", "misc", "common", "shared", "stuff", "temp", "tmp", "new", "old"}
+FORBIDDEN_STEMS = {"utils", "util", "helpers", "helper", "misc", "common", "stuff"}
 SOURCE_ROOTS = ("crates", "python", "tests", "tools", "examples", "docs")
 NOT_LOADED = [
     "numpy", "IPython", "ipykernel", "rich", "click", "asyncio", "ssl", "matplotlib", "pandas", "joblib", "dask",

@@ -62,15 +62,17 @@ def test_exit_and_signal_are_told_apart(tmp_path):
 )
 def test_each_out_of_memory_kill_explains_one_death(tmp_path, groups, counter):
     cgroup, proc = tmp_path / "cgroup", tmp_path / "proc"
-    for pid in ("self", "7", "8"):
+    for pid in ("7", "8", "9"):
         (proc / pid).mkdir(parents=True)
         (proc / pid / "cgroup").write_text(groups)
     file = cgroup / counter
     file.parent.mkdir(parents=True)
     file.write_text("under_oom 0\noom_kill 2\n")
     watch = deaths.OutOfMemoryWatch(str(cgroup), str(proc))
-    watch.note(7)
+    for pid in (7, 8, 9):
+        watch.note(pid)
     assert not watch.explains(7)
     file.write_text("under_oom 0\noom_kill 3\n")
-    assert watch.explains(7)
-    assert not watch.explains(8)
+    assert watch.explains(8)
+    assert not watch.explains(9)
+    assert not watch.explains(8), "asked once"

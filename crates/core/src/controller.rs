@@ -98,6 +98,7 @@ impl Controller {
                 number,
                 request,
             } => self.on_request(now, client, number, request, out),
+            Input::OwnerDown => self.shutdown(now, out),
             Input::SpawnerUp => self.on_spawner_up(out),
             Input::SpawnerDown => self.on_spawner_down(out),
             Input::Spawner(event) => self.on_spawner_event(now, event, out),

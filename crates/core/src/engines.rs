@@ -265,6 +265,16 @@ impl Engine {
             .filter_map(|(i, o)| Some((self.first_offer.wrapping_add(i as u32), o.key?)))
     }
 
+    /// Offers that no revoke was sent for, oldest first.
+    pub fn open_offers(&self) -> impl Iterator<Item = (u32, TaskKey)> {
+        let open = |(_, o): &(usize, &Offer)| o.claim == Claim::Open;
+        self.offers
+            .iter()
+            .enumerate()
+            .filter(open)
+            .filter_map(|(i, o)| Some((self.first_offer.wrapping_add(i as u32), o.key?)))
+    }
+
     /// Whether the counts agree with the offers.
     pub fn is_consistent(&self) -> bool {
         let live = self.offers.iter().filter(|o| o.key.is_some()).count();

@@ -61,6 +61,8 @@ pub enum Input {
         /// The request.
         request: ControlRequest,
     },
+    /// The process that the cluster is bound to is gone: the cluster stops.
+    OwnerDown,
     /// The spawner is ready.
     SpawnerUp,
     /// The spawner's link closed.
@@ -77,10 +79,11 @@ pub enum Input {
     EngineDown {
         /// The engine.
         engine: EngineId,
-        /// Offers still unclaimed on its board: never started.
+        /// Offers still unclaimed on its board, now taken back: never started, and never to be.
         unclaimed_offers: Vec<u32>,
     },
-    /// A task ended on an engine.
+    /// A task ended on an engine. An engine may keep it back while it runs the next task, for a few
+    /// milliseconds at most: the timeout of the next starts with it.
     Done {
         /// The engine.
         engine: EngineId,

@@ -172,7 +172,7 @@ impl Controller {
         let queue = if let Some(target) = pinned {
             let engine = &mut self.engines[target.0 as usize];
             if engine.state == State::Gone {
-                self.lose(key, target, false, out);
+                self.refuse(key, &RefusalReason::NoSuchEngine(target), out);
                 return;
             }
             self.tasks.at(key).place = Place::Pinned(target);

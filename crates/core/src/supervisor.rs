@@ -191,8 +191,13 @@ impl Controller {
             State::Starting { .. } => self.bury(now, index, out),
             State::Dying if engine.link_down => self.bury(now, index, out),
             State::Up | State::Leaving => {
-                // What it sent before is still to be read; then its link closes.
+                // What it sent before is still to be read; then its link closes. What it never
+                // started need not wait for that.
                 engine.state = State::Dying;
+                let open: Vec<(u32, TaskKey)> = engine.open_offers().collect();
+                for (offer, key) in open {
+                    self.take_back(id, key, offer, out);
+                }
                 self.set_engine_timer(index, now.saturating_add(self.config.exit_wait_ns));
             }
             State::Dying | State::Restarting | State::Gone => {}
@@ -386,8 +391,12 @@ impl Controller {
         let waiting: Vec<TaskKey> = self.engines[index].pinned.keys(&self.tasks).collect();
         for key in waiting {
             self.detach(key);
+            let engine = &self.engines[index];
             if self.supervisor.stopping {
                 self.refuse(key, &RefusalReason::Stopping, out);
+            } else if engine.info.is_none() && engine.exit.is_none() {
+                // It never was: there is no death to certify.
+                self.refuse(key, &RefusalReason::NoSuchEngine(id), out);
             } else {
                 self.lose(key, id, false, out);
             }

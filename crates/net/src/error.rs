@@ -13,6 +13,12 @@ pub enum LinkError {
     /// The connection ended inside a frame.
     #[error("the connection ended inside a frame: the peer was killed or the network failed")]
     ClosedInFrame,
+    /// A TLS connection ended before the peer sent a frame.
+    #[error(
+        "the peer closed the connection during the TLS handshake: it refused our key (is the \
+         connection file out of date?) or does not speak TLS"
+    )]
+    ClosedInHandshake,
     /// The operating system failed a call.
     #[error("input or output failed: {0}")]
     Io(#[from] io::Error),
@@ -60,7 +66,10 @@ pub enum LinkError {
 impl LinkError {
     /// Whether the connection is simply gone, as opposed to misused.
     pub fn is_closed(&self) -> bool {
-        matches!(self, Self::Closed | Self::ClosedInFrame)
+        matches!(
+            self,
+            Self::Closed | Self::ClosedInFrame | Self::ClosedInHandshake
+        )
     }
 }
 
@@ -77,13 +86,11 @@ impl From<rustls::Error> for LinkError {
     }
 }
 
-/// Tells a lost connection from other failures of the operating system.
-pub(crate) fn from_io(error: io::Error) -> LinkError {
+/// Whether the operating system says that the connection is gone.
+pub(crate) fn is_lost(error: &io::Error) -> bool {
     use io::ErrorKind as K;
-    match error.kind() {
-        K::BrokenPipe | K::ConnectionReset | K::ConnectionAborted | K::NotConnected => {
-            LinkError::Closed
-        }
-        _ => LinkError::Io(error),
-    }
+    matches!(
+        error.kind(),
+        K::BrokenPipe | K::ConnectionReset | K::ConnectionAborted | K::NotConnected
+    )
 }

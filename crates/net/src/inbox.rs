@@ -122,7 +122,7 @@ impl Inbox {
         Ok(Some(header))
     }
 
-    fn too_many_fds(&self, count: usize) -> LinkError {
+    pub(crate) fn too_many_fds(&self, count: usize) -> LinkError {
         LinkError::TooManyFds {
             count,
             limit: self.max_fds,

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::TcpStream;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 
-use crate::error::{LinkError, from_io};
+use crate::error::{LinkError, is_lost};
 use crate::inbox::{Frame, Inbox};
 use crate::outbox::Outbox;
 use crate::socket::{Received, Socket};
@@ -145,9 +145,9 @@ impl Link {
         let room = self.inbox.room()?;
         let room_bytes = room.len();
         self.counters.reads += 1;
-        let received = self.socket.receive(room, &mut fds).map_err(from_io)?;
+        let received = self.socket.receive(room, &mut fds);
         let has_fds = !fds.is_empty();
-        if has_fds {
+        if has_fds && !matches!(received, Ok(Received::TooManyFds)) {
             self.inbox.received_fds(fds)?;
         }
         let count = self.count_received(received)?;
@@ -168,10 +168,7 @@ impl Link {
             let room = tls.room();
             let room_bytes = room.len();
             self.counters.reads += 1;
-            let received = self
-                .socket
-                .receive(room, &mut SmallVec::new())
-                .map_err(from_io)?;
+            let received = self.socket.receive(room, &mut SmallVec::new());
             let count = self.count_received(received)?;
             self.drained = count < room_bytes;
             let Some(tls) = &mut self.tls else {
@@ -197,20 +194,32 @@ impl Link {
         }
     }
 
-    fn count_received(&mut self, received: Received) -> Result<usize, LinkError> {
+    fn count_received(&mut self, received: io::Result<Received>) -> Result<usize, LinkError> {
         match received {
-            Received::WouldBlock => Ok(0),
-            Received::End => Err(self.end()),
-            Received::Bytes(count) => {
+            Ok(Received::WouldBlock) => Ok(0),
+            Ok(Received::End) => Err(self.end()),
+            Ok(Received::TooManyFds) => Err(self.inbox.too_many_fds(MAX_FRAME_FDS as usize + 1)),
+            Ok(Received::Bytes(count)) => {
                 self.counters.bytes_in += count as u64;
                 Ok(count)
             }
+            Err(error) => Err(self.failure(error)),
+        }
+    }
+
+    fn failure(&self, error: io::Error) -> LinkError {
+        if is_lost(&error) {
+            self.end()
+        } else {
+            LinkError::Io(error)
         }
     }
 
     fn end(&self) -> LinkError {
         if self.inbox.ends_in_frame() {
             LinkError::ClosedInFrame
+        } else if self.tls.is_some() && self.inbox.frames() == 0 {
+            LinkError::ClosedInHandshake
         } else {
             LinkError::Closed
         }
@@ -279,7 +288,8 @@ impl Link {
         while self.outbox.queued_bytes() > 0 {
             let (bytes, fds) = self.outbox.next_piece();
             let piece_bytes = bytes.len();
-            let count = send_once(&self.socket, &mut self.counters, bytes, fds)?;
+            let sent = self.socket.send(bytes, fds);
+            let count = self.count_sent(sent)?;
             self.outbox.advance(count);
             if count < piece_bytes {
                 return Ok(false);
@@ -289,10 +299,7 @@ impl Link {
     }
 
     fn flush_tls(&mut self) -> Result<bool, LinkError> {
-        let Some(tls) = &mut self.tls else {
-            return Ok(true);
-        };
-        loop {
+        while let Some(tls) = &mut self.tls {
             if tls.outgoing().is_empty() && self.outbox.queued_bytes() > 0 {
                 let (bytes, _) = self.outbox.next_piece();
                 let count = tls.encrypt(bytes, &mut self.inbox)?;
@@ -301,14 +308,25 @@ impl Link {
             let bytes = tls.outgoing();
             let piece_bytes = bytes.len();
             if piece_bytes == 0 {
-                return Ok(self.outbox.queued_bytes() == 0);
+                break;
             }
-            let count = send_once(&self.socket, &mut self.counters, bytes, &[])?;
-            tls.sent(count);
+            let sent = self.socket.send(bytes, &[]);
+            let count = self.count_sent(sent)?;
+            if let Some(tls) = &mut self.tls {
+                tls.sent(count);
+            }
             if count < piece_bytes {
                 return Ok(false);
             }
         }
+        Ok(self.outbox.queued_bytes() == 0)
+    }
+
+    fn count_sent(&mut self, sent: io::Result<Option<usize>>) -> Result<usize, LinkError> {
+        self.counters.writes += 1;
+        let count = sent.map_err(|error| self.failure(error))?.unwrap_or(0);
+        self.counters.bytes_out += count as u64;
+        Ok(count)
     }
 
     /// Bytes queued and not yet taken by the socket.
@@ -420,16 +438,4 @@ impl Link {
             Err(error) => Err(LinkError::Io(error.into())),
         }
     }
-}
-
-fn send_once(
-    socket: &Socket,
-    counters: &mut LinkCounters,
-    bytes: &[u8],
-    fds: &[OwnedFd],
-) -> Result<usize, LinkError> {
-    counters.writes += 1;
-    let count = socket.send(bytes, fds).map_err(from_io)?.unwrap_or(0);
-    counters.bytes_out += count as u64;
-    Ok(count)
 }

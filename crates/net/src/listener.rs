@@ -113,7 +113,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         if let Kind::Unix { path, inode, .. } = &self.0 {
             // Only if it is still ours: a successor may have replaced it.
-            if fs::symlink_metadata(&*path).is_ok_and(|m| m.ino() == *inode) {
+            if fs::symlink_metadata(path).is_ok_and(|m| m.ino() == *inode) {
                 // Nothing is lost if it stays: the next listener replaces it.
                 let _ = fs::remove_file(path);
             }

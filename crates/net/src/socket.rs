@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use broadleaf_proto::limits::MAX_FRAME_FDS;
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
 };
 use smallvec::SmallVec;
@@ -30,6 +30,8 @@ pub(crate) enum Received {
     WouldBlock,
     End,
     Bytes(usize),
+    /// There were more descriptors than any frame may have; the kernel closed some.
+    TooManyFds,
 }
 
 impl Socket {
@@ -53,7 +55,7 @@ impl Socket {
         }
     }
 
-    /// One receive call; descriptors are added to `fds`. `Err(E2BIG)` when the kernel had to drop some.
+    /// One receive call; descriptors are added to `fds`.
     pub(crate) fn receive(
         &self,
         room: &mut [u8],
@@ -74,18 +76,17 @@ impl Socket {
                         fds.extend(rights);
                     }
                 }
-                if message.flags.contains(rustix::net::ReturnFlags::CTRUNC) {
-                    return Err(Errno::TOOBIG);
+                if message.flags.contains(ReturnFlags::CTRUNC) {
+                    return Ok(Received::TooManyFds);
                 }
-                Ok(message.bytes)
+                Ok(Received::Bytes(message.bytes))
             }
-            Self::Tcp(stream) => {
-                rustix::net::recv(stream, &mut *room, RecvFlags::empty()).map(|(bytes, _)| bytes)
-            }
+            Self::Tcp(stream) => rustix::net::recv(stream, &mut *room, RecvFlags::empty())
+                .map(|(_, bytes)| Received::Bytes(bytes)),
         });
         match result {
-            Ok(0) => Ok(Received::End),
-            Ok(count) => Ok(Received::Bytes(count)),
+            Ok(Received::Bytes(0)) => Ok(Received::End),
+            Ok(received) => Ok(received),
             Err(Errno::AGAIN) => Ok(Received::WouldBlock),
             Err(error) => Err(error.into()),
         }

@@ -65,10 +65,13 @@ pub struct Node {
     pub(crate) finished: bool,
     pub(crate) epoch: Instant,
     pub(crate) wakeups: u64,
+    pub(crate) now_ns: Nanos,
     ring: Ring,
     poller: std::os::fd::OwnedFd,
     unix: Listener,
     tcp: Option<Listener>,
+    /// Open as long as the owner may still be there.
+    lifeline: Option<File>,
     dirty: Vec<usize>,
     next_client: u32,
     next_token: u32,
@@ -81,10 +84,8 @@ pub struct Node {
 /// [`NodeError`] when it cannot listen or poll.
 pub fn run(config: NodeConfig) -> Result<i32, NodeError> {
     let mut node = Node::start(config)?;
-    let lifeline = node.watch_lifeline()?;
     node.announce_ready()?;
     node.serve()?;
-    drop(lifeline);
     Ok(0)
 }
 
@@ -109,8 +110,17 @@ impl Node {
                 Some(listener)
             }
         };
+        let lifeline = match config.lifeline_fd {
+            None => None,
+            Some(fd) => {
+                let file = File::open(format!("/proc/self/fd/{fd}")).map_err(io_error("opening the lifeline"))?;
+                watch(&poller, file.as_fd(), LIFELINE)?;
+                Some(file)
+            }
+        };
         let options = &config.options;
         Ok(Self {
+            lifeline,
             controller: Controller::new(config.core()),
             ring: Ring::new(options.trace_events, options.log_level, &options.log_sink),
             config,
@@ -123,6 +133,7 @@ impl Node {
             finished: false,
             epoch: Instant::now(),
             wakeups: 0,
+            now_ns: 0,
             poller,
             unix,
             tcp,
@@ -131,13 +142,6 @@ impl Node {
             next_token: 1,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         })
-    }
-
-    fn watch_lifeline(&self) -> Result<Option<File>, NodeError> {
-        let Some(fd) = self.config.lifeline_fd else { return Ok(None) };
-        let file = File::open(format!("/proc/self/fd/{fd}")).map_err(io_error("opening the lifeline"))?;
-        watch(&self.poller, file.as_fd(), LIFELINE)?;
-        Ok(Some(file))
     }
 
     fn announce_ready(&self) -> Result<(), NodeError> {
@@ -149,15 +153,14 @@ impl Node {
         pipe.write_all(format!("{line}\n").as_bytes()).map_err(io_error("writing the ready pipe"))
     }
 
-    /// Monotonic time as the controller counts it.
-    pub(crate) fn now(&self) -> Nanos {
-        self.epoch.elapsed().as_nanos() as Nanos
+    /// Monotonic time as the controller counts it: read once a batch, since it costs as much as placing a task.
+    fn read_clock(&mut self) {
+        self.now_ns = self.epoch.elapsed().as_nanos() as Nanos;
     }
 
     /// Tells the controller something.
     pub(crate) fn input(&mut self, input: Input) {
-        let now = self.now();
-        self.controller.on_input(now, input, &mut self.outputs);
+        self.controller.on_input(self.now_ns, input, &mut self.outputs);
     }
 
     fn serve(&mut self) -> Result<(), NodeError> {
@@ -173,13 +176,13 @@ impl Node {
                 Err(error) => return Err(io_error("epoll")(error)),
             }
             self.wakeups += 1;
+            self.read_clock();
             for event in &events {
                 let (token, flags) = (event.data.u64(), event.flags);
                 self.on_event(token, flags);
             }
-            let now = self.now();
-            if self.controller.next_deadline().is_some_and(|at| at <= now) {
-                self.controller.on_deadline(now, &mut self.outputs);
+            if self.controller.next_deadline().is_some_and(|at| at <= self.now_ns) {
+                self.controller.on_deadline(self.now_ns, &mut self.outputs);
             }
             self.drop_silent_peers();
             self.carry_out();
@@ -188,8 +191,9 @@ impl Node {
         Ok(())
     }
 
-    fn next_wait(&self) -> Option<Duration> {
-        let due = self.controller.next_deadline().map(|at| Duration::from_nanos(at.saturating_sub(self.now())));
+    fn next_wait(&mut self) -> Option<Duration> {
+        self.read_clock();
+        let due = self.controller.next_deadline().map(|at| Duration::from_nanos(at.saturating_sub(self.now_ns)));
         let unknown = self.peers.iter().any(|(_, peer)| matches!(peer.role, Role::Unknown(_)));
         let hello = unknown.then_some(Duration::from_secs(1));
         due.into_iter().chain(hello).min()
@@ -200,14 +204,9 @@ impl Node {
             UNIX_LISTENER => self.accept(false),
             TCP_LISTENER => self.accept(true),
             LIFELINE => {
-                // Level-triggered: watched no more once it has been seen.
-                if let Some(fd) = self.config.lifeline_fd.take() {
-                    self.ring.note(Kind::ClientDown, u32::MAX, fd as u64);
-                    self.input(Input::Request {
-                        client: ClientId(u32::MAX),
-                        number: 0,
-                        request: ControlRequest::Shutdown,
-                    });
+                // Closing it takes it out of the poller.
+                if self.lifeline.take().is_some() {
+                    self.input(Input::OwnerDown);
                 }
             }
             token => {

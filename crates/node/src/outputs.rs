@@ -13,8 +13,7 @@ use crate::peers::Role;
 impl Node {
     /// Carries out everything the controller asked for, until it asks for nothing more.
     pub(crate) fn carry_out(&mut self) {
-        let now = self.now();
-        self.controller.schedule(now, &mut self.outputs);
+        self.controller.schedule(self.now_ns, &mut self.outputs);
         while !self.outputs.is_empty() {
             let outputs = std::mem::take(&mut self.outputs);
             let mut answered = false;
@@ -22,8 +21,7 @@ impl Node {
                 answered |= self.carry_out_one(output);
             }
             if answered {
-                let now = self.now();
-                self.controller.schedule(now, &mut self.outputs);
+                self.controller.schedule(self.now_ns, &mut self.outputs);
             }
         }
         self.return_segments();

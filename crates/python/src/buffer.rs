@@ -41,7 +41,7 @@ impl Buffer {
             ffi::PyBuffer_FillInfo(
                 view,
                 slf.as_ptr(),
-                mapping.as_ptr().cast_mut().cast::<c_void>(),
+                mapping.as_mut_ptr().cast::<c_void>(),
                 mapping.len() as isize,
                 0,
                 flags,

@@ -133,10 +133,15 @@ const NO_TASK: u64 = u64::MAX;
 
 impl Engine {
     fn read(&self) -> Result<(), LinkError> {
+        lock(&self.io.link).fill()?;
+        self.take_frames()
+    }
+
+    /// Takes in what has been received. The first frames may have come together with the welcome.
+    fn take_frames(&self) -> Result<(), LinkError> {
         let mut frames = Vec::new();
         {
             let mut link = lock(&self.io.link);
-            link.fill()?;
             while let Some(frame) = link.next_frame()? {
                 frames.push(frame);
             }
@@ -294,6 +299,9 @@ impl Engine {
     }
 
     fn serve(&self, py: Python<'_>) -> PyResult<Result<(), LinkError>> {
+        if let Err(error) = self.take_frames() {
+            return Ok(Err(error));
+        }
         loop {
             let next = lock(&self.work).tasks.pop_front();
             if let Some(task) = next {

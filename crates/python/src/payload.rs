@@ -92,8 +92,15 @@ impl DataPlane {
                     inline.extend_from_slice(data);
                     return Ok(());
                 }
+                // Filled outside the lock: a copy of a gigabyte must not hold up the thread that takes releases.
+                let mut lease = lock(&self.pool).allocate(data.len() as u64).map_err(shm_error)?;
+                let filled = lease.fill(data);
                 let mut pool = lock(&self.pool);
-                let place = pool.copy_in(data).map_err(shm_error)?;
+                if let Err(error) = filled {
+                    pool.cancel(lease);
+                    return Err(shm_error(error));
+                }
+                let place = pool.publish(lease);
                 if pool.is_new(place.segment) {
                     let segment = pool.segment(place.segment).expect("invariant: just filled");
                     out.announce.push((place.segment, segment.len(), segment.fd().try_clone_to_owned()?));

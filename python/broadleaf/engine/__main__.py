@@ -14,7 +14,6 @@ def main() -> int:
     """Entry point; returns the process's exit code."""
     if sys.argv[1:] == ["--setup-from-stdin"]:
         setup: dict[str, Any] = json.load(sys.stdin)
-        sys.path[:] = setup["sys_path"]
         from broadleaf.engine import process
 
         process.reset_signals()
@@ -33,7 +32,10 @@ def main() -> int:
     return run_engine(EngineSetup(connection, engine_id, options))
 
 
+def run() -> None:
+    """Runs `main` and leaves as a forked engine does: what tasks have left running does not keep the process."""
+    os._exit(main())
+
+
 if __name__ == "__main__":
-    code = main()
-    # As in a forked engine: what tasks have left running does not keep the process.
-    os._exit(code)
+    run()

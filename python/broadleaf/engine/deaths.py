@@ -1,6 +1,7 @@
 """How engine processes end, and what can be known of it afterwards."""
 
 import os
+from signal import SIGKILL
 from typing import TypedDict
 
 LAST_OUTPUT_BYTES = 4096
@@ -39,26 +40,31 @@ class OutOfMemoryWatch:
         self._cgroup_root = cgroup_root
         self._proc_root = proc_root
         self._seen: dict[str, int] = {}
-        self.note("self")
+        self._counter_of: dict[int, str] = {}
 
-    def note(self, pid: int | str) -> None:
-        """Remembers the count of the group `pid` is in; called before it can be killed."""
-        for path in self._counters(pid):
-            self._seen.setdefault(path, _read_count(path) or 0)
-
-    def explains(self, pid: int) -> bool:
-        """Whether the killer explains the death of `pid`, which must not have been reaped yet."""
+    def note(self, pid: int) -> None:
+        """Remembers the group that `pid` is in, and its count; the kernel no longer tells for the dead."""
         for path in self._counters(pid):
             count = _read_count(path)
             if count is not None:
-                seen = self._seen.setdefault(path, 0)
-                if count > seen:
-                    self._seen[path] = seen + 1
-                    return True
-                return False
-        return False
+                self._seen.setdefault(path, count)
+                self._counter_of[pid] = path
+                return
 
-    def _counters(self, pid: int | str) -> list[str]:
+    def explains(self, pid: int) -> bool:
+        """Whether the killer explains the death of `pid`; asked once, when it has died."""
+        path = self._counter_of.pop(pid, None)
+        count = _read_count(path) if path is not None else None
+        if path is None or count is None or count <= self._seen[path]:
+            return False
+        self._seen[path] += 1
+        return True
+
+    def forget(self, pid: int) -> None:
+        """Drops what was noted of `pid`."""
+        self._counter_of.pop(pid, None)
+
+    def _counters(self, pid: int) -> list[str]:
         """Files that may hold the count for `pid`, best first."""
         root = self._cgroup_root
         v1: list[str] = []
@@ -93,13 +99,15 @@ def _read_count(path: str) -> int | None:
 
 
 def describe_exit(engine: int, info: "os.waitid_result", log_path: str, watch: OutOfMemoryWatch) -> Exited:
-    """What is known of a process that has ended and not been reaped yet."""
+    """What is known of a process that has ended."""
     killed = info.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+    was_out_of_memory = watch.explains(info.si_pid) if killed and info.si_status == SIGKILL else False
+    watch.forget(info.si_pid)
     return {
         "engine": engine,
         "pid": info.si_pid,
         "code": None if killed else info.si_status,
         "signal": info.si_status if killed else None,
-        "out_of_memory": killed and info.si_status == 9 and watch.explains(info.si_pid),
+        "out_of_memory": was_out_of_memory,
         "last_output": last_output(log_path),
     }

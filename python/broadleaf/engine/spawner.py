@@ -18,6 +18,7 @@ from broadleaf import _native
 from broadleaf.engine import deaths, process
 
 _NODE_EXIT_GRACE_S = 10.0
+_BOOT = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from broadleaf.engine.__main__ import run; run()"
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,13 @@ def serve(config_text: bytes, node_pid: int, ready_write: int, node_ready_read: 
     os.write(ready_write, json.dumps(json.loads(readiness) | {"pid": node_pid}).encode() + b"\n")
     os.close(ready_write)
     gc.freeze()
-    server.run()
-    return server.leave()
+    try:
+        server.run()
+        return server.leave()
+    except _Forked as forked:
+        child = forked
+    # Out here, so that an engine's tracebacks and exceptions show nothing of the server.
+    return _become_engine(config, child)
 
 
 def prepare(config: HostConfig) -> None:
@@ -82,6 +88,26 @@ def prepare(config: HostConfig) -> None:
                 importlib.import_module(module)
             except Exception as error:  # an engine that needs it will say so itself
                 sys.stderr.write(f"broadleaf: cannot preload {module}: {error!r}\n")
+
+
+class _Forked(BaseException):
+    """Takes a new engine's process out of the server's code."""
+
+    def __init__(self, engine_id: int, environment: dict[str, str]) -> None:
+        self.engine_id = engine_id
+        self.environment = environment
+
+
+def _become_engine(config: HostConfig, child: _Forked) -> int:
+    from broadleaf.engine.main import EngineSetup, run_engine
+
+    os.environ.update(child.environment)
+    process.redirect_output(config.log_path(child.engine_id))
+    try:
+        return run_engine(EngineSetup(config.connection, child.engine_id, config.options))
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        return 70
 
 
 class ForkServer:
@@ -106,7 +132,6 @@ class ForkServer:
         with selectors.DefaultSelector() as selector:
             selector.register(self._spawner.fileno(), selectors.EVENT_READ)
             selector.register(self._wake_read, selectors.EVENT_READ)
-            self._selector = selector
             try:
                 self.on_deaths()
                 while self.node_status is None and self.on_commands():
@@ -145,28 +170,14 @@ class ForkServer:
         pid = os.fork()
         if pid:
             return pid
-        code = 70
-        try:
-            os.setpgid(0, 0)
-            process.die_with_parent(parent_pid)
-            self._forget_server()
-            code = self._become_engine(engine_id, environment)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(code)
-
-    def _become_engine(self, engine_id: int, environment: dict[str, str]) -> int:
-        from broadleaf.engine.main import EngineSetup, run_engine
-
-        os.environ.update(environment)
-        process.redirect_output(self._config.log_path(engine_id))
-        return run_engine(EngineSetup(self._config.connection, engine_id, self._config.options))
+        os.setpgid(0, 0)
+        process.die_with_parent(parent_pid)
+        self._forget_server()
+        raise _Forked(engine_id, environment)
 
     def _forget_server(self) -> None:
         """In a child: lets go of what belongs to the server."""
         process.reset_signals()
-        self._selector.close()
         self._wake_read.close()
         self._wake_write.close()
         # The native object may still close the number it knows, so the number must stay taken.
@@ -182,12 +193,11 @@ class ForkServer:
             "connection": self._config.connection,
             "engine_id": engine_id,
             "options": self._config.options,
-            "sys_path": self._config.sys_path,
             "log_path": self._config.log_path(engine_id),
             "parent_pid": os.getpid(),
         }
         child = subprocess.Popen(
-            [sys.executable, "-m", "broadleaf.engine", "--setup-from-stdin"],
+            [sys.executable, "-P", "-c", _BOOT, "--setup-from-stdin", "\n".join(self._config.sys_path)],
             stdin=subprocess.PIPE,
             env=os.environ | environment,
             process_group=0,
@@ -236,6 +246,7 @@ class ForkServer:
             _kill_group(pid)
         for pid in self._engines:
             _reap(pid)
+        del self._spawner  # the node waits for this connection to close before it leaves
         if self.node_status is None:
             self.node_status = _reap_within(self._node_pid, _NODE_EXIT_GRACE_S)
         _remove_files(self._config, self.node_status)

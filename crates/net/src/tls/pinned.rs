@@ -248,3 +248,49 @@ impl ClientCertVerifier for PinnedKeys {
         true
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test fails by panicking
+mod tests {
+    use super::*;
+    use crate::tls::{KeyPair, generate};
+    use crate::{Link, LinkError};
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_key_without_its_private_half_is_refused() {
+        // Claims to be a client by its public key, but signs with another.
+        let (keys, other) = (generate().unwrap(), generate().unwrap());
+        let KeyPair { private, .. } = &other.client;
+        let (private, _) = decode_private(private, "other").unwrap();
+        let claimed = decode_public(&keys.client.public, "claimed").unwrap();
+        let resolver =
+            AlwaysResolvesClientRawPublicKeys::new(certified(&private, claimed).unwrap());
+        let mut tls = ClientTls::new(&keys.client.private, &keys.server.public).unwrap();
+        let mut config = (*tls.config).clone();
+        config.client_auth_cert_resolver = Arc::new(resolver);
+        tls.config = Arc::new(config);
+
+        let server = ServerTls::new(
+            &keys.server.private,
+            &keys.client.public,
+            &keys.engine.public,
+        )
+        .unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut thief = Link::tls_client(stream, &tls).unwrap();
+        let mut link = Link::tls_server(listener.accept().unwrap().0, &server).unwrap();
+        let error = loop {
+            // The thief may hear of its refusal at any of these; what counts is the server.
+            let _ = thief.flush();
+            let _ = thief.fill();
+            match link.fill() {
+                Ok(_) => assert!(!link.is_established()),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, LinkError::Tls(_)), "{error}");
+        assert!(!link.is_established() && link.peer_key().is_none());
+    }
+}

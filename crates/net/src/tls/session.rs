@@ -45,6 +45,9 @@ pub(crate) struct Session {
     outgoing: Outgoing,
     established: bool,
     peer_closed: bool,
+    /// The machine refused something. It is not asked again: after a refusal its idea of what is
+    /// in `incoming` no longer holds.
+    failed: bool,
     peer: Option<PeerKey>,
 }
 
@@ -95,6 +98,7 @@ impl Session {
             outgoing: Outgoing::default(),
             established: false,
             peer_closed: false,
+            failed: false,
             peer: None,
         }
     }
@@ -151,6 +155,9 @@ impl Session {
     }
 
     fn drive(&mut self, inbox: &mut Inbox, plain: &[u8]) -> Result<usize, LinkError> {
+        if self.failed {
+            return Err(LinkError::Closed);
+        }
         let mut start = 0;
         let result = loop {
             let records = &mut self.incoming[start..self.received];
@@ -172,8 +179,10 @@ impl Session {
         };
         self.incoming.copy_within(start..self.received, 0);
         self.received -= start;
-        if let Err(LinkError::Tls(_) | LinkError::WrongKey) = &result {
+        if result.is_err() {
+            self.failed = true;
             self.queue_alert();
+            return result;
         }
         if !self.established {
             self.note_established();
@@ -181,8 +190,12 @@ impl Session {
         result
     }
 
-    /// After a failure, the machine has one alert that tells the peer why.
+    /// After a failure, the machine may have an alert that tells the peer why.
     fn queue_alert(&mut self) {
+        // Only while it has something to say does it not look at what was received.
+        if !self.common().wants_write() {
+            return;
+        }
         let (inbox, out) = (&mut Inbox::new(), &mut self.outgoing);
         let _ = match &mut self.side {
             Side::Client(c) => advance(c.process_tls_records(&mut []), inbox, out, &[]),
@@ -190,11 +203,15 @@ impl Session {
         };
     }
 
-    fn note_established(&mut self) {
-        let common: &CommonState = match &self.side {
+    fn common(&self) -> &CommonState {
+        match &self.side {
             Side::Client(c) => c,
             Side::Server(c) => c,
-        };
+        }
+    }
+
+    fn note_established(&mut self) {
+        let common = self.common();
         if common.is_handshaking() {
             return;
         }

@@ -190,6 +190,9 @@ impl Link {
             connection.options.pool_max_bytes,
         );
         let shared = Arc::new(Shared::new(link, &welcome, data, tuning)?);
+        let mut incoming = Incoming::default();
+        shared.take_frames(&mut incoming).map_err(|error| link_error(py, &error))?;
+        tell(py, &hooks, incoming);
         let background = {
             let (shared, hooks) = (Arc::clone(&shared), hooks.clone_ref(py));
             std::thread::Builder::new().name("broadleaf-link".to_owned()).spawn(move || {

@@ -296,10 +296,15 @@ impl Shared {
     }
 
     fn read(&self, incoming: &mut Incoming) -> Result<(), LinkError> {
+        lock(&self.net).fill()?;
+        self.take_frames(incoming)
+    }
+
+    /// Takes in what has been received. The first frames may have come together with the welcome.
+    pub fn take_frames(&self, incoming: &mut Incoming) -> Result<(), LinkError> {
         let mut frames = Vec::new();
         {
             let mut net = lock(&self.net);
-            net.fill()?;
             while let Some(frame) = net.next_frame()? {
                 frames.push(frame);
             }

@@ -1,0 +1,193 @@
+//! A simulated client: what it submitted, and whether each answer is one it may get.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use broadleaf_proto::control::{self, DeathCertificate, RefusalReason};
+use broadleaf_proto::ids::{ClientId, EngineId, TaskSeq};
+use broadleaf_proto::task::{ResultRecord, Status};
+
+use crate::job::{Fate, Job};
+
+/// One task that a result is due for.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    /// Its job.
+    pub job: u64,
+    /// The target, for a part of mode `Each`.
+    pub target: Option<EngineId>,
+    /// The result's status, once it is here.
+    pub status: Option<Status>,
+    /// Whether it was cancelled.
+    pub cancelled: bool,
+}
+
+/// One client.
+#[derive(Debug)]
+pub struct Client {
+    /// Its id.
+    pub id: ClientId,
+    /// Whether it is connected.
+    pub alive: bool,
+    /// The next task's number.
+    pub next_seq: u64,
+    /// Everything submitted.
+    pub tasks: BTreeMap<TaskSeq, Expected>,
+    /// Requests without a reply.
+    pub requests: BTreeSet<u64>,
+    /// Submissions it has still to make.
+    pub bursts_left: u32,
+}
+
+/// What the whole run may have done to a task.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Circumstances {
+    /// A user's interrupt was sent at engines.
+    pub interrupts: bool,
+    /// Shutdown was requested.
+    pub stopping: bool,
+    /// Times that the task was started.
+    pub starts: u32,
+    /// Times that it found itself unmet.
+    pub unmet: u32,
+    /// Engines that died.
+    pub deaths: u32,
+}
+
+impl Client {
+    /// A connected client.
+    pub fn new(id: ClientId, bursts_left: u32) -> Self {
+        Self {
+            id,
+            alive: true,
+            next_seq: 0,
+            tasks: BTreeMap::new(),
+            requests: BTreeSet::new(),
+            bursts_left,
+        }
+    }
+
+    /// Tasks without a result.
+    pub fn unresolved(&self) -> impl Iterator<Item = TaskSeq> {
+        let open = self.tasks.iter().filter(|(_, t)| t.status.is_none());
+        open.map(|(seq, _)| *seq)
+    }
+
+    /// Takes a result.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn on_result(
+        &mut self,
+        record: &ResultRecord,
+        jobs: &[Job],
+        around: Circumstances,
+    ) -> Result<(), String> {
+        let id = self.id.0;
+        let Some(task) = self.tasks.get_mut(&record.seq) else {
+            return Err(format!(
+                "client {id} got a result for {:?}, never submitted",
+                record.seq
+            ));
+        };
+        let wrong = |what: &str| {
+            Err(format!(
+                "client {id} {:?} ended {:?}: {what}",
+                record.seq, record.status
+            ))
+        };
+        if let Some(before) = task.status {
+            return wrong(&format!("it had ended {before:?} before"));
+        }
+        task.status = Some(record.status);
+        let job = &jobs[task.job as usize];
+        let retries = job.options.retries;
+        if around.starts > 1 + retries + around.unmet {
+            return wrong(&format!(
+                "started {} times with {retries} retries",
+                around.starts
+            ));
+        }
+        match record.status {
+            Status::Ok => {
+                if record.payload.bytes != Job::value(job.index, job.body) {
+                    return wrong("another task's value");
+                }
+                if task.target.is_some_and(|target| target != record.engine) {
+                    return wrong("it ran elsewhere than on its target");
+                }
+                match job.fate {
+                    Fate::Return | Fate::RaiseOnce | Fate::UnmetOnEven => {}
+                    fate => return wrong(&format!("it cannot return: {fate:?}")),
+                }
+            }
+            Status::Error => {
+                let raises = matches!(job.fate, Fate::Raise | Fate::RaiseOnce);
+                if !raises && !around.interrupts {
+                    return wrong("it does not raise");
+                }
+                if job.fate == Fate::RaiseOnce
+                    && retries > 0
+                    && around.deaths == 0
+                    && !around.interrupts
+                {
+                    return wrong("it had a retry left");
+                }
+            }
+            Status::Cancelled if !task.cancelled => return wrong("nobody cancelled it"),
+            Status::Timeout => {
+                let limits = (job.options.timeout_ns, job.options.dependency_timeout_ns);
+                if limits == (None, None) {
+                    return wrong("it has no timeout");
+                }
+            }
+            Status::Refused => {
+                return Self::judge_refusal(record, job, around).or_else(|e| wrong(&e));
+            }
+            Status::Lost => {
+                let certificate: DeathCertificate = match control::decode(&record.payload.bytes) {
+                    Ok(certificate) => certificate,
+                    Err(error) => return wrong(&format!("no certificate: {error}")),
+                };
+                if around.deaths == 0 {
+                    return wrong("no engine died");
+                }
+                if certificate.task_started && around.starts == 0 {
+                    return wrong(&format!("it was never started: {certificate:?}"));
+                }
+                if certificate.task_started && around.starts <= retries && !around.stopping {
+                    return wrong(&format!("it had a retry left: {certificate:?}"));
+                }
+                if !certificate.task_started && task.target.is_none() {
+                    return wrong("it was only waiting, and could run elsewhere");
+                }
+            }
+            Status::Unmet => return wrong("that is no end"),
+            Status::Cancelled => {}
+        }
+        Ok(())
+    }
+
+    fn judge_refusal(
+        record: &ResultRecord,
+        job: &Job,
+        around: Circumstances,
+    ) -> Result<(), String> {
+        let reason: RefusalReason =
+            control::decode(&record.payload.bytes).map_err(|e| e.to_string())?;
+        let fair = match &reason {
+            RefusalReason::NoEngines | RefusalReason::NoSuchEngine(_) => true,
+            RefusalReason::Undefined | RefusalReason::OverLimit => false,
+            RefusalReason::InvalidDependency => false,
+            RefusalReason::ImpossibleDependency => job.dependent,
+            RefusalReason::UnmetEverywhere => {
+                matches!(job.fate, Fate::UnmetEverywhere | Fate::UnmetOnEven)
+            }
+            RefusalReason::Stopping => around.stopping,
+        };
+        if fair {
+            Ok(())
+        } else {
+            Err(format!("no reason for {reason:?}"))
+        }
+    }
+}

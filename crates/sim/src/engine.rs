@@ -1,0 +1,114 @@
+//! A simulated engine process with its claim board.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use broadleaf_core::Nanos;
+use broadleaf_proto::ids::{EngineId, TaskKey};
+use broadleaf_proto::task::{AssignRecord, DoneRecord};
+
+/// The state of an offer on the board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// Neither claimed nor taken back.
+    Offered,
+    /// The engine has it, or had it.
+    Claimed,
+    /// Taken back.
+    Revoked,
+}
+
+/// What runs.
+#[derive(Clone, Debug)]
+pub struct Running {
+    /// The task.
+    pub key: TaskKey,
+    /// Its offer.
+    pub offer: u32,
+    /// Its job.
+    pub job: u64,
+    /// Its function, as the controller names it.
+    pub function: u32,
+    /// When it started.
+    pub started_ns: Nanos,
+    /// Tells its end from that of an interrupted or earlier task.
+    pub run: u64,
+    /// Whether it was interrupted.
+    pub interrupted: bool,
+}
+
+/// One process.
+#[derive(Debug)]
+pub struct EngineProcess {
+    /// Its place.
+    pub engine: EngineId,
+    /// Its number, never used again.
+    pub pid: u32,
+    /// Whether it lives.
+    pub alive: bool,
+    /// Whether its spawner still watches it.
+    pub watched: bool,
+    /// Whether its link is open at its end.
+    pub linked: bool,
+    /// Whether it was told to stop.
+    pub stopping: bool,
+    /// Its claim board.
+    pub board: BTreeMap<u32, Slot>,
+    /// The driver's answers to revokes, kept back.
+    pub answers: VecDeque<(TaskKey, bool)>,
+    /// Assigned and not looked at.
+    pub inbox: VecDeque<AssignRecord>,
+    /// Ended and not sent.
+    pub finished: Vec<DoneRecord>,
+    /// Bodies of functions it knows.
+    pub functions: BTreeMap<u32, u64>,
+    /// What it runs.
+    pub running: Option<Running>,
+}
+
+impl EngineProcess {
+    /// A process that lives and is not connected.
+    pub fn new(engine: EngineId, pid: u32) -> Self {
+        Self {
+            engine,
+            pid,
+            alive: true,
+            watched: true,
+            linked: false,
+            stopping: false,
+            board: BTreeMap::new(),
+            answers: VecDeque::new(),
+            inbox: VecDeque::new(),
+            finished: Vec::new(),
+            functions: BTreeMap::new(),
+            running: None,
+        }
+    }
+
+    /// Takes an offer back; true when it had not been claimed.
+    pub fn revoke(&mut self, offer: u32) -> bool {
+        match self.board.get_mut(&offer) {
+            Some(slot @ Slot::Offered) => {
+                *slot = Slot::Revoked;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The next offer that it could claim, claimed.
+    pub fn claim_next(&mut self) -> Option<AssignRecord> {
+        while let Some(record) = self.inbox.pop_front() {
+            if let Some(slot @ Slot::Offered) = self.board.get_mut(&record.offer) {
+                *slot = Slot::Claimed;
+                return Some(record);
+            }
+        }
+        None
+    }
+
+    /// Offers on the board that nobody took.
+    pub fn unclaimed(&self) -> Vec<u32> {
+        let open = self.board.iter().filter(|(_, s)| **s == Slot::Offered);
+        open.map(|(offer, _)| *offer).collect()
+    }
+}

@@ -1,0 +1,75 @@
+//! What tasks do, and what may come of them.
+
+use broadleaf_core::Nanos;
+use broadleaf_proto::TaskOptions;
+use broadleaf_proto::ids::EngineId;
+use bytes::Bytes;
+
+/// How a task ends if it is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Returns.
+    Return,
+    /// Raises, every time.
+    Raise,
+    /// Raises at its first start, then returns.
+    RaiseOnce,
+    /// Ends its engine's process.
+    Crash,
+    /// Never ends.
+    Hang,
+    /// Finds its functional dependency unmet on engines of even number.
+    UnmetOnEven,
+    /// Finds it unmet everywhere.
+    UnmetEverywhere,
+}
+
+/// One record's task, shared by all its parts.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Its place in the list of jobs, also its payload.
+    pub index: u64,
+    /// The body of its function.
+    pub body: u64,
+    /// How long it runs.
+    pub duration_ns: Nanos,
+    /// How it ends.
+    pub fate: Fate,
+    /// Whether it ignores interrupts.
+    pub stubborn: bool,
+    /// How it was submitted.
+    pub options: TaskOptions,
+    /// Whether it has dependencies.
+    pub dependent: bool,
+}
+
+impl Job {
+    /// Its arguments on the wire.
+    pub fn arguments(&self) -> Bytes {
+        Bytes::copy_from_slice(&self.index.to_le_bytes())
+    }
+    /// Its value, of its arguments and the body of its function.
+    pub fn value(index: u64, body: u64) -> Bytes {
+        let mixed = index.wrapping_mul(0x9e37_79b9).wrapping_add(body);
+        Bytes::copy_from_slice(&mixed.to_le_bytes())
+    }
+    /// Whether it finds itself unmet on an engine.
+    pub fn is_unmet_on(&self, engine: EngineId) -> bool {
+        match self.fate {
+            Fate::UnmetEverywhere => true,
+            Fate::UnmetOnEven => engine.0.is_multiple_of(2),
+            _ => false,
+        }
+    }
+}
+
+/// The index in a task's arguments.
+///
+/// # Panics
+/// On bytes that no job has as arguments: a payload was mixed up.
+pub fn index_of(arguments: &[u8]) -> u64 {
+    let bytes = arguments
+        .try_into()
+        .expect("a job's arguments are eight bytes");
+    u64::from_le_bytes(bytes)
+}

@@ -1,0 +1,107 @@
+//! A whole cluster in one thread: the real controller, with clients, engines and a spawner that are
+//! simulated, on a virtual clock.
+//!
+//! Links delay messages at random, in order within a link and in any order between links; links are
+//! lost and processes killed at any step. Everything follows from a seed, so a failing seed is the
+//! bug report: `cargo run -p broadleaf-sim -- --seed N --trace` replays it.
+
+mod client;
+mod cluster;
+mod engine;
+mod job;
+mod random;
+mod script;
+mod trace;
+
+use broadleaf_core::{Config, Nanos};
+
+use crate::cluster::Cluster;
+use crate::random::Random;
+use crate::trace::Trace;
+
+/// A mistake put into the simulated driver, to see that the simulation finds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mutation {
+    /// None.
+    #[default]
+    None,
+    /// Every revoke is answered as won, though the engine may have started the task.
+    RevokeAlwaysWon,
+    /// A dead engine's offers are all reported as never started.
+    AllUnclaimed,
+}
+
+/// What one run is made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// The controller's settings.
+    pub config: Config,
+    /// Clients.
+    pub n_clients: u32,
+    /// Functions each of them defines.
+    pub n_functions: u32,
+    /// Most times each submits.
+    pub bursts: u32,
+    /// Kills and lost links.
+    pub n_faults: u32,
+    /// Time within which they happen.
+    pub busy_ns: Nanos,
+    /// Of 100 engines, those that end before their hello.
+    pub bad_start_percent: u64,
+    /// The mistake put in.
+    pub mutation: Mutation,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn of_seed(seed: u64, mutation: Mutation) -> Self {
+        const MS: Nanos = 1_000_000;
+        let mut random = Random::new(!seed);
+        let calm = random.chance(30);
+        Self {
+            seed,
+            config: Config {
+                n_engines: 1 + random.below(5) as u32,
+                restart_engines: random.chance(60),
+                prefetch_max: 1 + random.below(20) as u32,
+                prefetch_min: 1 + random.below(3) as u32,
+                steal: random.chance(90),
+                history_tasks: 64,
+                interrupt_grace_ns: 200 * MS,
+                seed,
+                ..Config::default()
+            },
+            n_clients: 1 + random.below(4) as u32,
+            n_functions: 1 + random.below(4) as u32,
+            bursts: 12,
+            n_faults: if calm { 0 } else { random.below(12) as u32 },
+            busy_ns: 2_000 * MS,
+            bad_start_percent: if calm { 0 } else { 5 },
+            mutation,
+        }
+    }
+}
+
+/// What a run found wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("seed {seed} at {now_ns} ns: {what}")]
+pub struct Failure {
+    /// The seed that shows it.
+    pub seed: u64,
+    /// When, on the virtual clock.
+    pub now_ns: Nanos,
+    /// What.
+    pub what: String,
+}
+
+/// Runs one plan and gives the hash of its trace.
+///
+/// # Errors
+/// The first [`Failure`].
+pub fn run(plan: Plan, print: bool) -> Result<u64, Failure> {
+    let mut cluster = Cluster::new(plan, Trace::new(print));
+    cluster.run()?;
+    Ok(cluster.trace.hash())
+}

@@ -1,0 +1,296 @@
+//! What clients do, and what goes wrong, by chance.
+
+use broadleaf_core::{Input, Nanos};
+use broadleaf_proto::control::{ControlRequest, DefineOptions};
+use broadleaf_proto::ids::{ClientId, EngineId, FunctionHash, FunctionId, OptionsId, TaskSeq};
+use broadleaf_proto::task::{FunctionRecord, Payload, SubmitRecord};
+use broadleaf_proto::{DependencyRule, Mode, TargetSet, TaskOptions};
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::client::{Client, Expected};
+use crate::cluster::{Cluster, Event, Link, NodeEvent};
+use crate::job::{Fate, Job};
+
+const MS: Nanos = 1_000_000;
+/// The client that is never killed and stops the cluster at the end.
+const OPERATOR: ClientId = ClientId(0);
+
+impl Cluster {
+    fn tell(&mut self, client: ClientId, input: Input) {
+        self.send(
+            Link::FromClient(client),
+            Event::Node(NodeEvent::Input(input)),
+        );
+    }
+
+    pub(crate) fn client_acts(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get(&id) else {
+            self.start_client(id);
+            return;
+        };
+        if !client.alive || client.bursts_left == 0 {
+            return;
+        }
+        let n = 1 + self.random.below(8);
+        for _ in 0..n {
+            self.submit(id);
+        }
+        if self.random.chance(30) {
+            self.cancel_some(id);
+        }
+        if self.random.chance(20) {
+            self.ask(id);
+        }
+        if self.random.chance(15) {
+            self.tell(
+                id,
+                Input::ClientCongested {
+                    client: id,
+                    congested: true,
+                },
+            );
+            self.tell(
+                id,
+                Input::ClientCongested {
+                    client: id,
+                    congested: false,
+                },
+            );
+        }
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.bursts_left -= 1;
+        }
+        let pause = self.random.time(200 * MS);
+        self.after(pause, Event::ClientActs(id));
+    }
+
+    fn start_client(&mut self, id: ClientId) {
+        let bursts = self.random.below(self.plan.bursts.into()) as u32;
+        self.clients.insert(id, Client::new(id, bursts));
+        let name = format!("client {}", id.0);
+        self.tell(id, Input::ClientUp { client: id, name });
+        for function in 0..self.plan.n_functions {
+            // Some functions are shared by clients, some are not.
+            let body = u64::from(function) + u64::from(function % 2 * id.0 * 100);
+            let mut hash = [0; 16];
+            hash[..8].copy_from_slice(&body.to_le_bytes());
+            let record = FunctionRecord {
+                function: FunctionId(function),
+                hash: FunctionHash(hash),
+                body: Bytes::copy_from_slice(&body.to_le_bytes()),
+            };
+            self.tell(id, Input::Function { client: id, record });
+        }
+        self.after(0, Event::ClientActs(id));
+    }
+
+    fn options(&mut self) -> TaskOptions {
+        let mode = if self.random.chance(25) {
+            Mode::Each
+        } else {
+            Mode::Balanced
+        };
+        let n = self.plan.config.n_engines;
+        let targets = if mode == Mode::Each || self.random.chance(20) {
+            let first = self.random.below(n.into()) as u32;
+            // Now and then with one beyond the last, which does not exist.
+            let beyond = u64::from(self.random.chance(10));
+            let end = first + 1 + self.random.below(u64::from(n - first) + beyond) as u32;
+            TargetSet::Ranges(vec![(EngineId(first), EngineId(end))])
+        } else {
+            TargetSet::All
+        };
+        let rule = |random: &mut crate::random::Random| DependencyRule {
+            all: random.chance(70),
+            success: random.chance(80),
+            failure: random.chance(40),
+        };
+        let after = rule(&mut self.random);
+        let follow = rule(&mut self.random);
+        TaskOptions {
+            mode,
+            targets,
+            label: String::new(),
+            priority: self.random.below(3) as i32,
+            retries: self.random.below(6).saturating_sub(3) as u32,
+            timeout_ns: self
+                .random
+                .chance(20)
+                .then(|| MS + self.random.time(500 * MS)),
+            dependency_timeout_ns: self.random.chance(10).then(|| self.random.time(300 * MS)),
+            after,
+            follow,
+        }
+    }
+
+    fn submit(&mut self, id: ClientId) {
+        let plain = self.random.chance(50);
+        let options = if plain {
+            TaskOptions::default()
+        } else {
+            self.options()
+        };
+        let fate = match self.random.below(40) {
+            0..4 => Fate::Raise,
+            4..7 => Fate::RaiseOnce,
+            7 => Fate::Crash,
+            8..10 if options.timeout_ns.is_some() => Fate::Hang,
+            10 | 11 => Fate::UnmetOnEven,
+            12 => Fate::UnmetEverywhere,
+            _ => Fate::Return,
+        };
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        let seq = client.next_seq;
+        let job_index = self.jobs.len() as u64;
+        let parts: Vec<Option<EngineId>> = match (&options.mode, &options.targets) {
+            (Mode::Each, TargetSet::Ranges(ranges)) => ranges
+                .iter()
+                .flat_map(|(first, end)| first.0..end.0)
+                .map(|e| Some(EngineId(e)))
+                .collect(),
+            _ => vec![None],
+        };
+        client.next_seq += parts.len() as u64;
+        for (part, target) in (0..).zip(parts) {
+            let expected = Expected {
+                job: job_index,
+                target,
+                status: None,
+                cancelled: false,
+            };
+            client.tasks.insert(TaskSeq(seq + part), expected);
+        }
+        let mut earlier = |percent: u64| {
+            let mut list = SmallVec::new();
+            if !plain && seq > 0 && self.random.chance(percent) {
+                for _ in 0..=self.random.below(3) {
+                    list.push(TaskSeq(self.random.below(seq)));
+                }
+            }
+            list
+        };
+        let (after, follow) = (earlier(40), earlier(15));
+        let function = self.random.below(self.plan.n_functions.into()) as u32;
+        let job = Job {
+            index: job_index,
+            body: u64::from(function) + u64::from(function % 2 * id.0 * 100),
+            duration_ns: 1 + self.random.time(300 * MS),
+            fate,
+            stubborn: self.random.chance(30),
+            dependent: !after.is_empty() || !follow.is_empty(),
+            options: options.clone(),
+        };
+        let payload = Payload {
+            bytes: job.arguments(),
+            segments: SmallVec::new(),
+        };
+        self.jobs.push(job);
+        let options_id = if plain {
+            OptionsId(0)
+        } else {
+            OptionsId(1 + seq as u32 % 7)
+        };
+        if !plain {
+            let define = DefineOptions {
+                id: options_id,
+                options,
+            };
+            self.tell(id, Input::Options { client: id, define });
+        }
+        let record = SubmitRecord {
+            seq: TaskSeq(seq),
+            function: FunctionId(function),
+            options: options_id,
+            after,
+            follow,
+            payload,
+        };
+        self.tell(id, Input::Submit { client: id, record });
+    }
+
+    fn cancel_some(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        let open: Vec<TaskSeq> = client.unresolved().collect();
+        let n = 1 + self.random.below(3);
+        let chosen: Vec<TaskSeq> = (0..n)
+            .filter_map(|_| {
+                open.get(self.random.below(open.len() as u64) as usize)
+                    .copied()
+            })
+            .collect();
+        for seq in &chosen {
+            if let Some(task) = client.tasks.get_mut(seq) {
+                task.cancelled = true;
+            }
+        }
+        self.request(id, ControlRequest::Cancel(chosen));
+    }
+
+    fn ask(&mut self, id: ClientId) {
+        let one = EngineId(self.random.below(self.plan.config.n_engines.into()) as u32);
+        let one = TargetSet::Ranges(vec![(one, EngineId(one.0 + 1))]);
+        let seq = self.clients.get(&id).map_or(0, |c| c.next_seq);
+        let request = match self.random.below(10) {
+            0 => {
+                self.interrupts = true;
+                ControlRequest::Interrupt(TargetSet::All)
+            }
+            1 => ControlRequest::Signal(one, 9),
+            2 => ControlRequest::AddEngines(1),
+            3 => ControlRequest::RestartEngines(one),
+            4 if self.random.chance(30) => ControlRequest::StopEngines(one),
+            5 => ControlRequest::QueueStatus,
+            _ => ControlRequest::Explain(TaskSeq(self.random.below(seq))),
+        };
+        self.request(id, request);
+    }
+
+    fn request(&mut self, id: ClientId, request: ControlRequest) {
+        let number = self.random.next();
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.requests.insert(number);
+        }
+        self.tell(
+            id,
+            Input::Request {
+                client: id,
+                number,
+                request,
+            },
+        );
+    }
+
+    pub(crate) fn request_shutdown(&mut self, id: ClientId) {
+        self.request(id, ControlRequest::Shutdown);
+    }
+
+    /// Kills a process or a link.
+    pub(crate) fn fault(&mut self) {
+        let alive: Vec<u32> = self
+            .processes
+            .values()
+            .filter(|p| p.alive)
+            .map(|p| p.pid)
+            .collect();
+        let pid = alive
+            .get(self.random.below(alive.len() as u64) as usize)
+            .copied();
+        match (self.random.below(10), pid) {
+            (0..4, Some(pid)) => self.end_process(pid, None, Some(9)),
+            (4..6, Some(pid)) => self.lose_link(pid),
+            (6, _) => self.end_spawner(),
+            (7..9, _) => {
+                let id = ClientId(self.random.below(self.plan.n_clients.into()) as u32);
+                if id != OPERATOR {
+                    self.end_client(id);
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Many seeds, the same seed twice, and a mistake that must be found.
+
+use broadleaf_sim::{Mutation, Plan, run};
+
+fn n_seeds() -> u64 {
+    std::env::var("BROADLEAF_SIM_SEEDS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(1000)
+}
+
+#[test]
+fn every_seed_ends_well() {
+    let failures: Vec<String> = (0..n_seeds())
+        .filter_map(|seed| run(Plan::of_seed(seed, Mutation::None), false).err())
+        .map(|failure| failure.to_string())
+        .collect();
+    assert!(
+        failures.is_empty(),
+        "{} seeds failed, the first of them:\n{}",
+        failures.len(),
+        failures[..failures.len().min(10)].join("\n")
+    );
+}
+
+#[test]
+fn a_seed_gives_the_same_trace_twice() {
+    for seed in 0..50 {
+        let plan = Plan::of_seed(seed, Mutation::None);
+        assert_eq!(run(plan.clone(), false), run(plan, false), "seed {seed}");
+    }
+}
+
+fn finds(mutation: Mutation) {
+    let failure = (0..200).find_map(|seed| run(Plan::of_seed(seed, mutation), false).err());
+    let failure = failure.expect("the simulation does not find the mistake");
+    println!("{mutation:?} found: {failure}");
+}
+
+#[test]
+fn finds_revokes_answered_as_won_though_started() {
+    finds(Mutation::RevokeAlwaysWon);
+}
+
+#[test]
+fn finds_started_tasks_reported_as_unclaimed() {
+    finds(Mutation::AllUnclaimed);
+}

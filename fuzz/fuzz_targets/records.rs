@@ -1,0 +1,34 @@
+//! Every hot record. What decodes must encode to the bytes it was read from.
+#![no_main]
+
+use broadleaf_proto::task::{
+    AssignRecord, DoneRecord, FunctionRecord, OutputRecord, ResultRecord, SubmitRecord,
+};
+use broadleaf_proto::wire::Reader;
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+
+macro_rules! check {
+    ($data:expr, $record:ty) => {{
+        let mut reader = Reader::new(Bytes::copy_from_slice($data));
+        let mut encoded = Vec::new();
+        while let Ok(record) = <$record>::decode(&mut reader) {
+            record.encode(&mut encoded);
+            assert_eq!(encoded, $data[..encoded.len()]);
+        }
+    }};
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((which, data)) = data.split_first() else {
+        return;
+    };
+    match which % 6 {
+        0 => check!(data, SubmitRecord),
+        1 => check!(data, AssignRecord),
+        2 => check!(data, DoneRecord),
+        3 => check!(data, ResultRecord),
+        4 => check!(data, OutputRecord),
+        _ => check!(data, FunctionRecord),
+    }
+});

@@ -1,0 +1,155 @@
+"""What each benchmark runs: which steps, with how many workers, how often. Definitions: docs/benchmarks.md."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+SLEEPS_MS = [1, 2, 4, 8, 16, 32, 64, 128]
+ECHO_SIZES = [(1_000, 100), (10_000, 100), (100_000, 100), (1_000_000, 100), (10_000_000, 20)]
+MIB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Step:
+    """One measurement. `params` go into its record; `arguments` are for the measurement alone."""
+
+    case: str
+    params: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    #: What the record calls it, if not by the measurement's name.
+    recorded_as: str = ""
+    #: Only the first of a system's ways of doing it.
+    first_mode_only: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.recorded_as or self.case
+
+
+@dataclass(frozen=True)
+class Session:
+    """Steps that share one start of a system with so many workers."""
+
+    workers: int
+    steps: list[Step]
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """A benchmark: sessions of every system, and what the bare machine does in the same rounds."""
+
+    name: str
+    meaning: str
+    sessions: Callable[[int, int, bool], list[Session]]
+    raw: Callable[[bool], list[Step]] = lambda quick: []
+    only_ours: bool = False
+    #: Our own settings to compare, instead of those the adapter names.
+    our_configs: tuple[str, ...] = ()
+
+
+def rtt_steps(quick: bool) -> list[Step]:
+    calls = 300 if quick else 3000
+    return [Step("raw_rtt", {"kind": kind}, {"calls": calls, "warmup": 100}) for kind in ("unix", "tcp")]
+
+
+def latency(workers: int, repeats: int, quick: bool) -> list[Session]:
+    return [Session(workers, [Step("latency", {}, {"calls": 50 if quick else 300, "warmup": 50})], repeats)]
+
+
+def throughput(workers: int, repeats: int, quick: bool) -> list[Session]:
+    sizes = [100, 1_000] if quick else [100, 1_000, 5_000, 100_000]
+    steps = [Step("throughput", {"n": n}, {"warmup": 1_000}) for n in sizes]
+    fewer = [Session(max(1, workers // 2), [s for s in steps if s.params["n"] == 5_000], repeats)]
+    return [Session(workers, steps, repeats), *([] if quick else fewer)]
+
+
+def map_(workers: int, repeats: int, quick: bool) -> list[Session]:
+    n = 10_000 if quick else 1_000_000
+    return [Session(workers, [Step("map", {"n": n}, {"warmup": 10_000})], repeats)]
+
+
+def sleep_map(workers: int, repeats: int, quick: bool) -> list[Session]:
+    n = 40 if quick else 400
+    sleeps = [1, 8] if quick else SLEEPS_MS
+    steps = [Step("sleep-map", {"n": n, "ms": ms}, {"workers": workers, "warmup": 10 * workers}) for ms in sleeps]
+    # The long task comes early, so that everything behind it in a queue would show.
+    late = {"n": 100 if quick else 1_000, "ms": 1, "straggler_s": 0.5 if quick else 2.0}
+    steps.append(Step("straggler", late, {"place": 10, "warmup": 10 * workers}))
+    return [Session(workers, steps, repeats)]
+
+
+def sleep_raw(quick: bool) -> list[Step]:
+    return [Step("raw_sleep", {"ms": ms}, {"n": 10 if quick else 40}) for ms in ([1, 8] if quick else SLEEPS_MS)]
+
+
+def echo(workers: int, repeats: int, quick: bool) -> list[Session]:
+    sizes = [(1_000, 20), (1_000_000, 20)] if quick else ECHO_SIZES
+    steps = [Step("echo", {"size_bytes": size, "n": n}, {"warmup": n}) for size, n in sizes]
+    steps.append(Step("send", {"size_bytes": 4 * MIB, "n": 10 if quick else 100}, {"warmup": 1}))
+    return [Session(workers, steps, repeats)]
+
+
+def echo_raw(quick: bool) -> list[Step]:
+    return [Step("raw_memcpy_many", {"size_bytes": 4 * MIB, "n": 10 if quick else 100}, {})]
+
+
+def startup(workers: int, repeats: int, quick: bool) -> list[Session]:
+    sizes = [workers] if quick else [4, 16, 100]
+    return [Session(n, [], repeats if n < 100 else min(repeats, 3)) for n in sizes]
+
+
+def memory(workers: int, repeats: int, quick: bool) -> list[Session]:
+    sizes = [workers] if quick else [4, 100]
+    step = Step("memory", {}, {"settle_s": 0.2 if quick else 1.0})
+    return [Session(n, [step], repeats if n < 100 else 1) for n in sizes]
+
+
+def overhead(workers: int, repeats: int, quick: bool) -> list[Session]:
+    n = 1_000 if quick else 50_000
+    return [Session(workers, [Step("throughput", {"n": n}, {"warmup": n}, "overhead", True)], repeats * 4)]
+
+
+def bounded(workers: int, repeats: int, quick: bool) -> list[Session]:
+    n, step = (5_000, 1_000) if quick else (1_000_000, 20_000)
+    return [Session(workers, [Step("bounded", {"n": n}, {"step": step, "warmup": 4 * step}, first_mode_only=True)], 1)]
+
+
+def raw(quick: bool) -> list[Step]:
+    size = (8 if quick else 800) * MIB
+    count = 200 if quick else 20_000
+    pickles = ("pickle.dumps of a call", "pickle.loads of a call", "cloudpickle.dumps of a lambda",
+               "pickle.loads of that lambda", "pickle 5 of 1 MB, in band", "pickle 5 of 1 MB, out of band")  # fmt: skip
+    return [
+        *rtt_steps(quick),
+        *(Step("raw_stream", {"kind": kind, "size_bytes": size // 8}) for kind in ("unix", "tcp")),
+        *(
+            Step("raw_memcpy", {"size_bytes": size, "target": target})
+            for target in ("warm", "first touch, 4 KiB pages", "first touch, huge pages")
+        ),
+        *(Step("raw_pickle", {"what": w}, {"n": count // (20 if "MB" in w else 1)}) for w in pickles),
+        *(Step("raw_process", {"what": w}) for w in ("fork, exit, wait", "python -S -c pass", "python -c pass")),
+    ]
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("latency", "round trip of one empty task", latency, rtt_steps),
+        Case("throughput", "empty tasks a second, sent and collected", throughput),
+        Case("map", "trivial items a second through map", map_),
+        Case("sleep-map", "share of the workers' time spent in short sleeping tasks", sleep_map, sleep_raw),
+        Case("echo", "arrays there and back, and arrays sent", echo, echo_raw),
+        Case("startup", "time until every worker has run a task", startup),
+        Case("memory", "memory of an idle worker", memory),
+        Case("raw", "the machine's own limits", lambda workers, repeats, quick: [], raw),
+        Case(
+            "overhead",
+            "what logging and encryption cost, as ratios with an interval",
+            overhead,
+            only_ours=True,
+            our_configs=("unix", "unix, log off", "tcp", "tcp + tls"),
+        ),
+        Case("bounded", "growth of memory over many tasks whose results are dropped", bounded, only_ours=True),
+    )
+}

@@ -1,0 +1,109 @@
+"""A peer's own environment, made on its first use, and the command that serves it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+OURS = "broadleaf"
+RAW = "raw"
+
+
+@dataclass(frozen=True)
+class System:
+    """A system under test: its adapter, what its environment holds, and what starts it."""
+
+    name: str
+    adapter: str
+    requirements: tuple[str, ...] = ()
+    #: Arguments before `-m peers`, and what must stand before the interpreter, for so many workers.
+    prefix: Callable[[Path, int], list[str]] | None = None
+    interpreter_arguments: tuple[str, ...] = ()
+
+    @property
+    def own_environment(self) -> bool:
+        return bool(self.requirements)
+
+
+def _mpiexec(environment: Path, workers: int) -> list[str]:
+    return [str(environment / "bin" / "mpiexec"), "-n", str(workers + 1)]
+
+
+SYSTEMS = {
+    system.name: system
+    for system in (
+        System(OURS, "broadleaf_"),
+        System(RAW, "raw"),
+        System("ppe", "ppe"),
+        System("loky", "loky_", ("loky==3.7.0", "numpy==2.4.6")),
+        System("ipyparallel", "ipyparallel_", ("ipyparallel==9.2.0", "numpy==2.4.6")),
+        System("dask", "dask_", ("dask==2026.8.0", "distributed==2026.8.0", "numpy==2.4.6")),
+        System("ray", "ray_", ("ray==2.60.0", "numpy==2.4.6")),
+        System("parsl", "parsl_", ("parsl==2026.10.26", "numpy==2.4.6")),
+        System(
+            "mpi4py",
+            "mpi4py_",
+            ("mpi4py==4.1.2", "mpich==5.0.2", "numpy==2.4.6"),
+            _mpiexec,
+            ("-m", "mpi4py.futures"),
+        ),
+    )
+}
+PEERS = [name for name in SYSTEMS if name not in (OURS, RAW)]
+
+
+class InstallFailed(Exception):
+    """A peer's environment could not be made; says what the installer said."""
+
+
+def make(system: System, root: Path) -> Path:
+    """The folder of the system's environment under `root`; made now if it is not there, with its bytecode compiled.
+
+    Where workers may not write bytecode, each would compile its imports anew and start-up would measure that.
+    """
+    folder = root / system.name
+    stamp = folder / "installed.txt"
+    wanted = "\n".join(system.requirements)
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    python = folder / "bin" / "python"
+    install = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    for command in (
+        [sys.executable, "-m", "venv", str(folder)],
+        [*install, *system.requirements],
+        [str(python), "-m", "compileall", "-q", str(folder / "lib")],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, env=_clean(), check=False)
+        # compileall complains of files that are templates, not Python; what is importable is compiled all the same.
+        if done.returncode and "compileall" not in command:
+            raise InstallFailed(f"{system.name}: {' '.join(command[:6])} ...: {done.stderr.strip()[-600:]}")
+    stamp.write_text(wanted)
+    return folder
+
+
+def command(system: System, root: Path, workers: int) -> list[str]:
+    """The command that serves the system for so many workers."""
+    serve = [*system.interpreter_arguments, "-m", "peers", system.adapter]
+    if not system.own_environment:
+        return [sys.executable, *serve]
+    folder = make(system, root)
+    prefix = system.prefix(folder, workers) if system.prefix else []
+    return [*prefix, str(folder / "bin" / "python"), *serve]
+
+
+def variables(tag: str, isolated: bool) -> dict[str, str]:
+    """The child's environment variables: `peers` is importable, its workers carry our tag, bytecode may be written."""
+    found = _clean() | {"PYTHONPATH": str(HERE), "BROADLEAF_BENCH_TAG": tag}
+    if isolated:
+        found["BROADLEAF_BENCH_NAMESPACE"] = "1"
+    return found
+
+
+def _clean() -> dict[str, str]:
+    dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if name not in dropped}

@@ -1,0 +1,26 @@
+"""What the figures were taken on."""
+
+import os
+import platform
+
+
+def facts(isolated: bool) -> dict[str, object]:
+    """The machine, the interpreter and how the runs were kept apart, as flat values."""
+    return {
+        "processor": _first_line("/proc/cpuinfo", "model name"),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(int(_first_line("/proc/meminfo", "MemTotal").split()[0]) / (1 << 20), 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_1_min": round(os.getloadavg()[0], 2),
+        "isolation": "network and process namespace, loopback only" if isolated else "none",
+    }
+
+
+def line(known: dict[str, object]) -> str:
+    return "machine: " + ", ".join(f"{name} {value}" for name, value in known.items())
+
+
+def _first_line(path: str, name: str) -> str:
+    with open(path) as f:
+        return next((text.split(":", 1)[1].strip() for text in f if text.startswith(name)), "0 unknown")

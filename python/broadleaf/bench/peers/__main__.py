@@ -1,0 +1,101 @@
+"""`python -m peers NAME`: serves one adapter. A JSON request a line on standard input, a JSON reply a line on output.
+
+    {"do": "describe"}                                    -> {"version", "configs", "launched"}
+    {"do": "start", "workers": 4, "config": "default"}    -> {"ready_s"}
+    {"do": "modes", "case": "latency"}                    -> {"modes"}
+    {"do": "run", "case": "latency", "arguments": {...}}  -> {"values": {metric: figure}}
+    {"do": "stop"}                                        -> {}
+
+A request that fails answers {"error": text} and leaves the rest to the caller.
+"""
+
+import fcntl
+import importlib
+import json
+import os
+import socket
+import struct
+import sys
+import time
+import traceback
+from typing import Any, TextIO
+
+from . import measure
+from .adapter import Adapter
+
+MODE_TABLES = {
+    "latency": "latency",
+    "throughput": "throughput",
+    "map": "map",
+    "sleep-map": "naps",
+    "straggler": "naps",
+    "echo": "echo",
+    "send": "send",
+    "bounded": "throughput",
+}
+SIOCSIFFLAGS, IFF_UP = 0x8914, 0x1
+
+
+def raise_loopback() -> None:
+    """A fresh network namespace has its loopback interface down. Harmless where it is up."""
+    if os.environ.get("BROADLEAF_BENCH_NAMESPACE"):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            fcntl.ioctl(s, SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", IFF_UP))
+
+
+def private_output() -> TextIO:
+    """Our own standard output; what a library prints goes to standard error instead."""
+    sys.stdout.flush()
+    own = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return own
+
+
+class Server:
+    def __init__(self, peer: Adapter) -> None:
+        self.peer = peer
+
+    def describe(self) -> dict[str, Any]:
+        return {"version": self.peer.version(), "configs": self.peer.configs, "launched": self.peer.launched}
+
+    def start(self, workers: int, config: str) -> dict[str, Any]:
+        begin = time.perf_counter()
+        self.peer.start(workers, config)
+        return {"ready_s": time.perf_counter() - begin}
+
+    def modes(self, case: str) -> dict[str, Any]:
+        table = MODE_TABLES.get(case)
+        return {"modes": list(getattr(self.peer, table)()) if table else [""]}
+
+    def run(self, case: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            measured = self.peer.measures.get(case) or measure.MEASURES[case]
+            return {"values": measured(self.peer, **arguments)}
+        finally:
+            self.peer.after_step()
+
+    def stop(self) -> dict[str, Any]:
+        self.peer.stop()
+        return {}
+
+
+def main(name: str) -> None:
+    raise_loopback()
+    output = private_output()
+    try:
+        server = Server(importlib.import_module(f"{__package__}.{name}").Peer())
+    except Exception as error:
+        output.write(json.dumps({"error": f"{name}: {error!r}"}) + "\n")
+        raise
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            reply = getattr(server, request.pop("do"))(**request)
+        except Exception as error:
+            traceback.print_exc()
+            reply = {"error": repr(error)}
+        output.write(json.dumps(reply) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

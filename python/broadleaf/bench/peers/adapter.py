@@ -1,0 +1,128 @@
+"""What an adapter offers. A dict's keys are the modes: the ways this system has of doing that kind of work."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from . import tasks
+
+# Submits n empty tasks and returns what `collect` needs; collects all their results.
+Submit = tuple[Callable[[int], Any], Callable[[Any], Any]]
+# Sends these arrays, one a task, and returns what `collect` needs; collects.
+Send = tuple[Callable[[list[Any]], Any], Callable[[Any], Any]]
+
+
+class Adapter:
+    """A system under test. A case it has no modes for is recorded as skipped."""
+
+    #: Settings that need a start of their own; cases that are not named run under the first.
+    configs: dict[str, list[str]] = {"": ["default"]}
+    #: Whether `start` includes the launch of this process itself (under mpiexec).
+    launched: bool = False
+    #: Measurements of its own, by case, beside those of `measure`.
+    measures: dict[str, Callable[..., dict[str, float]]] = {}
+
+    def version(self) -> str:
+        raise NotImplementedError
+
+    def start(self, workers: int, config: str) -> None:
+        """Returns once every worker has run a task."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def latency(self) -> dict[str, Callable[[], Any]]:
+        """One empty task, and its result."""
+        return {}
+
+    def throughput(self) -> dict[str, Submit]:
+        return {}
+
+    def map(self) -> dict[str, Callable[[int], list[int]]]:
+        """`add_one` of every item of range(n), in chunks."""
+        return {}
+
+    def naps(self) -> dict[str, Callable[[list[float]], list[float]]]:
+        """A `nap` task for each length; their results."""
+        return {}
+
+    def echo(self) -> dict[str, Callable[[Any, int], Any]]:
+        """n queued tasks that return x; the last result."""
+        return {}
+
+    def send(self) -> dict[str, Send]:
+        return {}
+
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers."""
+        raise NotImplementedError
+
+    def counters(self) -> dict[str, int]:
+        """Counters of this process, for systems that keep any."""
+        return {}
+
+    def after_step(self) -> None:
+        """What a careful user would do between two large pieces of work."""
+
+
+class PoolAdapter(Adapter):
+    """An executor of the concurrent.futures kind; a subclass makes `pool`."""
+
+    pool: Any
+    chunksize = 100
+    label = "submit"
+
+    def make(self, workers: int, config: str) -> Any:
+        raise NotImplementedError
+
+    def start(self, workers: int, config: str) -> None:
+        self.workers = workers
+        self.pool = self.make(workers, config)
+        self.pids = self.meet()
+
+    def meet(self) -> list[int]:
+        folder = tempfile.mkdtemp()
+        try:
+            futures = [self.pool.submit(tasks.meet, folder, self.workers) for _ in range(self.workers)]
+            return sorted({f.result() for f in futures})
+        finally:
+            shutil.rmtree(folder)
+
+    def stop(self) -> None:
+        self.pool.shutdown()
+
+    def worker_pids(self) -> list[int]:
+        return self.pids
+
+    def latency(self) -> dict[str, Callable[[], Any]]:
+        return {self.label: lambda: self.pool.submit(tasks.noop).result()}
+
+    def throughput(self) -> dict[str, Submit]:
+        chunks = self.chunksize
+        return {
+            self.label: (lambda n: [self.pool.submit(tasks.echo, "") for _ in range(n)], results),
+            "map(chunksize=1)": (lambda n: self.pool.map(tasks.echo, [""] * n, chunksize=1), list),
+            f"map(chunksize={chunks})": (lambda n: self.pool.map(tasks.echo, [""] * n, chunksize=chunks), list),
+        }
+
+    def map(self) -> dict[str, Callable[[int], list[int]]]:
+        return {
+            f"map(chunksize={self.chunksize})": lambda n: list(
+                self.pool.map(tasks.add_one, range(n), chunksize=self.chunksize)
+            )
+        }
+
+    def naps(self) -> dict[str, Callable[[list[float]], list[float]]]:
+        return {self.label: lambda lengths: results([self.pool.submit(tasks.nap, s) for s in lengths])}
+
+    def echo(self) -> dict[str, Callable[[Any, int], Any]]:
+        return {self.label: lambda x, n: results([self.pool.submit(tasks.echo, x) for _ in range(n)])[-1]}
+
+    def send(self) -> dict[str, Send]:
+        return {self.label: (lambda xs: [self.pool.submit(len, x) for x in xs], results)}
+
+
+def results(futures: Iterable[Any]) -> list[Any]:
+    return [f.result() for f in futures]

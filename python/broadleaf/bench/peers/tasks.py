@@ -1,0 +1,38 @@
+"""The work: what the engines run, the same functions for every system."""
+
+import os
+import time
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def noop() -> None:
+    """The empty task."""
+
+
+def echo(x: T) -> T:
+    return x
+
+
+def add_one(x: int) -> int:
+    """The trivial item of the map benchmark."""
+    return x + 1
+
+
+def nap(seconds: float) -> float:
+    """Sleeps, and says when it was done (wall clock, s)."""
+    time.sleep(seconds)
+    return time.time()
+
+
+def meet(folder: str, n: int, timeout_s: float = 120.0) -> int:
+    """Returns this process's id once n processes have come here: every worker of a pool is up then."""
+    with open(os.path.join(folder, str(os.getpid())), "w"):
+        pass
+    end = time.monotonic() + timeout_s
+    while len(os.listdir(folder)) < n:
+        if time.monotonic() > end:
+            raise TimeoutError("not all workers came")
+        time.sleep(0.002)
+    return os.getpid()

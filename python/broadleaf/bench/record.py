@@ -1,0 +1,83 @@
+"""One figure of one system: the JSON line every benchmark prints."""
+
+import json
+import statistics
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+UNITS = {
+    "roundtrip_median": "us",
+    "roundtrip_p99": "us",
+    "time_per_task": "us",
+    "time": "us",
+    "sent": "tasks/s",
+    "roundtrip": "tasks/s",
+    "items": "items/s",
+    "efficiency": "ratio",
+    "efficiency_of_plain": "ratio",
+    "elapsed": "s",
+    "last_short_task": "s",
+    "stranded": "tasks",
+    "bandwidth": "GB/s",
+    "memcpy": "GB/s",
+    "copy_time": "ms",
+    "sleep": "ms",
+    "returns": "ms",
+    "complete": "ms",
+    "copies": "copies",
+    "ready": "s",
+    "pss_per_worker": "MB",
+    "pss_other_processes": "MB",
+    "client_growth": "MB",
+    "controller_growth": "MB",
+    "rate_ratio": "ratio",
+}
+LESS_IS_BETTER = {"us", "ms", "s", "MB", "tasks", "copies"}
+
+
+@dataclass(frozen=True)
+class Record:
+    """A figure with its spread. `values` holds the repeats; only their summary is written."""
+
+    peer: str
+    peer_version: str
+    case: str
+    params: dict[str, Any]
+    metric: str
+    values: list[float] = field(repr=False)
+    note: str | None = None
+
+    @property
+    def unit(self) -> str:
+        return UNITS.get(self.metric, "")
+
+    @property
+    def median(self) -> float | None:
+        return statistics.median(self.values) if self.values else None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What two systems' records must share to be compared: case, metric and every parameter but their own ways."""
+        shared = {k: v for k, v in self.params.items() if k not in ("mode", "config")}
+        return (self.case, self.metric, json.dumps(shared, sort_keys=True))
+
+    def as_dict(self) -> dict[str, Any]:
+        found = asdict(self)
+        values = found.pop("values")
+        note = found.pop("note")
+        found |= {
+            "unit": self.unit,
+            "median": self.median,
+            "min": min(values, default=None),
+            "max": max(values, default=None),
+            "n_runs": len(values),
+        }
+        return found | ({"note": note} if note else {})
+
+    def line(self) -> str:
+        return json.dumps(self.as_dict())
+
+
+def skipped(peer: str, version: str, case: str, params: dict[str, Any], why: str) -> Record:
+    """Says that a system has no figure here, and why."""
+    return Record(peer, version, case, params, "skipped", [], why[:400])

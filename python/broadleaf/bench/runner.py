@@ -1,0 +1,174 @@
+"""Runs a case: every system in turn, repeat by repeat, each turn in a process of its own."""
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from . import bootstrap, environments
+from .cases import Case, Session, Step
+from .environments import OURS, RAW, SYSTEMS
+from .record import Record, skipped
+from .turn import Turn, TurnFailed
+
+# A step that takes longer than this is repeated that many times at most.
+REPEAT_LIMITS = ((60.0, 1), (20.0, 3))
+#: System, case, its parameters as JSON, metric.
+Key = tuple[str, str, str, str]
+
+
+def frozen(params: dict[str, Any]) -> str:
+    return json.dumps(params)
+
+
+class Run:
+    """One case over several systems, named as in `environments.SYSTEMS`; they take turns in that order."""
+
+    def __init__(
+        self,
+        case: Case,
+        systems: list[str],
+        root: Path,
+        workers: int,
+        repeats: int,
+        quick: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self.case, self.systems, self.root, self.quick, self.say = case, systems, root, quick, say
+        self.sessions = case.sessions(workers, repeats, quick)
+        self.repeats = repeats
+        self.versions: dict[str, str] = {}
+        self.configs: dict[str, list[str]] = {}
+        self.values: defaultdict[Key, list[float]] = defaultdict(list)
+        self.failures: dict[tuple[str, str, str], Record] = {}
+        #: How often a step may still be repeated, for those that turned out slow.
+        self.limits: dict[tuple[str, str, str], int] = {}
+
+    def records(self) -> Iterator[Record]:
+        """Runs everything, then gives the figures in the order in which they were first taken."""
+        self._describe()
+        raw_steps = self.case.raw(self.quick)
+        if not self.sessions:
+            self._rounds(raw_steps, None, self.repeats)
+        for index, session in enumerate(self.sessions):
+            self._rounds(raw_steps if index == 0 else [], session, session.repeats)
+        if self.case.name == "sleep-map":
+            self._against_plain_sleep()
+        for (system, name, params, metric), values in self.values.items():
+            yield Record(system, self.versions[system], name, json.loads(params), metric, values)
+        if self.case.name == "overhead":
+            yield from self._overheads()
+        yield from self.failures.values()
+
+    def _describe(self) -> None:
+        """Versions and settings; a system that cannot be had is left out, with a record that says why."""
+        for name in dict.fromkeys([RAW, *self.systems]):
+            try:
+                with Turn(SYSTEMS[name], self.root, 1) as turn:
+                    known = turn.ask({"do": "describe"})
+            except (TurnFailed, environments.InstallFailed) as error:
+                self._fail(name, self.case.name, {}, str(error))
+                continue
+            self.versions[name] = known["version"]
+            mine = list(self.case.our_configs) if name == OURS else []
+            self.configs[name] = mine or known["configs"].get(self.case.name, known["configs"][""])
+
+    def _rounds(self, raw_steps: list[Step], session: Session | None, repeats: int) -> None:
+        takers = [(name, config) for name in self.systems if name != RAW for config in self.configs.get(name, ())]
+        for repeat in range(repeats):
+            if raw_steps and RAW in self.versions:
+                self._turn(RAW, "", Session(0, raw_steps, repeats), repeat)
+            if session is not None:
+                # What failed once is not tried again: it may have taken minutes.
+                takers = [(name, config) for name, config in takers if self._turn(name, config, session, repeat)]
+
+    def _turn(self, name: str, config: str, session: Session, repeat: int) -> bool:
+        """One repeat of one system. Whether it could be started and came to its end."""
+        shown = {} if name == RAW else {"workers": session.workers, "config": config}
+        try:
+            with Turn(SYSTEMS[name], self.root, max(1, session.workers)) as turn:
+                ready_s = turn.start(session.workers, config)
+                if self.case.name == "startup":
+                    self._add(name, "startup", shown, {"ready": ready_s}, repeat)
+                for step in session.steps:
+                    self._step(turn, name, shown, step, repeat)
+        except TurnFailed as error:
+            self._fail(name, self.case.name, shown, str(error))
+            return False
+        return True
+
+    def _step(self, turn: Turn, name: str, shown: dict[str, Any], step: Step, repeat: int) -> None:
+        modes = turn.ask({"do": "modes", "case": step.case})["modes"]
+        if not modes:
+            self._fail(name, step.name, shown | step.params, "the system has no way of doing this")
+        for mode in modes[:1] if step.first_mode_only else modes:
+            chosen = {"mode": mode} if mode else {}
+            params = shown | chosen | step.params
+            which = (name, step.name, frozen(params))
+            if which in self.failures or repeat >= self.limits.get(which, repeat + 1):
+                continue
+            begin = time.monotonic()
+            try:
+                values = turn.run(step.case, step.params | step.arguments | chosen)
+            except TurnFailed as error:
+                self._fail(name, step.name, params, str(error))
+                if not turn.usable:
+                    raise
+                continue
+            spent = time.monotonic() - begin
+            for limit_s, times in REPEAT_LIMITS:
+                if spent > limit_s:
+                    self.limits.setdefault(which, times)
+                    break
+            self._add(name, step.name, params, values, repeat)
+
+    def _add(self, name: str, case: str, params: dict[str, Any], values: dict[str, float], repeat: int) -> None:
+        for metric, value in values.items():
+            self.values[name, case, frozen(params), metric].append(value)
+        figures = ", ".join(f"{metric} {value:,.4g}" for metric, value in values.items())
+        self.say(f"{repeat + 1}  {name:<12} {case:<10} {' | '.join(str(v) for v in params.values()):<60} {figures}")
+
+    def _fail(self, name: str, case: str, params: dict[str, Any], why: str) -> None:
+        if self.failures.setdefault((name, case, frozen(params)), skipped(name, "", case, params, why)).note == why[:400]:
+            self.say(f"-  {name:<12} {case:<10} {' | '.join(str(v) for v in params.values()):<60} skipped: {why}")
+
+    def _against_plain_sleep(self) -> None:
+        """Efficiency against the same sleeps in one plain process, round by round."""
+        plain = {
+            json.loads(params)["ms"]: values
+            for (name, _, params, metric), values in self.values.items()
+            if name == RAW and metric == "sleep"
+        }
+        for (name, case, params, metric), values in list(self.values.items()):
+            known = json.loads(params)
+            if case == "sleep-map" and metric == "elapsed" and known["ms"] in plain:
+                self.values[name, case, params, "efficiency_of_plain"] = [
+                    known["n"] * sleep_ms / 1e3 / known["workers"] / elapsed
+                    for elapsed, sleep_ms in zip(values, plain[known["ms"]], strict=False)
+                ]
+
+    def _overheads(self) -> Iterator[Record]:
+        """Ratios of throughput with a setting to throughput without it, with a 95 % interval as min and max."""
+        rates = {
+            json.loads(params)["config"]: (json.loads(params), values)
+            for (_, _, params, metric), values in self.values.items()
+            if metric == "roundtrip"
+        }
+        for with_it, without in (("unix", "unix, log off"), ("tcp + tls", "tcp")):
+            if with_it not in rates or without not in rates:
+                continue
+            params, slow = rates[with_it]
+            fast = rates[without][1]
+            pairs = min(len(slow), len(fast))
+            found = bootstrap.ratio(slow[:pairs], fast[:pairs])
+            yield Record(
+                OURS,
+                self.versions[OURS],
+                "overhead",
+                params | {"config": f"{with_it} / {without}"},
+                "rate_ratio",
+                list(found),
+                f"ratio of medians of {pairs} interleaved pairs; min and max are its 95 % bootstrap interval",
+            )

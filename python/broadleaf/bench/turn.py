@@ -1,0 +1,166 @@
+"""One turn of one system: a child process that serves its adapter, ended with everything it started."""
+
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from . import environments
+from .environments import System
+
+STEP_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 60.0
+PR_SET_PDEATHSIG = 1
+libc = ctypes.CDLL(None)
+
+
+class TurnFailed(Exception):
+    """The child refused a request, did not answer in time, or died; says what it last wrote."""
+
+
+@cache
+def isolation() -> tuple[str, ...]:
+    """What gives a child its own network (loopback alone) and its own process ids, or nothing where we may not.
+
+    Some systems turn 127.0.0.1 into the address of another interface and listen there; and with a process
+    namespace nothing outlives a turn, however it ends.
+    """
+    tool = shutil.which("unshare")
+    if not tool:
+        return ()
+    user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    command = (tool, *user, "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+    tried = subprocess.run([*command, sys.executable, "-c", ""], capture_output=True, check=False)
+    return command if tried.returncode == 0 else ()
+
+
+def end_with_parent() -> None:
+    """Has the kernel kill the calling process once its parent is gone, however that ended."""
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Turn:
+    """A child that serves `system`. Use as a context: leaving it ends every process of the turn."""
+
+    def __init__(self, system: System, root: Path, workers: int) -> None:
+        self.system = system
+        self.tag = uuid.uuid4().hex
+        self.owing = False
+        self.started = False
+        own = environments.command(system, root, workers)
+        self.errors = tempfile.TemporaryFile("w+", prefix="bench-")  # noqa: SIM115
+        self.folder = tempfile.mkdtemp(prefix="bench-")
+        self.began = time.perf_counter()
+        self.process = subprocess.Popen(
+            [*isolation(), *own],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            cwd=self.folder,
+            env=environments.variables(self.tag, bool(isolation())) | {"TMPDIR": self.folder},
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            if self.started and self.usable:
+                self.ask({"do": "stop"}, STOP_TIMEOUT_S)
+        finally:
+            self.end()
+
+    def start(self, workers: int, config: str) -> float:
+        """Starts the system's workers; seconds until each had run a task."""
+        launched = self.ask({"do": "describe"})["launched"]
+        reply = self.ask({"do": "start", "workers": workers, "config": config})
+        self.started = True
+        return time.perf_counter() - self.began if launched else float(reply["ready_s"])
+
+    def run(self, case: str, arguments: dict[str, Any]) -> dict[str, float]:
+        """One measurement, with time for 200 tasks a second: the slowest peers do more."""
+        timeout_s = STEP_TIMEOUT_S + arguments.get("n", 0) / 200
+        request = {"do": "run", "case": case, "arguments": arguments}
+        values: dict[str, float] = self.ask(request, timeout_s)["values"]
+        return values
+
+    def ask(self, request: dict[str, Any], timeout_s: float = STEP_TIMEOUT_S) -> dict[str, Any]:
+        """Sends a request and waits for its reply."""
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        try:
+            stdin.write(json.dumps(request).encode() + b"\n")
+            stdin.flush()
+        except BrokenPipeError:
+            raise TurnFailed(self._account("the child is gone")) from None
+        self.owing = True
+        ready, _, _ = select.select([stdout], [], [], timeout_s)
+        line = stdout.readline() if ready else b""
+        if not line:
+            raise TurnFailed(self._account("the child died" if ready else f"no answer within {timeout_s:.0f} s"))
+        self.owing = False
+        reply: dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            raise TurnFailed(reply["error"])
+        return reply
+
+    @property
+    def usable(self) -> bool:
+        """Whether the child still serves: it lives and owes no answer."""
+        return not self.owing and self.process.poll() is None
+
+    def end(self) -> None:
+        """Ends the child and all that carries its tag, by process id, and waits until they are gone."""
+        if self.process.stdin:
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+        deadline = time.monotonic() + 10
+        while left := list(self._left()):
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            if time.monotonic() > deadline:
+                raise TurnFailed(f"{self.system.name}: processes {left} cannot be ended")
+            time.sleep(0.02)
+        if self.process.stdout:
+            self.process.stdout.close()
+        self.errors.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _left(self) -> Iterator[int]:
+        mark = f"BROADLEAF_BENCH_TAG={self.tag}".encode()
+        for name in os.listdir("/proc"):
+            if name.isdigit() and int(name) != os.getpid():
+                try:
+                    if mark in Path("/proc", name, "environ").read_bytes():
+                        yield int(name)
+                except OSError:
+                    continue
+
+    def _account(self, what: str) -> str:
+        self.errors.seek(0)
+        tail = self.errors.read().strip()[-600:]
+        return f"{self.system.name}: {what}" + (f"; it wrote: {tail}" if tail else "")

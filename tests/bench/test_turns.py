@@ -1,0 +1,145 @@
+"""Turns on real child processes: the standard library's pool and the bare machine, which need no environment."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from broadleaf.bench import cli
+from broadleaf.bench.cases import CASES, Case, Session, Step
+from broadleaf.bench.environments import SYSTEMS, System
+from broadleaf.bench.runner import Run
+from broadleaf.bench.turn import Turn, TurnFailed
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def tagged(tag: str) -> list[int]:
+    """Processes that carry a turn's tag."""
+    mark = f"BROADLEAF_BENCH_TAG={tag}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if mark in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def test_a_turn_starts_measures_and_leaves_nothing(tmp_path):
+    with Turn(SYSTEMS["ppe"], tmp_path, 2) as turn:
+        assert turn.start(2, "default") > 0
+        values = turn.run("latency", {"mode": "submit", "calls": 5, "warmup": 1})
+        assert 0 < values["roundtrip_median"] <= values["roundtrip_p99"]
+        assert len(tagged(turn.tag)) >= 3
+        folder = turn.folder
+    assert tagged(turn.tag) == []
+    assert not os.path.exists(folder)
+
+
+def test_an_error_in_a_measurement_is_told_and_the_turn_goes_on(tmp_path):
+    with Turn(SYSTEMS["ppe"], tmp_path, 1) as turn:
+        turn.start(1, "default")
+        with pytest.raises(TurnFailed, match="KeyError"):
+            turn.run("latency", {"mode": "no such mode", "calls": 1, "warmup": 0})
+        assert turn.usable
+        assert turn.run("latency", {"mode": "submit", "calls": 1, "warmup": 0})
+
+
+def test_a_child_that_dies_is_noticed_and_its_workers_are_ended(tmp_path):
+    with pytest.raises(TurnFailed, match="died|gone"), Turn(SYSTEMS["ppe"], tmp_path, 2) as turn:
+        turn.start(2, "default")
+        os.kill(turn.process.pid, signal.SIGKILL)
+        turn.run("latency", {"mode": "submit", "calls": 1, "warmup": 0})
+    assert tagged(turn.tag) == []
+
+
+def test_a_child_that_does_not_answer_is_ended(tmp_path):
+    with pytest.raises(TurnFailed, match="no answer"), Turn(SYSTEMS["raw"], tmp_path, 1) as turn:
+        turn.start(0, "")
+        turn.ask({"do": "run", "case": "raw_sleep", "arguments": {"ms": 60_000, "n": 1}}, timeout_s=0.2)
+    assert tagged(turn.tag) == []
+
+
+def test_a_run_that_is_killed_takes_its_children_with_it(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from broadleaf.bench.turn import Turn; "
+        "from broadleaf.bench.environments import SYSTEMS; turn = Turn(SYSTEMS['ppe'], Path(sys.argv[1]), 2); "
+        "turn.start(2, 'default'); print(turn.tag, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        tag = run.stdout.readline().strip()
+        assert len(tagged(tag)) >= 3
+        run.kill()
+    deadline = time.monotonic() + 20
+    while tagged(tag):
+        assert time.monotonic() < deadline, "processes outlived the run"
+        time.sleep(0.02)
+
+
+def test_systems_take_turns_repeat_by_repeat(tmp_path):
+    lines: list[str] = []
+    step = Step("latency", {}, {"calls": 3, "warmup": 1})
+    rtt = Step("raw_rtt", {"kind": "unix"}, {"calls": 3, "warmup": 1})
+    case = Case("latency", "", lambda *_: [Session(1, [step], 2)], lambda quick: [rtt])
+    records = list(Run(case, ["ppe"], tmp_path, 1, 2, True, lines.append).records())
+    assert [line.split()[:2] for line in lines] == [["1", "raw"], ["1", "ppe"], ["2", "raw"], ["2", "ppe"]]
+    assert {(r.peer, r.metric, len(r.values)) for r in records} == {
+        (peer, metric, 2) for peer in ("raw", "ppe") for metric in ("roundtrip_median", "roundtrip_p99")
+    }
+
+
+def test_a_system_that_cannot_start_becomes_a_record_and_the_others_go_on(tmp_path, monkeypatch):
+    monkeypatch.setitem(SYSTEMS, "broken", System("broken", "no_such_adapter"))
+    case = CASES["startup"]
+    records = list(Run(case, ["broken", "ppe"], tmp_path, 1, 1, True, lambda text: None).records())
+    assert [(r.peer, r.metric) for r in records] == [("ppe", "ready"), ("broken", "skipped")]
+    assert "no_such_adapter" in (records[1].note or "")
+
+
+@pytest.mark.parametrize("case", ["latency", "throughput", "map", "sleep-map", "startup", "memory", "raw"])
+def test_the_command_writes_records_for_every_case(case, tmp_path, capsys):
+    out = tmp_path / "records.jsonl"
+    arguments = [case, "--quick", "--repeats", "1", "--engines", "2", "--only-peers", "--against", "ppe"]
+    assert cli.main([*arguments, "--json", str(out)]) == 0
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert found
+    assert [r for r in found if r["metric"] == "skipped"] == []
+    assert all(r["min"] <= r["median"] <= r["max"] and r["n_runs"] >= 1 and r["unit"] for r in found)
+    assert "Medians" in capsys.readouterr().out
+
+
+def test_arrays_come_back_and_are_sent(tmp_path):
+    pytest.importorskip("numpy")
+    with Turn(SYSTEMS["ppe"], tmp_path, 1) as turn:
+        turn.start(1, "default")
+        assert turn.run("echo", {"mode": "submit", "size_bytes": 80_000, "n": 3, "warmup": 1})["bandwidth"] > 0
+        assert turn.run("send", {"mode": "submit", "size_bytes": 80_000, "n": 3, "warmup": 1})["complete"] > 0
+
+
+def test_unknown_peers_are_refused_by_name():
+    with pytest.raises(SystemExit, match="no peer is called 'nobody'"):
+        cli.main(["latency", "--against", "ppe,nobody"])
+
+
+def test_figures_are_drawn_as_png_and_svg(tmp_path):
+    pytest.importorskip("matplotlib")
+    from broadleaf.bench import plots
+    from broadleaf.bench.record import Record
+
+    params = {"workers": 4, "mode": "submit"}
+    records = [
+        Record("ppe", "1", "latency", params, "roundtrip_median", [100.0]),
+        Record("ppe", "1", "latency", params, "roundtrip_p99", [200.0]),
+        Record("ppe", "1", "sleep-map", params | {"ms": 1}, "efficiency", [0.9]),
+    ]
+    written = plots.draw(records, tmp_path)
+    assert {path.name for path in written} == {"latency.png", "latency.svg", "task-length.png", "task-length.svg"}
+    assert all(path.stat().st_size > 1000 for path in written)

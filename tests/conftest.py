@@ -1,0 +1,63 @@
+"""What every test run checks at its end: that it leaves nothing behind."""
+
+import gc
+import os
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+# In the environment of every process that a test starts, however indirectly.
+MARKER = "BROADLEAF_TEST_RUN"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_leaks(tmp_path_factory):
+    """Clusters keep their files in a directory of this run, and leave no process, segment, socket or file."""
+    run = uuid.uuid4().hex
+    os.environ[MARKER] = run
+    os.environ["BROADLEAF_DIR"] = str(tmp_path_factory.mktemp("broadleaf"))
+    before = _descriptors()
+    yield
+    gc.collect()
+    left = processes_with(MARKER, run)
+    assert left == {}, f"processes left behind: {left}"
+    more = _descriptors() - before
+    assert not more, f"descriptors left open: {dict(more)}"
+    found = [path for path in Path(os.environ["BROADLEAF_DIR"]).glob("profiles/*/*") if path.is_dir()]
+    assert found == [], f"cluster directories left behind: {found}"
+    del os.environ[MARKER], os.environ["BROADLEAF_DIR"]
+
+
+def _descriptors() -> Counter[str]:
+    """Open descriptors of the kinds that clusters use, counted by kind."""
+    kinds: Counter[str] = Counter()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except FileNotFoundError:
+            continue
+        kind = target.partition(":")[0]
+        if kind in ("socket", "pipe") or target.startswith(("/memfd:", "/dev/shm/", "anon_inode:[pidfd]")):
+            kinds[kind] += 1
+    return kinds
+
+
+def processes_with(variable: str, value: str) -> dict[int, str]:
+    """Other processes, zombies left out, that have `variable` set to `value`: pid to command line."""
+    entry = f"{variable}={value}".encode()
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(path.name) != os.getpid() and entry in (path / "environ").read_bytes().split(b"\0"):
+                found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def cluster_processes():
+    """A function that gives the living processes of a cluster id."""
+    return lambda cluster_id: processes_with("BROADLEAF_CLUSTER_ID", cluster_id)

@@ -1,0 +1,266 @@
+"""Processes that die, hang or are killed: what the others see, and that nothing is left."""
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import broadleaf
+from broadleaf import Cluster, EngineError
+from broadleaf.cluster import files
+from broadleaf.engine import operations
+from broadleaf.errors import ClusterConnectionError, LinkLost, TaskTimeout
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def rc():
+    with Cluster(n=2) as rc:
+        yield rc
+
+
+def _certificate(result):
+    with pytest.raises(EngineError) as caught:
+        result.get(20)
+    return caught.value.certificate
+
+
+def test_kill_9_in_a_task(rc):
+    pid = rc[0].apply_sync(os.getpid)
+    result = rc[0].apply_async(signal.pause)
+    _until_running(rc, 0)
+    os.kill(pid, signal.SIGKILL)
+    certificate = _certificate(result)
+    assert (certificate.engine_id, certificate.pid) == (0, pid)
+    assert (certificate.cause, certificate.code) == ("signal", signal.SIGKILL)
+    assert certificate.task_started
+    assert rc[1].apply_sync(lambda: 1) == 1
+    assert rc.ids == [1]
+
+
+def _until_running(rc, engine_id):
+    _until(lambda: rc.cluster.status_sync()["engines"][engine_id]["outstanding"] > 0)
+
+
+def _until(condition, timeout_s=20.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition was not met in time"
+        time.sleep(0.01)
+
+
+def test_exit_in_a_task_tells_the_code_and_the_last_output(rc):
+    def leave():
+        os.write(2, b"my last words\n")
+        os._exit(3)
+
+    certificate = _certificate(rc[0].apply_async(leave))
+    assert (certificate.cause, certificate.code) == ("exit", 3)
+    assert certificate.last_output.endswith("my last words\n")
+
+
+def test_segmentation_fault_shows_where(rc):
+    certificate = _certificate(rc[0].apply_async(ctypes.string_at, 0))
+    assert (certificate.cause, certificate.code) == ("signal", signal.SIGSEGV)
+    assert "Fatal Python error: Segmentation fault" in certificate.last_output
+    assert "string_at" in certificate.last_output
+    assert "spawner.py" not in certificate.last_output.split("string_at")[0]
+
+
+def test_tasks_behind_the_deadly_one_were_not_started(rc):
+    deadly = rc[0].apply_async(os._exit, 1)
+    behind = rc[0].apply_async(lambda: 1)
+    assert _certificate(deadly).task_started
+    assert not _certificate(behind).task_started
+
+
+def test_a_retry_runs_elsewhere(rc, tmp_path):
+    mark = str(tmp_path / "mark")
+
+    def die_once():
+        if not os.path.exists(mark):
+            open(mark, "w").close()
+            os._exit(1)
+        return os.getpid()
+
+    view = rc.load_balanced_view()
+    view.retries = 1
+    assert view.apply_sync(die_once) > 0
+    assert len(rc.ids) == 1
+
+
+def test_engines_that_die_are_started_again():
+    with Cluster(n=2, restart_engines=True) as rc:
+        before = rc[1].apply_sync(os.getpid)
+        rc[1].push({"x": 1})
+        assert _certificate(rc[1].apply_async(os._exit, 4)).code == 4
+        _until(lambda: rc.ids == [0, 1])
+        assert rc[1].apply_sync(os.getpid) != before
+        assert rc[1].apply_sync(operations.evaluate, "'x' in globals()") is False
+        assert rc.cluster.status_sync()["engines"][1]["restarts"] == 1
+
+
+def test_what_an_engine_started_ends_with_it(rc):
+    child = rc[0].apply_sync(lambda: __import__("subprocess").Popen(["sleep", "1000"]).pid)
+    gone = os.pidfd_open(child)
+    try:
+        _certificate(rc[0].apply_async(os._exit, 0))
+        assert select.select([gone], [], [], 20)[0]
+    finally:
+        os.close(gone)
+
+
+def test_a_task_that_outlives_its_timeout_is_interrupted(rc):
+    view = rc.load_balanced_view(targets=[0])
+    view.timeout = 0.2
+    pid = rc[0].apply_sync(os.getpid)
+    with pytest.raises(TaskTimeout):
+        view.apply_async(time.sleep, 1000).get(20)
+    assert rc[0].apply_sync(os.getpid) == pid
+
+
+def test_a_hung_engine_is_killed_after_its_timeout():
+    def hang():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        while True:
+            signal.pause()
+
+    with Cluster(n=1, interrupt_grace_s=0.2, restart_engines=True) as rc:
+        pid = rc[0].apply_sync(os.getpid)
+        view = rc.load_balanced_view()
+        view.timeout = 0.2
+        with pytest.raises((TaskTimeout, EngineError)):
+            view.apply_async(hang).get(20)
+        _until(lambda: rc.ids == [0] and rc[0].apply_sync(os.getpid) != pid)
+
+
+def test_an_interrupt_reaches_the_task_and_not_the_engine(rc):
+    pid = rc[0].apply_sync(os.getpid)
+    rc.cluster.signal_engines_sync(signal.SIGINT)
+    assert rc[0].apply_sync(os.getpid) == pid
+    result = rc[0].apply_async(time.sleep, 1000)
+    _until_running(rc, 0)
+    result.abort()
+    with pytest.raises(broadleaf.TaskAborted):
+        result.get(20)
+    assert rc[0].apply_sync(os.getpid) == pid
+
+
+def test_a_killed_node_leaves_no_process(rc, cluster_processes):
+    cluster = rc.cluster
+    pending = rc[0].apply_async(time.sleep, 1000)
+    _until_running(rc, 0)
+    os.kill(cluster.to_dict()["launcher"]["node_pid"], signal.SIGKILL)
+    assert cluster.wait_stopped(20)
+    assert cluster_processes(cluster.cluster_id) == {}
+    with pytest.raises(LinkLost):
+        pending.get(20)
+    with pytest.raises(ClusterConnectionError, match="has stopped"):
+        cluster.status_sync()
+
+
+def test_a_killed_fork_server_leaves_no_process(rc, cluster_processes):
+    cluster = rc.cluster
+    os.kill(cluster.to_dict()["launcher"]["host_pid"], signal.SIGKILL)
+    cluster.stop_cluster_sync()
+    assert cluster_processes(cluster.cluster_id) == {}
+    assert not cluster.cluster_dir.exists()
+
+
+CLIENT = """
+import os, signal, sys, time, broadleaf
+cluster = broadleaf.Cluster(n=2, cluster_id={cluster_id!r})
+{start}
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "rc = cluster.start_and_connect_sync()",
+        "rc = cluster.start_and_connect_sync(); r = rc[:].apply_async(time.sleep, 1000)",
+        "import threading; threading.Thread(target=cluster.start_and_connect_sync, daemon=True).start()",
+    ],
+    ids=["idle", "busy", "while it starts"],
+)
+def test_a_killed_client_leaves_nothing(cluster_processes, start):
+    environment = os.environ | {"PYTHONPATH": str(Path(broadleaf.__file__).parent.parent)}
+    cluster_id = "killed"
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT.format(cluster_id=cluster_id, start=start)],
+        stdout=subprocess.PIPE,
+        env=environment,
+    )
+    with client:
+        assert client.stdout.readline() == b"ready\n"
+        _until(lambda: len(cluster_processes(cluster_id)) > 0)
+        client.kill()
+    _until(lambda: cluster_processes(cluster_id) == {})
+    assert not (files.cluster_dir("default", cluster_id) / files.CLIENT_FILE).exists()
+    broadleaf.ClusterManager().load_clusters()
+    if files.cluster_dir("default", cluster_id).exists():
+        # Killed before it wrote what the cluster is, so nobody but the next start with this id can tell.
+        with Cluster(n=0, cluster_id=cluster_id):
+            pass
+    assert list(Path(f"/tmp/broadleaf-{os.getuid()}").glob(f"{cluster_id}-*")) == []
+
+
+def test_a_stop_that_is_not_obeyed_becomes_a_kill(rc, cluster_processes):
+    cluster = rc.cluster
+    state = cluster.to_dict()["launcher"]
+    os.kill(state["node_pid"], signal.SIGSTOP)
+    cluster._launcher.end()
+    assert cluster_processes(cluster.cluster_id) == {}
+
+
+def _memory_cgroup():
+    path = Path("/sys/fs/cgroup/memory")
+    return path if os.access(path / "cgroup.procs", os.W_OK) and (path / "memory.limit_in_bytes").exists() else None
+
+
+@pytest.mark.skipif(_memory_cgroup() is None, reason="needs a writable memory control group of version 1")
+def test_out_of_memory_is_told_from_a_kill():
+    group = _memory_cgroup() / f"broadleaf-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(80 << 20))
+        with Cluster(n=0) as rc:
+            host_pid = rc.cluster.to_dict()["launcher"]["host_pid"]
+            (group / "cgroup.procs").write_text(str(host_pid))
+            rc.cluster.start_engines_sync(2)
+            rc.wait_for_engines(2)
+            result = rc[0].apply_async(lambda: len(bytearray(b"x") * (200 << 20)))
+            assert _certificate(result).cause == "out_of_memory"
+            result = rc[1].apply_async(lambda: os.kill(os.getpid(), signal.SIGKILL))
+            assert _certificate(result).cause == "signal"
+    finally:
+        _until(lambda: (group / "cgroup.procs").read_text() == "")
+        group.rmdir()
+
+
+def test_many_random_kills_lose_nothing():
+    import random
+
+    random.seed(7)
+    with Cluster(n=3, restart_engines=True, max_restarts=1000) as rc:
+        view = rc.load_balanced_view()
+        view.retries = 50
+        results = view.map_async(lambda x: x * x, range(400), chunksize=1)
+        for _ in range(10):
+            engines = [engine for engine in rc.cluster.status_sync()["engines"] if engine["up"]]
+            if engines:
+                try:
+                    os.kill(random.choice(engines)["pid"], signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        assert results.get(50) == [x * x for x in range(400)]
+        _until(lambda: rc.ids == [0, 1, 2])
