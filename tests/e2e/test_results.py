@@ -66,7 +66,7 @@ def test_metadata(rc, dview):
     with pytest.raises(KeyError):
         ar["foo"]
     with pytest.raises(AttributeError):
-        ar.foo
+        _ = ar.foo
     assert not hasattr(ar, "__length_hint__")
     ar.get()
     assert all(isinstance(moment, datetime) and moment.tzinfo for moment in ar.completed)
@@ -84,9 +84,9 @@ def test_metadata(rc, dview):
 def test_times(rc, dview):
     ar = dview.apply_async(time.sleep, 0.2)
     with pytest.raises(TimeoutError):
-        ar.wall_time
+        _ = ar.wall_time
     with pytest.raises(TimeoutError):
-        ar.serial_time
+        _ = ar.serial_time
     assert ar.elapsed >= 0
     ar.get()
     assert 0.2 <= ar.wall_time == ar.elapsed
