@@ -4,9 +4,8 @@ import os
 import pickle
 import threading
 
-import pytest
-
 import broadleaf as ipp
+import pytest
 from broadleaf import error
 
 

@@ -3,9 +3,8 @@
 import itertools
 import time
 
-import pytest
-
 import broadleaf as ipp
+import pytest
 from broadleaf import error
 from broadleaf.client.partition import automatic_chunk_items
 

@@ -5,6 +5,7 @@ import concurrent.futures
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -269,9 +270,22 @@ def test_a_dropped_result_frees_its_value(rc):
     assert gone() is None
 
 
-def interrupt_soon(condition):
+def interrupt_once(condition):
+    """Sends SIGINT to this process once `condition()` holds and the main thread waits for a result."""
+    main = threading.main_thread().ident
+
+    def waiting():
+        frame = sys._current_frames()[main]
+        while frame is not None:
+            if frame.f_code.co_name == "get" and "broadleaf" in frame.f_code.co_filename:
+                return True
+            frame = frame.f_back
+        return False
+
     def interrupt():
-        condition()
+        deadline = time.monotonic() + 20
+        while not (condition() and waiting()) and time.monotonic() < deadline:
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -280,18 +294,13 @@ def interrupt_soon(condition):
 
 
 def running_on(rc, engine):
-    def wait():
-        deadline = time.monotonic() + 20
-        while rc.queue_status(engine)["tasks"] == 0 and time.monotonic() < deadline:
-            time.sleep(0.01)
-
-    return wait
+    return lambda: rc.queue_status(engine)["tasks"] > 0
 
 
 def test_ctrl_c_aborts_what_is_waited_for(rc):
     running = rc[2].apply_async(time.sleep, 30)
     queued = rc[2].apply_async(time.sleep, 30)
-    thread = interrupt_soon(running_on(rc, 2))
+    thread = interrupt_once(running_on(rc, 2))
     with pytest.raises(KeyboardInterrupt):
         ipp.AsyncResult.join(running, queued).get()
     thread.join()
@@ -302,7 +311,7 @@ def test_ctrl_c_aborts_what_is_waited_for(rc):
 
 
 def test_ctrl_c_in_a_blocking_call(rc):
-    thread = interrupt_soon(running_on(rc, 1))
+    thread = interrupt_once(running_on(rc, 1))
     with pytest.raises(KeyboardInterrupt):
         rc[1].apply_sync(time.sleep, 30)
     thread.join()

@@ -77,7 +77,7 @@ class CombinedResult(AsyncResult):
         old = result.origin
         targets = None if old.targets is None else old.targets[part : part + 1]
         single = not isinstance(result, AsyncMapResult)
-        origin = Origin(old.client, old.view, targets, single, old.method, old.label, old.timeout_s)
+        origin = Origin(old.client, targets, single, old.method, old.label, old.timeout_s)
         made = cls([(result, part)], origin, result.function)
         made._return_exceptions = result._return_exceptions
         return made
@@ -93,7 +93,6 @@ class CombinedResult(AsyncResult):
             targets = None if targets is None or known is None else [*targets, *known]
         origin = Origin(
             old.client,
-            old.view,
             None if targets is None else tuple(targets),
             False,
             old.method,
