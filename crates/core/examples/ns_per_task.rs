@@ -52,6 +52,7 @@ fn main() {
                     payload: Payload {
                         bytes: arguments.clone(),
                         segments: SmallVec::new(),
+                        lease: None,
                     },
                 };
                 inputs.push(Input::Submit { client, record });

@@ -254,6 +254,11 @@ impl Engine {
         self.takeable - u32::from(head)
     }
 
+    /// Time that the tail of those will take, from what tasks took here; 0 while that is unknown.
+    pub fn tail_ns(&self) -> Nanos {
+        u64::from(self.n_stealable()).saturating_mul(self.mean_task_ns)
+    }
+
     /// Those offers, latest first.
     pub fn stealable(&self) -> impl Iterator<Item = (u32, TaskKey)> {
         self.offers
