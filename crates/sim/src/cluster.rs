@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt::Write as _;
 
-use broadleaf_core::{Controller, Input, Nanos, Output};
+use broadleaf_core::{Controller, Counters, Input, Nanos, Output};
 use broadleaf_proto::control::{EngineInfo, SpawnerEvent};
 use broadleaf_proto::ids::{ClientId, EngineId};
 use broadleaf_proto::task::{AssignRecord, DoneRecord, FunctionRecord};
@@ -186,6 +186,10 @@ impl Cluster {
             self.end_if_quiet();
         }
         self.check_end().map_err(|what| self.failure(&what))
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.controller.counters()
     }
 
     fn failure(&self, what: &str) -> Failure {
