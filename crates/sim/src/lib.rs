@@ -7,8 +7,10 @@
 
 mod client;
 mod cluster;
+mod driver;
 mod engine;
 mod job;
+mod processes;
 mod random;
 mod script;
 mod trace;

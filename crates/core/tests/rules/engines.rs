@@ -8,14 +8,9 @@ use broadleaf_proto::{Status, TargetSet, TaskOptions};
 use crate::bench::{Bench, MS, certificate, config, each, refusal};
 
 /// Engines started by a spawner.
-fn spawned(config: Config, n_engines: u32) -> Bench {
-    let mut bench = Bench::new(
-        Config {
-            n_engines,
-            ..config
-        },
-        0,
-    );
+fn spawned(mut config: Config, n_engines: u32) -> Bench {
+    config.n_engines = n_engines;
+    let mut bench = Bench::new(config, 0);
     bench.input(Input::SpawnerUp);
     for engine in 0..n_engines {
         let event = SpawnerEvent::Spawned(EngineId(engine), 100 + engine);

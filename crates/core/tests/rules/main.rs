@@ -1,4 +1,5 @@
 //! Each rule of the controller by itself.
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 mod bench;
 mod dependencies;
