@@ -3,7 +3,7 @@
 //! A death is two pieces of news in either order: the link closes, and the spawner sees the process
 //! exit. Each waits for the other for a bounded time.
 
-use broadleaf_proto::control::{DeathCause, Event, RefusalReason};
+use broadleaf_proto::control::{Event, RefusalReason};
 use broadleaf_proto::ids::{EngineId, TaskKey};
 use broadleaf_proto::task::Status;
 
@@ -130,12 +130,12 @@ impl Controller {
         if self.supervisor.stopping {
             return None;
         }
-        if engine.restart_requested {
-            return Some(0);
+        if let Some(restart) = engine.restart {
+            return restart.then_some(0);
         }
-        let stopped = engine.ended_by_us == Some(DeathCause::Stopped);
+        // One started by hand has nobody to start it again.
         let spawned = engine.spawned_pid != 0 || engine.info.is_none();
-        if stopped || !spawned || !self.config.restart_engines {
+        if !spawned || !self.config.restart_engines {
             return None;
         }
         while let Some(at) = engine.restart_times.front() {

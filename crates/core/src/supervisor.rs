@@ -213,7 +213,7 @@ impl Controller {
         ) {
             // Its successor is here before the news of its death.
             self.drop_link(now, index, Vec::new(), out);
-            self.engines[index].restart_requested = true;
+            self.engines[index].restart = Some(true);
             self.bury(now, index, out);
         }
         let engine = &mut self.engines[index];
@@ -282,7 +282,7 @@ impl Controller {
         out: &mut Vec<Output>,
     ) {
         let engine = &mut self.engines[index];
-        engine.restart_requested = restart;
+        engine.restart = Some(restart);
         match engine.state {
             State::Up => {
                 engine.state = State::Leaving;
@@ -308,10 +308,11 @@ impl Controller {
             }
             State::Restarting if !restart => self.give_up(index, out),
             State::Gone if restart => self.start(now, index, out),
-            State::Leaving | State::Dying => {
-                engine.ended_by_us.get_or_insert(DeathCause::Stopped);
-            }
-            State::Starting { .. } | State::Restarting | State::Gone => {}
+            State::Leaving
+            | State::Dying
+            | State::Starting { .. }
+            | State::Restarting
+            | State::Gone => {}
         }
     }
 

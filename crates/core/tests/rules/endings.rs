@@ -182,5 +182,7 @@ fn a_number_used_before_is_ignored() {
     bench.submit_record(CLIENT, 0, broadleaf_proto::OptionsId(0), 0, &[], &[]);
     bench.schedule();
     assert_eq!(bench.assigned(), []);
-    assert_eq!(bench.controller.counters().ignored, 1);
+    let absurd = u64::MAX;
+    bench.submit_record(CLIENT, absurd, broadleaf_proto::OptionsId(0), 0, &[], &[]);
+    assert_eq!(bench.controller.counters().ignored, 2);
 }
