@@ -100,6 +100,10 @@ class Control:
         status: dict[str, Any] = json.loads(self.request("Status"))
         return status
 
+    def counters(self) -> dict[str, int]:
+        """What this connection has done: tasks submitted and resolved, reads, writes, bytes, copies."""
+        return dict(self.link.counters())
+
     def config(self) -> dict[str, Any]:
         """Every option of the controller, with its value."""
         config: dict[str, Any] = json.loads(self.request("Config"))
