@@ -60,6 +60,8 @@ class FakeEngine:
     def loop(self) -> None:
         while (task := self.cluster.take(self)) is not None:
             self.run(task)
+            self.running = None
+            del task
 
     def run(self, task: Task) -> None:
         started_ns = time.time_ns()

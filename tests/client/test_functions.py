@@ -5,9 +5,8 @@ import json
 import math
 import threading
 
-import pytest
-
 import broadleaf as ipp
+import pytest
 from broadleaf.serialize import namespace
 from broadleaf.serialize.errors import Failed, dump_error, load_error
 from broadleaf.serialize.functions import Fresh, MapChunk, function_name, load_function, resolve_function
@@ -139,7 +138,7 @@ def test_what_cannot_be_sent_is_named():
     def with_closure():
         return lock
 
-    with pytest.raises(ipp.SerializationError, match="'with_closure'.*variable 'lock'"):
+    with pytest.raises(ipp.SerializationError, match=r"'with_closure'.*variable 'lock'"):
         resolve_function(with_closure)
     with pytest.raises(ipp.SerializationError, match="default"):
         resolve_function(interactive("def f(x=lock): pass", lock=lock))
@@ -155,7 +154,9 @@ def test_functions_of_main_in_arguments_go_by_value(names):
 
 
 def test_classes_of_main_go_by_value(names):
-    kind = interactive("class C:\n    def __init__(self, x): self.x = x\n    def get(self): return self.x + a", "C", a=1)
+    kind = interactive(
+        "class C:\n    def __init__(self, x): self.x = x\n    def get(self): return self.x + a", "C", a=1
+    )
     assert load_function(resolve_function(kind)[0])(4).get() == 5
     assert loads(*dumps(kind(7))).get() == 8
 

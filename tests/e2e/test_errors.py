@@ -138,7 +138,7 @@ def test_timeouts_stop_the_work(lview, rc):
 
     with lview.temp_flags(timeout=0.2):
         ar = lview.apply_async(time.sleep, 30)
-    with pytest.raises(error.TaskTimeout, match="0.2 s"):
+    with pytest.raises(error.TaskTimeout, match=r"0\.2 s"):
         ar.get(20)
 
 
