@@ -130,8 +130,20 @@ class RemoteError(KernelError):
         print("\n".join(self.render_traceback()))
 
 
+def fresh(error: BaseException) -> BaseException:
+    """A copy of `error` to raise.
+
+    A result keeps its exception. Raising that very object would hang the frames it passes, and with them the result,
+    on it: a cycle through native objects, which the garbage collector cannot see.
+    """
+    made = _rebuild(type(error), error.args, error.__dict__)
+    made.__cause__ = error.__cause__
+    made.__suppress_context__ = error.__suppress_context__
+    return made
+
+
 def _rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
-    error = kind.__new__(kind)
+    error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)
     return error
@@ -339,7 +351,7 @@ class CompositeError(RemoteError):
         """Raises one of them, as a single engine's error is raised."""
         entry = self._entry(excid)
         if self.exceptions:
-            raise self.exceptions[excid]
+            raise fresh(self.exceptions[excid])
         raise RemoteError(*entry)
 
 

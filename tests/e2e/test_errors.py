@@ -228,3 +228,20 @@ def test_targets_of_balanced_tasks(rc):
         ar.get()
     assert {ar.engine_id for ar in ars} <= {1, 3}
     assert view.map_sync(abs, range(5)) == list(range(5))
+
+
+def test_a_failed_result_is_freed_with_its_frames(rc):
+    import gc
+    import weakref
+
+    def fail(view):
+        ar = view.apply_async(lambda: 1 / 0)
+        for get in (ar.get, lambda: ar.get(10), ar.result, lambda: ar.split()[0].get()):
+            with pytest.raises(ipp.RemoteError):
+                get()
+        assert ar.exception() is not None
+        return weakref.ref(ar)
+
+    gone = [fail(view) for view in (rc[0], rc[:], rc.load_balanced_view())]
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * 3

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from broadleaf.client.failures import STATUS_OK
 from broadleaf.client.map_results import AsyncMapResult
 from broadleaf.client.origin import Origin
 from broadleaf.client.results import AsyncResult
@@ -179,7 +178,7 @@ class CombinedResult(AsyncResult):
 
     def failure(self, part: int) -> BaseException | None:
         result, number = self._parts[part]
-        return result.failure(number) if result.part_status(number) != STATUS_OK else None
+        return result.failure(number)
 
     def times(self, part: int) -> tuple[int, int, int, int]:
         result, number = self._parts[part]

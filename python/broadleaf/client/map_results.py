@@ -42,7 +42,7 @@ class AsyncMapResult(AsyncResult):
     def _exception_of(self, errors: list[BaseException]) -> BaseException:
         from broadleaf.errors import composite
 
-        return composite([error.with_traceback(None) for error in errors], self._name)
+        return composite(errors, self._name)
 
     def _collect(self, return_exceptions: bool) -> Any:
         outcomes = [self._part_outcome(part) for part in range(self.n_parts)]

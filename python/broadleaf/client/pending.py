@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from broadleaf.client.execute_reply import AsyncExecuteResult
 from broadleaf.client.map_results import AsyncMapResult
 from broadleaf.client.results import AsyncResult
+from broadleaf.errors import fresh
 
 
 class ResultTypes(NamedTuple):
@@ -44,10 +45,14 @@ def result_types(native: Any) -> ResultTypes:
             if timeout is not None or return_exceptions:
                 return super().get(timeout, return_exceptions)
             try:
-                return self.get_single(None)
+                self.wait_all_done(None)
             except KeyboardInterrupt:
                 self._abort_unfinished()
                 raise
+            error = self.failure(0)
+            if error is not None:
+                raise fresh(error)
+            return self.value(0)
 
     class MapResult(pending, AsyncMapResult):  # type: ignore[misc]
         """A submitted map."""

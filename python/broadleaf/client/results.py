@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from broadleaf.client.failures import STATUS_CANCELLED, STATUS_NAMES, STATUS_OK
 from broadleaf.client.lazy_future import LazyFuture
 from broadleaf.client.metadata import METADATA_KEYS, Metadata, moment, outputs_of
-from broadleaf.errors import composite
+from broadleaf.errors import composite, fresh
 from broadleaf.serialize.functions import function_name
 
 __all__ = ["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION", "AsyncResult"]
@@ -109,8 +109,9 @@ class AsyncResult(LazyFuture):
         try:
             if return_when == FIRST_EXCEPTION and not return_exceptions:
                 part = self._wait_first_failure(timeout)
-                if part is not None:
-                    raise _fresh(self.failure(part))
+                failed = None if part is None else self.failure(part)
+                if failed is not None:
+                    raise fresh(failed)
                 timeout = 0.0 if timeout is not None else None
             ready = self.wait_all_done(timeout)
         except KeyboardInterrupt:
@@ -129,18 +130,16 @@ class AsyncResult(LazyFuture):
 
     def _part_outcome(self, part: int) -> Any:
         """The value of a resolved part, or the `Failure` it ended in."""
-        try:
-            return self._part_value(part)
-        except Exception as error:
-            return Failure(error)
+        error = self.failure(part)
+        return self._part_value(part) if error is None else Failure(error)
 
     def _part_value(self, part: int) -> Any:
         return self.value(part)
 
     def _exception_of(self, errors: list[BaseException]) -> BaseException:
         if self.origin.single and self.n_parts == 1:
-            return _fresh(errors[0])
-        return composite([_fresh(error) for error in errors], self._name)
+            return fresh(errors[0])
+        return composite(errors, self._name)
 
     def _assemble(self, values: list[Any]) -> Any:
         return values[0] if self.origin.single else values
@@ -452,9 +451,3 @@ class Failure:
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
-
-
-def _fresh(error: BaseException | None) -> BaseException:
-    """The exception without the traceback of an earlier raise."""
-    assert error is not None
-    return error.with_traceback(None)
