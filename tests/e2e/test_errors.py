@@ -245,3 +245,15 @@ def test_a_failed_result_is_freed_with_its_frames(rc):
     gone = [fail(view) for view in (rc[0], rc[:], rc.load_balanced_view())]
     gc.collect()
     assert [ref() for ref in gone] == [None] * 3
+
+
+def test_closing_a_client_ends_the_waiting_for_its_results(cluster):
+    import time
+
+    client = cluster.connect_client_sync()
+    client.wait_for_engines(4, timeout=20)
+    one, several = client[0].apply_async(time.sleep, 1), client[:].apply_async(time.sleep, 1)
+    client.close()
+    for ar in (one, several):
+        with pytest.raises(ipp.RemoteError if ar.done() else ipp.LinkLost):
+            ar.get()

@@ -6,6 +6,7 @@ import functools
 from typing import Any, NamedTuple
 
 from broadleaf.client.execute_reply import AsyncExecuteResult
+from broadleaf.client.failures import link_lost
 from broadleaf.client.map_results import AsyncMapResult
 from broadleaf.client.results import AsyncResult
 from broadleaf.errors import fresh
@@ -45,14 +46,17 @@ def result_types(native: Any) -> ResultTypes:
             if timeout is not None or return_exceptions:
                 return super().get(timeout, return_exceptions)
             try:
-                self.wait_all_done(None)
+                return self.get_single(None)
             except KeyboardInterrupt:
                 self._abort_unfinished()
                 raise
-            error = self.failure(0)
-            if error is not None:
-                raise fresh(error)
-            return self.value(0)
+            except native.LinkClosed as error:
+                raise link_lost(error) from error
+            except Exception as error:
+                # The result keeps this object, so a copy is raised; see `fresh`.
+                raised = fresh(error)
+                error.__traceback__ = None
+            raise raised
 
     class MapResult(pending, AsyncMapResult):  # type: ignore[misc]
         """A submitted map."""

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.client.failures import STATUS_CANCELLED, STATUS_NAMES, STATUS_OK
+from broadleaf.client.failures import STATUS_CANCELLED, STATUS_NAMES, STATUS_OK, link_lost
 from broadleaf.client.lazy_future import LazyFuture
 from broadleaf.client.metadata import METADATA_KEYS, Metadata, moment, outputs_of
 from broadleaf.errors import composite, fresh
@@ -82,6 +82,8 @@ class AsyncResult(LazyFuture):
         except KeyboardInterrupt:
             self._abort_unfinished()
             raise
+        except self.origin.client.native.LinkClosed as error:
+            raise link_lost(error) from error
 
     def _abort_unfinished(self) -> None:
         self.origin.client.cancel_tasks(self._unfinished_seqs())
@@ -117,6 +119,8 @@ class AsyncResult(LazyFuture):
         except KeyboardInterrupt:
             self._abort_unfinished()
             raise
+        except self.origin.client.native.LinkClosed as error:
+            raise link_lost(error) from error
         if not ready:
             raise TimeoutError(f"{self._name} is not ready: {self.n_done()} of {self.n_parts} tasks are done")
         return self._collect(return_exceptions)
