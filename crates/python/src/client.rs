@@ -1,6 +1,7 @@
 //! The client's endpoint.
 
 mod background;
+mod dispatch;
 mod link;
 mod pending;
 mod request;

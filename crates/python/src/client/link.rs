@@ -109,7 +109,7 @@ impl Link {
         if is_done() {
             return Ok(true);
         }
-        let deadline = timeout_s.map(|s| deadline_after(s)).transpose()?;
+        let deadline = timeout_s.map(deadline_after).transpose()?;
         self.flush_fully(py)?;
         loop {
             let mut incoming = Incoming::default();

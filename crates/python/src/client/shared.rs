@@ -10,11 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use broadleaf_net::{Frame, Link, LinkError};
-use broadleaf_proto::control::{self, ControlReply, Event};
+use broadleaf_net::{Link, LinkError};
+use broadleaf_proto::control::{self, ControlReply};
 use broadleaf_proto::task::{OutputRecord, ResultRecord};
-use broadleaf_proto::wire::Reader;
-use broadleaf_proto::{DecodeError, EngineId, EngineInfo, FrameKind, Payload, Status, TaskSeq};
+use broadleaf_proto::{EngineId, EngineInfo, FrameKind, Payload, Status, TaskSeq};
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, PollFlags};
@@ -56,10 +55,11 @@ pub struct SubmittedParts {
     pub request: Arc<Request>,
 }
 
-struct Unresolved {
-    request: Arc<Request>,
-    index: u32,
-    weight_bytes: u64,
+/// A part that is not resolved.
+pub(super) struct Unresolved {
+    pub(super) request: Arc<Request>,
+    pub(super) index: u32,
+    pub(super) weight_bytes: u64,
 }
 
 /// Something that the Python side wants to hear of.
@@ -129,7 +129,7 @@ pub struct Shared {
     pub wire: Wire,
     /// What is to be sent.
     pub submission: Mutex<Submission>,
-    table: Mutex<FxHashMap<u64, Unresolved>>,
+    pub(super) table: Mutex<FxHashMap<u64, Unresolved>>,
     /// Next task number.
     pub next_seq: AtomicU64,
     /// Unresolved tasks.
@@ -149,8 +149,8 @@ pub struct Shared {
     pub parked: AtomicBool,
     /// Segments and buffers.
     pub data: DataPlane,
-    engines: Mutex<BTreeMap<EngineId, EngineInfo>>,
-    replies: Mutex<FxHashMap<u64, Option<ControlReply>>>,
+    pub(super) engines: Mutex<BTreeMap<EngineId, EngineInfo>>,
+    pub(super) replies: Mutex<FxHashMap<u64, Option<ControlReply>>>,
     next_request: AtomicU64,
     closed: AtomicBool,
     /// Live output is wanted.
@@ -346,98 +346,6 @@ impl Shared {
         Ok(())
     }
 
-    fn dispatch(
-        &self,
-        frame: Frame,
-        received_ns: u64,
-        incoming: &mut Incoming,
-    ) -> Result<(), LinkError> {
-        match frame.kind {
-            FrameKind::Result => {
-                let mut reader = Reader::new(frame.body);
-                let mut table = lock(&self.table);
-                while !reader.is_empty() {
-                    let mut record = ResultRecord::decode(&mut reader)?;
-                    let Some(entry) = table.remove(&record.seq.0) else {
-                        continue;
-                    };
-                    self.data.adopt(&mut record.payload);
-                    self.on_resolved(entry.weight_bytes);
-                    incoming.callbacks.extend(entry.request.resolve(
-                        entry.index as usize,
-                        record,
-                        received_ns,
-                    ));
-                }
-            }
-            FrameKind::Output => {
-                let mut reader = Reader::new(frame.body);
-                while !reader.is_empty() {
-                    let record = OutputRecord::decode(&mut reader)?;
-                    let Some((request, index)) = self.find(record.task) else {
-                        continue;
-                    };
-                    request.on_output(index, &record);
-                    if self.live_output.load(Ordering::Relaxed) {
-                        incoming.output.push((request, index, record));
-                    }
-                }
-            }
-            FrameKind::SegmentAnnounce => self
-                .data
-                .on_announce(control::decode(&frame.body)?, frame.fds),
-            FrameKind::SegmentRelease => self.data.on_release(&control::decode(&frame.body)?),
-            FrameKind::Reply => {
-                let (number, reply): (u64, ControlReply) = control::decode(&frame.body)?;
-                if let Some(slot) = lock(&self.replies).get_mut(&number) {
-                    *slot = Some(reply);
-                }
-            }
-            FrameKind::Event => incoming
-                .notices
-                .push(self.on_event(control::decode(&frame.body)?)),
-            kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
-        }
-        Ok(())
-    }
-
-    fn find(&self, seq: u64) -> Option<(Arc<Request>, usize)> {
-        lock(&self.table)
-            .get(&seq)
-            .map(|entry| (Arc::clone(&entry.request), entry.index as usize))
-    }
-
-    fn on_resolved(&self, weight_bytes: u64) {
-        self.outstanding.fetch_sub(1, Ordering::AcqRel);
-        self.outstanding_bytes
-            .fetch_sub(weight_bytes, Ordering::AcqRel);
-        self.counters.resolved.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn on_event(&self, event: Event) -> Notice {
-        match event {
-            Event::EngineUp(info) => {
-                let body = json(&info);
-                lock(&self.engines).insert(info.engine, info);
-                Notice {
-                    kind: "engine_up",
-                    body,
-                }
-            }
-            Event::EngineDown(certificate) => {
-                lock(&self.engines).remove(&certificate.engine);
-                Notice {
-                    kind: "engine_down",
-                    body: json(&certificate),
-                }
-            }
-            Event::Stopping => Notice {
-                kind: "stopping",
-                body: "{}".to_owned(),
-            },
-        }
-    }
-
     /// The connection is gone: every unresolved part ends as lost.
     pub fn on_lost(&self, error: &LinkError, incoming: &mut Incoming) {
         if self.closed.swap(true, Ordering::AcqRel) {
@@ -537,6 +445,6 @@ impl Shared {
     }
 }
 
-fn json<T: serde::Serialize>(value: &T) -> String {
+pub(super) fn json<T: serde::Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("invariant: control messages have string keys only")
 }
