@@ -60,6 +60,8 @@ class FakeEngine:
     def loop(self) -> None:
         while (task := self.cluster.take(self)) is not None:
             self.run(task)
+            self.running = None
+            del task
 
     def run(self, task: Task) -> None:
         started_ns = time.time_ns()
@@ -111,17 +113,21 @@ class FakeCluster:
 
     def take(self, engine: FakeEngine) -> Task | None:
         with self.changed:
-            engine.running = None
-            while True:
-                if self.stopped or engine.id not in self.engines:
-                    return None
-                for task in self.queue:
-                    if self.may_run(task, engine):
-                        self.queue.remove(task)
-                        engine.running = task
-                        task.thread = threading.get_ident()
-                        return task
+            while not (self.stopped or engine.id not in self.engines):
+                if (taken := self.next_for(engine)) is not None:
+                    return taken
+                # Without a name for any task, so that none is kept alive meanwhile.
                 self.changed.wait()
+            return None
+
+    def next_for(self, engine: FakeEngine) -> Task | None:
+        for task in list(self.queue):
+            if self.may_run(task, engine):
+                self.queue.remove(task)
+                engine.running = task
+                task.thread = threading.get_ident()
+                return task
+        return None
 
     def may_run(self, task: Task, engine: FakeEngine) -> bool:
         if task.targets is not None and engine.id not in task.targets:

@@ -9,9 +9,8 @@ import sys
 import threading
 from pathlib import Path
 
-import pytest
-
 import broadleaf
+import pytest
 from broadleaf import Client, Cluster, ClusterManager, config
 from broadleaf.cluster import files
 from broadleaf.cluster.cluster import ClusterStateError

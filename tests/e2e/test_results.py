@@ -5,14 +5,14 @@ import concurrent.futures
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
 from datetime import datetime
 
-import pytest
-
 import broadleaf as ipp
+import pytest
 from broadleaf import error
 
 
@@ -67,7 +67,7 @@ def test_metadata(rc, dview):
     with pytest.raises(KeyError):
         ar["foo"]
     with pytest.raises(AttributeError):
-        ar.foo
+        _ = ar.foo
     assert not hasattr(ar, "__length_hint__")
     ar.get()
     assert all(isinstance(moment, datetime) and moment.tzinfo for moment in ar.completed)
@@ -85,9 +85,9 @@ def test_metadata(rc, dview):
 def test_times(rc, dview):
     ar = dview.apply_async(time.sleep, 0.2)
     with pytest.raises(TimeoutError):
-        ar.wall_time
+        _ = ar.wall_time
     with pytest.raises(TimeoutError):
-        ar.serial_time
+        _ = ar.serial_time
     assert ar.elapsed >= 0
     ar.get()
     assert 0.2 <= ar.wall_time == ar.elapsed
@@ -126,7 +126,9 @@ def test_output(rc, dview, capsys):
 
 
 def test_output_streams_while_the_task_runs(rc, capsys):
-    go_on = "import time, os\nprint('first', flush=True)\nwhile not os.path.exists(path): time.sleep(0.01)\nprint('last')"
+    go_on = (
+        "import time, os\nprint('first', flush=True)\nwhile not os.path.exists(path): time.sleep(0.01)\nprint('last')"
+    )
     import tempfile
 
     with tempfile.TemporaryDirectory() as directory:
@@ -268,9 +270,22 @@ def test_a_dropped_result_frees_its_value(rc):
     assert gone() is None
 
 
-def interrupt_soon(condition):
+def interrupt_once(condition):
+    """Sends SIGINT to this process once `condition()` holds and the main thread waits for a result."""
+    main = threading.main_thread().ident
+
+    def waiting():
+        frame = sys._current_frames()[main]
+        while frame is not None:
+            if frame.f_code.co_name == "get" and "broadleaf" in frame.f_code.co_filename:
+                return True
+            frame = frame.f_back
+        return False
+
     def interrupt():
-        condition()
+        deadline = time.monotonic() + 20
+        while not (condition() and waiting()) and time.monotonic() < deadline:
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -279,18 +294,13 @@ def interrupt_soon(condition):
 
 
 def running_on(rc, engine):
-    def wait():
-        deadline = time.monotonic() + 20
-        while rc.queue_status(engine)["tasks"] == 0 and time.monotonic() < deadline:
-            time.sleep(0.01)
-
-    return wait
+    return lambda: rc.queue_status(engine)["tasks"] > 0
 
 
 def test_ctrl_c_aborts_what_is_waited_for(rc):
     running = rc[2].apply_async(time.sleep, 30)
     queued = rc[2].apply_async(time.sleep, 30)
-    thread = interrupt_soon(running_on(rc, 2))
+    thread = interrupt_once(running_on(rc, 2))
     with pytest.raises(KeyboardInterrupt):
         ipp.AsyncResult.join(running, queued).get()
     thread.join()
@@ -301,7 +311,7 @@ def test_ctrl_c_aborts_what_is_waited_for(rc):
 
 
 def test_ctrl_c_in_a_blocking_call(rc):
-    thread = interrupt_soon(running_on(rc, 1))
+    thread = interrupt_once(running_on(rc, 1))
     with pytest.raises(KeyboardInterrupt):
         rc[1].apply_sync(time.sleep, 30)
     thread.join()

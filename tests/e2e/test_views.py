@@ -3,9 +3,8 @@
 import os
 import time
 
-import pytest
-
 import broadleaf as ipp
+import pytest
 from broadleaf import error
 
 

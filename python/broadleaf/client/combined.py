@@ -77,7 +77,7 @@ class CombinedResult(AsyncResult):
         old = result.origin
         targets = None if old.targets is None else old.targets[part : part + 1]
         single = not isinstance(result, AsyncMapResult)
-        origin = Origin(old.client, old.view, targets, single, old.method, old.label, old.timeout_s)
+        origin = Origin(old.client, targets, single, old.method, old.label, old.timeout_s)
         made = cls([(result, part)], origin, result.function)
         made._return_exceptions = result._return_exceptions
         return made
@@ -93,7 +93,6 @@ class CombinedResult(AsyncResult):
             targets = None if targets is None or known is None else [*targets, *known]
         origin = Origin(
             old.client,
-            old.view,
             None if targets is None else tuple(targets),
             False,
             old.method,
@@ -170,9 +169,9 @@ class CombinedResult(AsyncResult):
         order.extend(sorted(set(done).difference(order), key=lambda part: self.times(part)[2]))
         return order[rank]  # type: ignore[no-any-return]
 
-    def status(self, part: int) -> int:
+    def part_status(self, part: int) -> int:
         result, number = self._parts[part]
-        return result.status(number)
+        return result.part_status(number)
 
     def value(self, part: int) -> Any:
         result, number = self._parts[part]
@@ -180,7 +179,7 @@ class CombinedResult(AsyncResult):
 
     def failure(self, part: int) -> BaseException | None:
         result, number = self._parts[part]
-        return result.failure(number) if result.status(number) != STATUS_OK else None
+        return result.failure(number) if result.part_status(number) != STATUS_OK else None
 
     def times(self, part: int) -> tuple[int, int, int, int]:
         result, number = self._parts[part]

@@ -30,6 +30,8 @@ class Control:
     def request(self, request: object, timeout: float | None = 10.0) -> Any:
         """Sends one control request; returns the reply's content. Raises `KernelError` when it was not done."""
         try:
+            # Tasks submitted before must be known to the controller when it reads this.
+            self.link.flush()
             reply = json.loads(self.link.request(json.dumps(request), timeout))
         except self.native.LinkClosed as error:
             raise link_lost(error) from error
@@ -97,6 +99,10 @@ class Control:
         """Counters of the controller and the engines."""
         status: dict[str, Any] = json.loads(self.request("Status"))
         return status
+
+    def counters(self) -> dict[str, int]:
+        """What this connection has done: tasks submitted and resolved, reads, writes, bytes, copies."""
+        return dict(self.link.counters())
 
     def config(self) -> dict[str, Any]:
         """Every option of the controller, with its value."""

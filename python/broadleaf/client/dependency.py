@@ -137,4 +137,4 @@ def resolve_dependency(value: Any, client: Client) -> tuple[tuple[int, ...], Rul
 
 def all_succeeded(result: AsyncResult) -> bool:
     """Whether every task of `result` is known to have returned."""
-    return result.all_done() and all(result.status(part) == STATUS_OK for part in range(result.n_parts))
+    return result.all_done() and all(result.part_status(part) == STATUS_OK for part in range(result.n_parts))

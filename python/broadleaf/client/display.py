@@ -82,7 +82,7 @@ def _show_rich(result: AsyncResult, parts: Any, shown: list[Any], groupby: str, 
             output = shown[part]["outputs"][order]
             show_bundle(output["data"], output["metadata"])
     for part in parts:
-        if shown[part]["execute_result"] is not None and result.status(part) == STATUS_OK:
+        if shown[part]["execute_result"] is not None and result.part_status(part) == STATUS_OK:
             result._part_value(part).display()
 
 

@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
-    from broadleaf.client.views.base import View
 
 
 class Origin:
-    """Shared by the results of one submitter, so that a result itself carries nothing of it."""
+    """Shared by the results of one submitter, so that a result itself carries nothing of it.
 
-    __slots__ = ("client", "label", "method", "single", "targets", "timeout_s", "view")
+    It must not lead to a view: a view has submitters, these have origins, and the native ones among them are invisible
+    to the garbage collector.
+    """
+
+    __slots__ = ("client", "label", "method", "single", "targets", "timeout_s")
 
     def __init__(
         self,
         client: Client,
-        view: View | None,
         targets: tuple[int, ...] | None,
         single: bool,
         method: str = "apply",
@@ -25,7 +27,6 @@ class Origin:
         timeout_s: float | None = None,
     ) -> None:
         self.client = client
-        self.view = view
         self.targets = targets
         """Engine of each part, or None when the scheduler chose."""
         self.single = single

@@ -60,7 +60,7 @@ class Parts:
         """The part that was resolved as number `rank` (0 first)."""
         raise NotImplementedError
 
-    def status(self, part: int) -> int:
+    def part_status(self, part: int) -> int:
         """How a part ended; see `failures`."""
         raise NotImplementedError
 

@@ -25,11 +25,14 @@ def result_types(native: Any) -> ResultTypes:
     pending: Any = native.Pending
     # Instances are made by native code without arguments; Python's own empty __init__ would cost a frame each.
     no_init: Any = object.__init__
+    native_status: Any = pending.status
 
     class PendingResult(pending, AsyncResult):  # type: ignore[misc]
         """A submitted request."""
 
         __init__ = no_init
+        part_status = native_status
+        status = AsyncResult.status
 
     class SingleResult(PendingResult):
         """A submitted request of one part, whose value is that part's: the common case, made short."""
@@ -50,11 +53,15 @@ def result_types(native: Any) -> ResultTypes:
         """A submitted map."""
 
         __init__ = no_init
+        part_status = native_status
+        status = AsyncResult.status
         __len__ = AsyncMapResult.__len__
 
     class ExecuteResult(pending, AsyncExecuteResult):  # type: ignore[misc]
         """A submitted execution."""
 
         __init__ = no_init
+        part_status = native_status
+        status = AsyncResult.status
 
     return ResultTypes(SingleResult, PendingResult, MapResult, ExecuteResult)

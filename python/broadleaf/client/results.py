@@ -71,7 +71,7 @@ class AsyncResult(LazyFuture):
             if not self.wait_count(rank + 1, left):
                 return None
             part = self.completed_part(rank)
-            if self.status(part) != STATUS_OK:
+            if self.part_status(part) != STATUS_OK:
                 return part
         return None
 
@@ -203,7 +203,7 @@ class AsyncResult(LazyFuture):
 
     def failed(self) -> bool:
         """Whether some part, of those resolved, did not return."""
-        return any(self.status(part) > STATUS_OK for part in range(self.n_parts))
+        return any(self.part_status(part) > STATUS_OK for part in range(self.n_parts))
 
     def successful(self) -> bool:
         """Whether all tasks returned. Raises `RuntimeError` before they are resolved."""
@@ -214,7 +214,7 @@ class AsyncResult(LazyFuture):
     def cancelled(self) -> bool:
         """Whether all tasks were aborted."""
         n = self.n_parts
-        return n > 0 and self.all_done() and all(self.status(p) == STATUS_CANCELLED for p in range(n))
+        return n > 0 and self.all_done() and all(self.part_status(p) == STATUS_CANCELLED for p in range(n))
 
     def cancel(self) -> bool:
         """Aborts the tasks, queued or running. False when it is too late."""
@@ -296,6 +296,11 @@ class AsyncResult(LazyFuture):
         return targets[part] if targets is not None else None
 
     @property
+    def status(self) -> Any:
+        """How each task ended: 'ok', 'error', 'aborted', 'timeout', 'refused', 'lost'; None until it has."""
+        return self._metadata_values("status")
+
+    @property
     def engine_id(self) -> Any:
         """Where each task ran, or is to run; None while the scheduler has not said."""
         return self._metadata_values("engine_id")
@@ -305,7 +310,7 @@ class AsyncResult(LazyFuture):
         started_ns, completed_ns, received_ns, _ = self.times(part)
         stdout, stderr, messages = self.output(part)
         outputs, data = outputs_of(messages)
-        status = self.status(part)
+        status = self.part_status(part)
         engine = self._engine_id(part)
         client = self.origin.client
         return Metadata(

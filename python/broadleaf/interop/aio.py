@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from broadleaf import ALL_COMPLETED, AsyncResult
+from broadleaf import ALL_COMPLETED, AsyncMapResult, AsyncResult
 
 Done = set[AsyncResult]
 
@@ -39,8 +39,9 @@ async def iterate(result: AsyncResult) -> AsyncIterator[Any]:
     """The values of `result` in order as they arrive, without blocking the loop."""
     for part in result.split():
         value = await asyncio.wrap_future(part)
-        if part is result or not isinstance(value, list):
+        if not isinstance(result, AsyncMapResult):
             yield value
-        else:
-            for item in value:
-                yield item
+            continue
+        # A part of a map is a list of one chunk; a map of one chunk is its own part.
+        for item in value if part is result else value[0]:
+            yield item

@@ -75,5 +75,5 @@ def _until(result: Any, timeout: float | None) -> Iterator[Any]:
     deadline = None if timeout is None else time.monotonic() + timeout
     for part in result.split() if result.n_parts else ():
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        value = part.get(left)
-        yield from value if part is not result and isinstance(value, list) else list(value)
+        # A part of a map is a list of one chunk; a map of one chunk is its own part.
+        yield from part.get(left) if part is result else part.get(left)[0]

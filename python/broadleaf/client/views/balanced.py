@@ -80,8 +80,8 @@ class LoadBalancedView(View):
         self._after, self._follow = after, follow
         types = client.result_types
         submitter = client.native.Submitter
-        one = Origin(client, self, None, True, label=self.label, timeout_s=self.timeout)
-        mapped = Origin(client, self, None, False, label=self.label, timeout_s=self.timeout)
+        one = Origin(client, None, True, label=self.label, timeout_s=self.timeout)
+        mapped = Origin(client, None, False, label=self.label, timeout_s=self.timeout)
         self._submit_mapped = submitter(client.link, types.mapped, mapped, options, 0)
         self._record_seq = self._submitted.append
         self._record_for_client = client.submitted.append
@@ -172,7 +172,7 @@ class LoadBalancedView(View):
         if n_items == 0:
             from broadleaf.client.combined import EmptyMapResult
 
-            return EmptyMapResult(Origin(self.client, self, None, False), function)
+            return EmptyMapResult(Origin(self.client, None, False), function)
         items = chunksize or automatic_chunk_items(n_items, len(self))
         n_chunks = -(-n_items // items)
         with self.client.submitting():

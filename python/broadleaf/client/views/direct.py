@@ -63,7 +63,7 @@ class DirectView(View):
         if not ids:
             raise NoEnginesRegistered("this view has no engines; client.wait_for_engines(n) waits for them")
         options = client.define_options(TaskOptions(mode="Each", targets=ids, label=label or ""))
-        origin = Origin(client, self, ids, single and kind != "mapped", method, label)
+        origin = Origin(client, ids, single and kind != "mapped", method, label)
         types = client.result_types
         result_type = {
             "applied": types.single if single else types.several,
@@ -278,7 +278,7 @@ class DirectView(View):
                 raise NoEnginesRegistered("this view has no engines; client.wait_for_engines(n) waits for them")
             from broadleaf.client.combined import EmptyMapResult
 
-            return EmptyMapResult(Origin(self.client, self, (), False, label=label), function)
+            return EmptyMapResult(Origin(self.client, (), False, label=label), function)
         calls = [tuple(part_of(part, i, n_parts, n_items, dist) for part in parts) for i in range(n_parts)]
         result: AsyncMapResult = self._submit_each(function, calls, "apply", "mapped", ids[:n_parts], label)
         bounds = (part_bounds(n_items, i, n_parts) for i in range(n_parts))

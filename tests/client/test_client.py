@@ -1,0 +1,156 @@
+"""Views and results over the fake: what must hold whatever moves the bytes."""
+
+import concurrent.futures
+import time
+import weakref
+
+import broadleaf as ipp
+import fake_native
+import pytest
+from broadleaf.client.partition import automatic_chunk_items, join_parts, part_of
+
+
+def test_calls_and_variables(rc):
+    assert rc[:].apply_sync(lambda x: x + 1, 2) == [3] * 4
+    rc[:]["a"] = 5
+    rc[:].execute("b = a + engine_id", block=True)
+    assert rc[:]["b"] == [5, 6, 7, 8]
+    assert rc.load_balanced_view().map_sync(lambda x: x * x, range(3000)) == [x * x for x in range(3000)]
+
+
+def test_a_flag_makes_new_submitters(rc):
+    view = rc.load_balanced_view()
+    view.apply_sync(abs, 1)
+    before = view._submit_one
+    view.apply_sync(abs, 1)
+    assert view._submit_one is before
+    with view.temp_flags(label="x", priority=3, retries=1):
+        assert view._submit_one is None
+        assert view.apply_async(abs, 1).label == "x"
+    assert view.apply_async(abs, 1).label is None
+    with pytest.raises(ValueError):
+        view.retries = -1
+    with pytest.raises(TypeError):
+        view.timeout = "long"
+
+
+def test_a_result_is_made_without_a_futures_machinery(rc):
+    ar = rc.load_balanced_view().apply_async(abs, -1)
+    assert ar.get() == 1
+    assert "_condition" not in ar.__dict__
+    assert concurrent.futures.wait([ar]).done == {ar}
+    assert "_condition" in ar.__dict__
+
+
+def test_callbacks_come_once_each(rc):
+    calls = []
+    ar = rc[0].apply_async(time.sleep, 0.05)
+    for i in range(3):
+        ar.add_done_callback(lambda f, i=i: calls.append((i, f)))
+    assert ar.get() is None
+    concurrent.futures.wait([ar])
+    assert calls == [(0, ar), (1, ar), (2, ar)]
+
+
+def test_split_children_are_futures_of_their_own(rc):
+    view = rc[:]
+    ar = view.map_async(time.sleep, [0.0, 0.3, 0.3, 0.3])
+    done, pending = concurrent.futures.wait(ar.split(), return_when=concurrent.futures.FIRST_COMPLETED)
+    assert len(done) >= 1
+    assert pending
+    assert concurrent.futures.wait(ar.split()).not_done == set()
+    assert [child.get() for child in ar.split()] == [[[None]]] * 4
+
+
+def test_first_completed_of_several_results(rc):
+    results = [rc[i].apply_async(time.sleep, s) for i, s in enumerate((0.3, 0.0))]
+    joined = ipp.AsyncResult.join(*results)
+    done, pending = joined.wait(return_when=ipp.FIRST_COMPLETED)
+    assert [r.engine_id for r in done] == [1]
+    assert [r.engine_id for r in pending] == [0]
+    assert joined.get() == [None, None]
+    assert joined.completed_part(0) == 1
+
+
+def test_a_dead_engines_task(rc):
+    ar = rc[1].apply_async(_die)
+    with pytest.raises(ipp.EngineError, match="SIGSEGV"):
+        ar.get()
+    assert rc.ids == [0, 2, 3]
+    with pytest.raises(IndexError, match="No such engine: 1: it was ended by signal 11"):
+        rc[1]
+    assert ar.engine_uuid == "uuid1"
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 10
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert condition()
+
+
+def _die():
+    raise fake_native.EngineDeath
+
+
+def test_results_are_found_while_they_live(rc):
+    ar = rc[:].apply_async(abs, 1)
+    assert rc.get_result(ar.msg_ids) is ar
+    assert rc.get_result(ar.msg_ids[2]).get() == 1
+    assert rc.get_result(-1).get() == 1
+    ids = ar.msg_ids
+    gone = weakref.ref(ar)
+    del ar
+    wait_until(lambda: gone() is None)
+    with pytest.raises(KeyError):
+        rc.get_result(ids)
+    assert ids[0] not in rc.results
+
+
+def test_owned_results_are_in_nobodys_way(rc):
+    ar = rc[0].apply_async(abs, 1)
+    ar.get()
+    assert ar.msg_ids[0] not in rc.results
+    ar.owner = False
+    assert rc.results[ar.msg_ids[0]] == 1
+    assert rc.metadata[ar.msg_ids[0]]["engine_id"] == 0
+    rc.purge_results("all")
+    assert ar.msg_ids[0] in rc.history
+
+
+def test_a_closed_client(rc):
+    view = rc[:]
+    rc.close()
+    with pytest.raises(ipp.LinkLost):
+        view.apply_async(abs, 1)
+    with pytest.raises(ipp.LinkLost):
+        rc.queue_status()
+    assert "closed" in repr(rc)
+
+
+def test_requests_that_fail(rc):
+    with pytest.raises(ipp.error.KernelError, match="not in this fake"):
+        rc.shutdown([0])
+    assert rc.status() == {"engines": 4}
+    assert "waits" in rc.explain(rc[0].apply_async(time.sleep, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("n_items", "n_engines"), [(1, 4), (1024, 4), (1025, 4), (10**6, 4), (10**6, 1000), (10**9, 4)]
+)
+def test_automatic_chunks(n_items, n_engines):
+    items = automatic_chunk_items(n_items, n_engines)
+    assert 1 <= items <= 16_384
+    if n_items <= 1024:
+        assert items == 1
+    elif n_items < 10**7:
+        assert n_items / items <= max(1024, 8 * n_engines)
+
+
+@pytest.mark.parametrize("dist", ["b", "r"])
+@pytest.mark.parametrize("n_items", [0, 1, 4, 7, 18])
+def test_parts_join_to_the_whole(dist, n_items):
+    items = list(range(n_items))
+    parts = [part_of(items, i, 4, n_items, dist) for i in range(4)]
+    assert join_parts(parts, dist) == items
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1

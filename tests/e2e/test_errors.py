@@ -1,0 +1,230 @@
+"""What goes wrong arrives as a typed error, and the cluster stays usable."""
+
+import os
+import pickle
+import threading
+
+import broadleaf as ipp
+import pytest
+from broadleaf import error
+
+
+@pytest.fixture(autouse=True)
+def _usable(rc):
+    yield
+    assert rc.load_balanced_view().apply_sync(lambda: "usable") == "usable"
+
+
+def test_one_engine_raises_a_remote_error(rc):
+    with pytest.raises(ipp.RemoteError) as caught:
+        rc[1].apply_sync(lambda: {}["key"])
+    e = caught.value
+    assert e.ename == "KeyError"
+    assert e.evalue == "'key'"
+    assert e.engine_info == {"engine_id": 1, "engine_uuid": rc.engine_uuid(1), "method": "apply"}
+    assert isinstance(e.__cause__, KeyError)
+    assert str(e) == "[1:apply] KeyError: 'key'"
+    assert e.render_traceback()[0] == "[1:apply]"
+    assert "<lambda>" in e.traceback
+    assert "broadleaf/" not in e.traceback
+    again = pickle.loads(pickle.dumps(e))
+    assert (again.ename, again.engine_info) == (e.ename, e.engine_info)
+
+
+def test_several_engines_raise_a_composite_error(rc, dview):
+    with pytest.raises(ipp.CompositeError) as caught:
+        dview.execute("1 / 0", block=True)
+    e = caught.value
+    assert len(e.elist) == 4
+    assert [entry[-1]["engine_id"] for entry in e.elist] == rc.ids
+    assert {entry[-1]["method"] for entry in e.elist} == {"execute"}
+    with pytest.raises(ipp.RemoteError, match="ZeroDivisionError"):
+        e.raise_exception()
+    with pytest.raises(IndexError):
+        e.raise_exception(7)
+    both = rc.get_result([dview.execute("1/0", block=False), dview.execute("1/0", block=False)])
+    with pytest.raises(ipp.CompositeError) as caught:
+        both.get()
+    assert "4 more exceptions" in caught.value.render_traceback()[-1]
+
+
+def test_the_survivors_values_are_kept(rc, dview):
+    dview.scatter("rank", rc.ids, flatten=True, block=True)
+
+    def fail_on_1(rank):
+        if rank == 1:
+            raise ValueError("1 is bad")
+        return rank
+
+    ar = dview.apply_async(fail_on_1, ipp.Reference("rank"))
+    with pytest.raises(ipp.CompositeError):
+        ar.get()
+    values = ar.get(return_exceptions=True)
+    assert [*values[:1], *values[2:]] == [0, 2, 3]
+    assert isinstance(values[1], ipp.RemoteError)
+    assert ar.status == ["ok", "error", "ok", "ok"]
+
+
+def test_exceptions_with_awkward_constructors(rc):
+    def fail():
+        class Awkward(Exception):
+            def __init__(self, a, b):
+                super().__init__(a)
+                self.b = b
+
+        raise Awkward(1, 2)
+
+    with pytest.raises(ipp.RemoteError) as caught:
+        rc[0].apply_sync(fail)
+    assert caught.value.ename == "Awkward"
+
+
+def test_unpicklable_arguments(rc):
+    lock = threading.Lock()
+    with pytest.raises(ipp.SerializationError, match=r"argument 2 .*\['k'\]"):
+        rc[0].apply_async(max, 1, {"k": lock})
+    with pytest.raises(ipp.SerializationError, match="argument 'key'"):
+        rc.load_balanced_view().apply_async(max, 1, key=lock)
+    with pytest.raises(ipp.SerializationError, match="'lock'"):
+        rc[0].apply_async(lambda: lock)
+    ar = rc[0].apply_async(lambda: 1)
+    with pytest.raises(ipp.SerializationError, match="a result cannot be sent"):
+        rc[0].apply_async(abs, ar)
+    assert ar.get() == 1
+
+
+def test_unpicklable_results(rc):
+    def make_lock():
+        import threading
+
+        return [threading.Lock()]
+
+    with pytest.raises(ipp.RemoteError, match=r"the result .*at \[0\]") as caught:
+        rc[0].apply_sync(make_lock)
+    assert caught.value.ename == "SerializationError"
+
+
+def test_wrong_targets(rc):
+    with pytest.raises(IndexError):
+        rc[99]
+    with pytest.raises(IndexError):
+        rc.load_balanced_view([0, 99])
+    with pytest.raises(TypeError):
+        rc.direct_view("some")
+    with pytest.raises(TypeError):
+        rc["0"]
+
+
+def test_a_dead_engine(cluster):
+    with cluster.connect_client_sync() as rc:
+        rc.wait_for_engines(4, timeout=20)
+        cluster.start_engines_sync(1)
+        rc.wait_for_engines(5, timeout=20)
+        engine = rc.ids[-1]
+        ar = rc[engine].apply_async(os._exit, 3)
+        with pytest.raises(ipp.EngineError) as caught:
+            ar.get(20)
+        certificate = caught.value.certificate
+        assert certificate.engine_id == engine
+        assert (certificate.cause, certificate.code) == ("exit", 3)
+        assert certificate.task_started
+        assert f"engine {engine} " in str(caught.value)
+        assert "exit code 3" in str(caught.value)
+        assert isinstance(caught.value, ipp.RemoteError)
+
+
+def test_timeouts_stop_the_work(lview, rc):
+    import time
+
+    with lview.temp_flags(timeout=0.2):
+        ar = lview.apply_async(time.sleep, 30)
+    with pytest.raises(error.TaskTimeout, match=r"0\.2 s"):
+        ar.get(20)
+
+
+def test_retries(lview, tmp_path):
+    def succeed_the_third_time(path):
+        with open(path, "a+") as file:
+            file.write("x")
+            file.seek(0)
+            if len(file.read()) < 3:
+                raise ValueError("not yet")
+        return "done"
+
+    with lview.temp_flags(retries=2):
+        assert lview.apply_sync(succeed_the_third_time, str(tmp_path / "a")) == "done"
+    with lview.temp_flags(retries=1), pytest.raises(ipp.RemoteError, match="not yet"):
+        lview.apply_sync(succeed_the_third_time, str(tmp_path / "b"))
+
+
+def test_after(lview):
+    import time
+
+    first = lview.apply_async(time.sleep, 0.2)
+    with lview.temp_flags(after=first):
+        second = lview.apply_async(lambda: 1)
+    assert second.get() == 1
+    assert second.started >= first.completed
+    assert "task" in lview.client.explain(second) or second.ready()
+
+
+def test_follow(lview):
+    first = lview.apply_async(lambda: 1)
+    first.get()
+    with lview.temp_flags(follow=first):
+        followers = [lview.apply_async(lambda: 1) for _ in range(8)]
+    for ar in followers:
+        ar.get()
+    assert {ar.engine_id for ar in followers} == {first.engine_id}
+
+
+def test_impossible_and_invalid_dependencies(rc, lview):
+    failed = lview.apply_async(lambda: 1 / 0)
+    with lview.temp_flags(after=failed), pytest.raises(error.ImpossibleDependency):
+        lview.apply_sync(lambda: 1)
+    with lview.temp_flags(after=ipp.Dependency([failed], success=False, failure=True)):
+        assert lview.apply_sync(lambda: 1) == 1
+    with lview.temp_flags(after="12345"), pytest.raises(error.InvalidDependency):
+        lview.apply_sync(lambda: 1)
+    with pytest.raises(ValueError):
+        lview.set_flags(after=5)
+    here, there = rc[0].apply_async(abs, 1), rc[1].apply_async(abs, 1)
+    with lview.temp_flags(follow=[here, there]), pytest.raises(error.ImpossibleDependency):
+        lview.apply_sync(lambda: 1)
+
+
+def test_depend_and_require(rc, lview):
+    rc[:].scatter("number", rc.ids, flatten=True, block=True)
+
+    def is_number_2():
+        return number == 2  # noqa: F821
+
+    @ipp.depend(ipp.interactive(is_number_2))
+    @ipp.interactive
+    def where():
+        return number  # noqa: F821
+
+    assert [lview.apply_sync(where) for _ in range(8)] == [2] * 8
+
+    @ipp.require("base64", answer=42)
+    @ipp.interactive
+    def encode():
+        return base64.b64encode(b"foo"), answer  # noqa: F821
+
+    assert lview.apply_sync(encode) == (b"Zm9v", 42)
+
+    @ipp.require("there_is_no_such_module")
+    def never():
+        return 1
+
+    with pytest.raises(error.ImpossibleDependency):
+        lview.apply_sync(never)
+
+
+def test_targets_of_balanced_tasks(rc):
+    view = rc.load_balanced_view([1, 3])
+    ars = [view.apply_async(__import__("time").sleep, 0.01) for _ in range(20)]
+    for ar in ars:
+        ar.get()
+    assert {ar.engine_id for ar in ars} <= {1, 3}
+    assert view.map_sync(abs, range(5)) == list(range(5))

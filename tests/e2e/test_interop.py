@@ -1,0 +1,103 @@
+"""The cluster under other libraries' interfaces."""
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+
+import broadleaf as ipp
+import pytest
+from broadleaf.interop import aio
+
+
+def test_executor_submit_and_map(rc):
+    executor = rc.executor()
+    assert isinstance(executor, concurrent.futures.Executor)
+    assert isinstance(executor.view, ipp.LoadBalancedView)
+    assert executor._max_workers == 4
+    assert executor.submit(lambda x, y: x * y, 2, y=3).result(10) == 6
+    assert executor.submit(pow, 2, 5).result(10) == 32
+    values = executor.map(lambda x: x, range(5))
+    assert isinstance(values, ipp.LazyMapIterator)
+    assert list(values) == list(range(5))
+    assert list(executor.map(pow, range(10), range(10))) == list(map(pow, range(10), range(10)))
+    assert list(executor.map(pow, range(40), range(40), chunksize=7)) == list(map(pow, range(40), range(40)))
+    assert list(executor.map(abs, [])) == []
+    failing = executor.map(divmod, [1, 1, 1], [2, 0, 3])
+    assert next(failing) == (0, 1)
+    with pytest.raises(ipp.RemoteError, match="ZeroDivisionError"):
+        next(failing)
+
+
+def test_executor_map_times_out(rc):
+    values = rc.executor().map(time.sleep, [0, 0, 3], timeout=1)
+    assert [next(values), next(values)] == [None, None]
+    with pytest.raises(concurrent.futures.TimeoutError):
+        next(values)
+
+
+def test_executor_shutdown(rc):
+    view = rc.load_balanced_view()
+    with view.executor as executor:
+        future = executor.submit(time.sleep, 0.2)
+        mapped = executor.map(lambda x: x, range(10))
+    assert future.done()
+    assert len(view.history) == 11
+    assert list(mapped) == list(range(10))
+    with pytest.raises(RuntimeError):
+        executor.submit(abs, 1)
+    with pytest.raises(RuntimeError):
+        executor.map(abs, [1])
+    executor.shutdown()
+    assert view.apply_sync(abs, -1) == 1
+
+
+def test_executor_cancels_on_shutdown(rc):
+    executor = rc.load_balanced_view([0]).executor
+    futures = [executor.submit(time.sleep, 30) for _ in range(5)]
+    executor.shutdown(wait=True, cancel_futures=True)
+    assert all(future.cancelled() for future in futures)
+
+
+def test_submitting_from_many_threads(rc):
+    view = rc.load_balanced_view()
+    results = {}
+
+    def work(k):
+        results[k] = [ar.get() for ar in [view.apply_async(lambda x: x, (k, i)) for i in range(200)]]
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert results == {k: [(k, i) for i in range(200)] for k in range(4)}
+
+
+def test_joblib(rc):
+    joblib = pytest.importorskip("joblib")
+    rc.load_balanced_view().register_joblib_backend("broadleaf-test")
+    parallel = joblib.Parallel(backend="broadleaf-test", n_jobs=-1)
+    assert parallel(joblib.delayed(pow)(i, 2) for i in range(100)) == [i**2 for i in range(100)]
+    with pytest.raises(ipp.RemoteError, match="ZeroDivisionError"):
+        parallel(joblib.delayed(divmod)(1, i) for i in range(3))
+    with joblib.parallel_config(backend="broadleaf-test"):
+        assert joblib.Parallel(n_jobs=2)(joblib.delayed(abs)(-i) for i in range(10)) == list(range(10))
+
+
+async def test_asyncio(rc):
+    view = rc.load_balanced_view()
+    slow, quick = view.apply_async(time.sleep, 0.5), view.apply_async(abs, -1)
+    done, pending = await aio.wait([slow, quick], return_when=ipp.FIRST_COMPLETED)
+    assert done == {quick}
+    assert pending == {slow}
+    order = [result async for result in aio.as_completed([slow, quick])]
+    assert order == [quick, slow]
+    mapped = view.map_async(lambda x: x, range(10), chunksize=3)
+    assert [value async for value in aio.iterate(mapped)] == list(range(10))
+    ticks = 0
+    waiting = asyncio.ensure_future(aio.wait([view.apply_async(time.sleep, 0.2)]))
+    while not waiting.done():
+        ticks += 1
+        await asyncio.sleep(0.01)
+    assert ticks > 3

@@ -1,0 +1,170 @@
+"""Maps: chunks, order, laziness, errors."""
+
+import itertools
+import time
+
+import broadleaf as ipp
+import pytest
+from broadleaf import error
+from broadleaf.client.partition import automatic_chunk_items
+
+
+def square(x):
+    return x**2
+
+
+square = ipp.interactive(square)
+
+
+def test_balanced_maps(lview):
+    assert lview.map_sync(square, range(16)) == [x**2 for x in range(16)]
+    ar = lview.map_async(square, iter(range(101)))
+    assert isinstance(ar, ipp.AsyncMapResult)
+    assert len(ar) == 101
+    assert ar.get() == [x**2 for x in range(101)]
+    assert lview.map_sync(lambda x, y: x * y, range(10), range(4)) == [0, 1, 4, 9]
+    assert lview.map_sync(lambda x, y: x * y, range(4), range(10)) == [0, 1, 4, 9]
+    assert lview.map_sync(square, []) == []
+    assert list(lview.map_async(square, [])) == []
+    assert lview.map_async(square, []).get() == []
+
+
+@pytest.mark.parametrize("chunksize", [None, 0, 1, 3, 50, 500])
+def test_any_chunk_size_gives_the_same(lview, chunksize):
+    ar = lview.map_async(square, range(101), chunksize=chunksize)
+    assert len(ar) == 101
+    assert ar.get() == list(ar) == [x**2 for x in range(101)]
+    assert ar.progress == 101
+
+
+def test_a_long_map_goes_in_chunks(lview):
+    n = 50_000
+    ar = lview.map_async(square, range(n))
+    assert ar.n_parts == -(-n // automatic_chunk_items(n, 4)) < 1100
+    assert ar.get() == [x * x for x in range(n)]
+
+
+def test_direct_maps(rc, dview):
+    assert dview.map_sync(square, range(101)) == [x**2 for x in range(101)]
+    assert dview.map_sync(square, []) == []
+    assert dview.map_sync(square, [1, 2]) == [1, 4]
+    assert rc[0].map_sync(lambda x: -x, range(5)) == [0, -1, -2, -3, -4]
+    ar = dview.map_async(lambda x: x, range(10))
+    assert len(ar) == 10
+    assert list(ar) == list(range(10))
+    assert rc.direct_view("all").map_sync(square, iter(range(7))) == [x**2 for x in range(7)]
+
+
+def test_maps_over_arrays(rc, dview, lview):
+    numpy = pytest.importorskip("numpy")
+    array = numpy.arange(101)
+    assert (numpy.array(dview.map_sync(square, array)) == array**2).all()
+    assert (numpy.array(lview.map_sync(square, array, chunksize=7)) == array**2).all()
+
+
+def test_results_come_ordered_or_as_they_arrive(lview):
+    def wait(x):
+        import time
+
+        time.sleep(x)
+        return x
+
+    delays = [0.6, 0.0, 0.1, 0.05]
+    assert list(lview.map_async(wait, delays)) == delays
+    unordered = lview.map_async(wait, delays, ordered=False)
+    came = list(unordered)
+    assert came[-1] == 0.6
+    assert sorted(came) == sorted(delays)
+    assert unordered.get() == delays
+
+
+def fail_on_two(x):
+    if x == 2:
+        raise ValueError("two!")
+    return x
+
+
+fail_on_two = ipp.interactive(fail_on_two)
+
+
+@pytest.mark.parametrize("chunksize", [1, 4, 100])
+def test_an_item_that_raises(lview, chunksize):
+    ar = lview.map_async(fail_on_two, range(5), chunksize=chunksize)
+    with pytest.raises(ipp.CompositeError, match="two!"):
+        ar.get()
+    with pytest.raises(ipp.CompositeError):
+        list(ar)
+    caught = lview.map_async(fail_on_two, range(5), chunksize=chunksize, return_exceptions=True)
+    values = list(caught)
+    assert isinstance(values[2], ipp.RemoteError)
+    assert isinstance(values[2].__cause__, ValueError)
+    assert values[2].engine_info["engine_id"] in range(4)
+    assert [*values[:2], *values[3:]] == [0, 1, 3, 4]
+    assert caught.get() == values == list(caught)
+
+
+def test_direct_map_with_exceptions(dview):
+    values = dview.map_sync(fail_on_two, range(10), return_exceptions=True)
+    assert isinstance(values[2], ipp.RemoteError)
+    assert values[3:] == list(range(3, 10))
+    with pytest.raises(ipp.CompositeError):
+        dview.map_sync(fail_on_two, range(10))
+
+
+def test_errors_afterwards_keep_positions(lview):
+    ar = lview.map_async(fail_on_two, range(6), chunksize=2)
+    values = ar.get(return_exceptions=True)
+    assert values[:2] == [0, 1]
+    assert values[4:] == [4, 5]
+    assert values[2] is values[3]
+    assert isinstance(values[2], ipp.RemoteError)
+
+
+def test_imap_looks_only_so_far_ahead(lview):
+    taken = itertools.count()
+    source = (next(taken) for _ in itertools.count())
+    values = lview.imap(lambda i: i, source, max_outstanding=5)
+    assert [next(values) for _ in range(20)] == list(range(20))
+    assert next(taken) <= 26
+    values.cancel()
+    assert list(values) == list(range(20, 25))
+
+
+def test_imap_unordered(lview):
+    def wait(x):
+        import time
+
+        time.sleep(x)
+        return x
+
+    values = lview.imap(wait, [1.0, 0.0, 0.01, 0.02], ordered=False, max_outstanding=2)
+    assert [next(values) for _ in range(3)] == [0.0, 0.01, 0.02]
+    assert list(values) == [1.0]
+
+
+def test_imap_exceptions(lview):
+    values = list(lview.imap(fail_on_two, range(4), return_exceptions=True))
+    assert isinstance(values[2], error.RemoteError)
+    assert values[3] == 3
+
+    def broken():
+        yield 1
+        raise KeyError("input")
+
+    values = lview.imap(square, broken())
+    assert next(values) == 1
+    with pytest.raises(KeyError):
+        next(values)
+
+
+def test_a_map_runs_on_all_engines(rc, lview):
+    ar = lview.map_async(time.sleep, [0.05] * 40)
+    ar.get()
+    assert set(ar.engine_id) == set(rc.ids)
+
+
+def test_history_counts_items_of_requests(rc, lview):
+    lview.map_sync(square, range(10))
+    lview.apply_sync(square, 3)
+    assert len(lview.history) == 11
+    assert not lview.outstanding
