@@ -233,7 +233,7 @@ def test_engines_are_alike_however_started(engine_start):
         assert view.apply_sync(lambda: os.getpgid(0) == os.getpid())
         assert len(view.apply_sync(os.sched_getaffinity, 0)) == 1
         assert view.apply_sync(lambda: open(0).read()) == ""
-        reply = view.execute("import atexit, sys\nprint('part', end='')\nsys.path is not None")
+        reply = view.execute("import atexit, sys\nprint('part', end='')\nsys.path is not None", silent=False)
         assert reply.get().execute_result["data"]["text/plain"] == "True"
         assert reply.stdout == "part"
 

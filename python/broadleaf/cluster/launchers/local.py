@@ -140,6 +140,7 @@ class LocalLauncher(Launcher):
     def _start_host(self, request: StartRequest, keys: dict[str, Any], log: int) -> dict[str, Any]:
         import subprocess
 
+        unix_path, tcp = self._unix_path(), _tcp(request.settings)
         ready_read, ready_write = os.pipe()
         node_ready_read, node_ready_write = os.pipe()
         passed = [ready_write, node_ready_read, node_ready_write]
@@ -148,14 +149,13 @@ class LocalLauncher(Launcher):
             lifeline_read, self._lifeline = os.pipe()
             _lifelines.add(self)
             passed.append(lifeline_read)
-        unix_path = self._unix_path()
         node_config = {
             "cluster_id": self.cluster_id,
             "unix_path": unix_path,
             "python": _python_version(),
             "ready_fd": node_ready_write,
             "lifeline_fd": None if request.detached else lifeline_read,
-            "tcp": _tcp(request.settings),
+            "tcp": tcp,
             "keys": keys,
             "n_engines": request.n,
             "engine_env": request.engine_environment,
