@@ -162,10 +162,8 @@ class Cluster:
             if launcher.running():
                 self._ask_to_stop()
                 launcher.release()
-                if not launcher.wait(_STOP_GRACE_S + self.settings["stop_grace_s"]):
-                    launcher.end()
-            launcher.release()
-            self.remove_files()
+                launcher.wait(_STOP_GRACE_S + self.settings["stop_grace_s"])
+            launcher.end()
 
     def _ask_to_stop(self) -> None:
         try:

@@ -110,11 +110,9 @@ class LocalLauncher(Launcher):
         self.release()
         if self.host_pid:
             # The host leads a session, and all that it or an engine starts is in there until it leaves of its own.
-            for pid in _session(self.host_pid, self.cluster_id):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+            while members := _session(self.host_pid, self.cluster_id):
+                for pid in members:
+                    _kill_and_wait(pid)
             self.wait(None)
         files.remove_cluster_files(self.cluster_dir, self.run_dir)
 
@@ -278,6 +276,20 @@ def _session(session_id: int, cluster_id: str) -> list[int]:
             if member and files.process_of_cluster(int(name), cluster_id):
                 pids.append(int(name))
     return pids
+
+
+def _kill_and_wait(pid: int) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        select.select([descriptor], [], [])
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(descriptor)
 
 
 def _tcp(settings: Settings) -> dict[str, Any] | None:
