@@ -108,6 +108,8 @@ class LocalLauncher(Launcher):
     def end(self) -> None:
         """Kills every process of the cluster's session and removes the files."""
         self.release()
+        if self._child is not None:
+            self._child.kill()  # it may be too young to be known by its environment
         if self.host_pid:
             # The host leads a session, and all that it or an engine starts is in there until it leaves of its own.
             while members := _session(self.host_pid, self.cluster_id):
