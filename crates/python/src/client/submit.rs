@@ -309,7 +309,7 @@ pub fn split_announce(encoded: &mut Encoded) -> Vec<(Vec<u8>, Vec<std::os::fd::O
 
 #[pymethods]
 impl Submitter {
-    /// A view holds its submitter, which holds the view: the collector must see the circle.
+    /// A view keeps its submitter, which keeps the view: the collector must see it.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.link)?;
         visit.call(&self.result_type)?;
