@@ -4,7 +4,6 @@ import os
 import stat
 
 import pytest
-
 from broadleaf.cluster import files
 from broadleaf.cluster.files import ClusterFileError
 from broadleaf.errors import ClusterConnectionError

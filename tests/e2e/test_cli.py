@@ -7,9 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import broadleaf
+import pytest
 from broadleaf import Client, config
 
 pytestmark = pytest.mark.timeout(60)
@@ -24,7 +23,8 @@ def _environment(**more):
 def run(*arguments, code=0, **environment):
     """Runs the command; returns what it wrote to standard output, or to standard error where `code` is not 0."""
     done = subprocess.run(
-        [sys.executable, "-c", _RUN, *arguments], capture_output=True, text=True, timeout=50, env=_environment(**environment)
+        [sys.executable, "-c", _RUN, *arguments], capture_output=True, text=True, timeout=50,
+        env=_environment(**environment),
     )
     assert done.returncode == code, done.stderr
     return done.stderr if code else done.stdout

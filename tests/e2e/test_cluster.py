@@ -9,9 +9,8 @@ import sys
 import threading
 from pathlib import Path
 
-import pytest
-
 import broadleaf
+import pytest
 from broadleaf import Client, Cluster, ClusterManager, config
 from broadleaf.cluster import files
 from broadleaf.cluster.cluster import ClusterStateError
@@ -108,7 +107,7 @@ def test_no_cluster_to_connect_to():
 
 def test_an_id_in_use_is_refused_and_a_stale_one_is_not():
     with Cluster(n=0, cluster_id="one"):
-        with pytest.raises(ClusterStateError, match="'one'.*running already"):
+        with pytest.raises(ClusterStateError, match=r"'one'.*running already"):
             Cluster(n=0, cluster_id="one").start_cluster_sync()
     stale = Cluster(n=0, cluster_id="one").start_cluster_sync()
     state = stale.to_dict()

@@ -9,9 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 import broadleaf
+import pytest
 from broadleaf import Cluster, EngineError
 from broadleaf.cluster import files
 from broadleaf.engine import operations
