@@ -187,8 +187,15 @@ impl Engine {
         if unmet {
             return (Status::Unmet, Encoded::default());
         }
+        let value = error.value(py);
+        // Before Python 3.12 an exception on its way does not carry its traceback itself.
+        if let Some(traceback) = error.traceback(py)
+            && let Err(second) = value.setattr("__traceback__", traceback)
+        {
+            second.write_unraisable(py, None);
+        }
         let record = hooks
-            .call_method1("dump_error", (error.value(py),))
+            .call_method1("dump_error", (value,))
             .and_then(|r| r.extract::<Vec<u8>>());
         let bytes = record.unwrap_or_else(|second| {
             second.write_unraisable(py, None);

@@ -42,7 +42,7 @@ fn encode_nested(value: &Bound<'_, PyAny>, out: &mut Vec<u8>, depth: u8) -> bool
     } else if let Ok(int) = value.cast_exact::<PyInt>() {
         match int.extract::<i64>() {
             Ok(small @ -128..=127) => {
-                out.extend_from_slice(&[SMALL_INT, (small as i8).cast_unsigned()])
+                out.extend_from_slice(&[SMALL_INT, (small as i8).cast_unsigned()]);
             }
             Ok(int) => {
                 out.push(INT);

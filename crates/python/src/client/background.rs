@@ -17,7 +17,10 @@ impl Shared {
         let mut watching = true;
         while !self.is_closed() {
             let busy = self.outstanding.load(Ordering::Acquire) > 0;
-            let timeout = (busy && !watching).then_some(Duration::from_millis(2));
+            // While a caller reads, this thread only looks whether that has ended: soon if results
+            // are due, later if only news of engines may come.
+            let look_ms = if busy { 2 } else { 20 };
+            let timeout = (!watching).then_some(Duration::from_millis(look_ms));
             let mut fds = [
                 PollFd::new(&self.wake, PollFlags::IN),
                 PollFd::new(&socket, PollFlags::IN),
