@@ -113,6 +113,8 @@ OPTIONS: dict[str, Option] = {
         Option("prefetch_max", "int", 1000, "node", "Most tasks in an engine's window.", least=1),
         Option("steal", "bool", True, "node", "Whether an idle engine takes back tasks that wait behind another "
                "engine's running one."),
+        Option("steal_after_us", "int", 500, "node", "Least work behind an engine's running task, or time that one has "
+               "taken, for an idle engine to take some of it, in microseconds."),
         Option("chunk_target", "int", 8, "client", "Chunks per engine that a map without `chunksize` is cut into.",
                least=1),
         # Batching

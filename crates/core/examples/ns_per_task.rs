@@ -52,6 +52,7 @@ fn main() {
                     payload: Payload {
                         bytes: arguments.clone(),
                         segments: SmallVec::new(),
+                        lease: None,
                     },
                 };
                 inputs.push(Input::Submit { client, record });
@@ -79,7 +80,7 @@ fn main() {
                 }
             }
         }
-        let ns = start.elapsed().as_nanos() as f64 / TASKS as f64;
-        println!("round {round}: {ns:.0} ns per task");
+        let ns = start.elapsed().as_nanos() / u128::from(TASKS);
+        println!("round {round}: {ns} ns per task");
     }
 }

@@ -15,6 +15,9 @@ pub struct Config {
     pub prefetch_max: u32,
     /// Whether an idle engine takes back tasks that wait behind another's running one. True.
     pub steal: bool,
+    /// Least work behind an engine's running task, or time that one has taken, for an idle engine to
+    /// take some of it: well above what moving it costs. 500 us.
+    pub steal_after_ns: Nanos,
     /// Most unresolved tasks of one client. 262,144.
     pub max_outstanding_tasks: u64,
     /// Most unresolved payload bytes of one client. 256 MiB.
@@ -57,6 +60,7 @@ impl Default for Config {
             prefetch_min: 2,
             prefetch_max: 1000,
             steal: true,
+            steal_after_ns: 500_000,
             max_outstanding_tasks: limits::DEFAULT_MAX_OUTSTANDING_TASKS,
             max_outstanding_bytes: limits::DEFAULT_MAX_OUTSTANDING_BYTES,
             history_tasks: 65_536,

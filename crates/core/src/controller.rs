@@ -49,6 +49,8 @@ pub struct Controller {
     pub(crate) tick: u64,
     /// Memory of the placement heap: (outstanding, last used, engine).
     pub(crate) heap: Vec<Reverse<(u32, u64, u32)>>,
+    /// When an engine idles beside tasks that wait too short to be worth moving: the time to look again.
+    pub(crate) steal_at: Option<Nanos>,
 }
 
 impl Controller {
@@ -74,6 +76,7 @@ impl Controller {
             ended: VecDeque::new(),
             tick: 0,
             heap: Vec::new(),
+            steal_at: None,
             config,
         }
     }
@@ -113,11 +116,12 @@ impl Controller {
 
     /// When [`Self::on_deadline`] wants to be called next.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.timers.next()
+        self.timers.next().into_iter().chain(self.steal_at).min()
     }
 
     /// Does what is due by `now`; [`Self::schedule`] is to be called after it.
     pub fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        self.steal_at = self.steal_at.filter(|at| *at > now);
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Task(key) => self.on_task_timer(now, key, out),

@@ -85,8 +85,8 @@ pub(crate) struct Engine {
     pub ended_by_us: Option<DeathCause>,
     /// Whether the kill was sent.
     pub killed: bool,
-    /// Started again on request, whatever the settings.
-    pub restart_requested: bool,
+    /// Whether its place is to be filled again after its death; `None` leaves it to the settings.
+    pub restart: Option<bool>,
     /// When it was started again within the last minute.
     pub restart_times: VecDeque<Nanos>,
     /// Tasks that ran on it when it died.
@@ -126,7 +126,7 @@ impl Engine {
             exit: None,
             ended_by_us: None,
             killed: false,
-            restart_requested: false,
+            restart: None,
             restart_times: VecDeque::new(),
             limbo: Vec::new(),
             pinned: ReadyQueue::default(),
@@ -154,7 +154,7 @@ impl Engine {
         self.exit = None;
         self.ended_by_us = None;
         self.killed = false;
-        self.restart_requested = false;
+        self.restart = None;
         self.offers.clear();
         self.first_offer = 0;
         self.outstanding = 0;
@@ -254,6 +254,11 @@ impl Engine {
         self.takeable - u32::from(head)
     }
 
+    /// Time that the tail of those will take, from what tasks took here; 0 while that is unknown.
+    pub fn tail_ns(&self) -> Nanos {
+        u64::from(self.n_stealable()).saturating_mul(self.mean_task_ns)
+    }
+
     /// Those offers, latest first.
     pub fn stealable(&self) -> impl Iterator<Item = (u32, TaskKey)> {
         self.offers
@@ -287,7 +292,7 @@ impl Engine {
     /// Learns from a task that ran: its time sets the window.
     pub fn observe(&mut self, task_ns: u64, config: &Config) {
         self.completed += 1;
-        self.busy_ns += task_ns;
+        self.busy_ns = self.busy_ns.saturating_add(task_ns);
         self.mean_task_ns = if self.completed == 1 || self.mean_task_ns == 0 {
             task_ns
         } else {

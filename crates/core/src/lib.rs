@@ -13,6 +13,7 @@ mod clients;
 mod config;
 mod controller;
 mod counters;
+mod deaths;
 mod dependencies;
 mod engines;
 mod explain;

@@ -47,7 +47,9 @@ impl Controller {
                 }
                 connected
             }),
-            ControlRequest::AddEngines(_) if self.supervisor.stopping => {
+            ControlRequest::AddEngines(_) | ControlRequest::RestartEngines(_)
+                if self.supervisor.stopping =>
+            {
                 ControlReply::Failed("the cluster is stopping".into())
             }
             ControlRequest::AddEngines(n) => {
@@ -62,9 +64,6 @@ impl Controller {
                 this.stop_engine(now, index, false, out);
                 there
             }),
-            ControlRequest::RestartEngines(_) if self.supervisor.stopping => {
-                ControlReply::Failed("the cluster is stopping".into())
-            }
             ControlRequest::RestartEngines(targets) => self.at_engines(&targets, |this, index| {
                 this.stop_engine(now, index, true, out);
                 true
@@ -91,10 +90,10 @@ impl Controller {
 
     fn cancel_all(&mut self, client: ClientId, seqs: &[TaskSeq], out: &mut Vec<Output>) {
         for seq in seqs {
-            if let Known::Live(slot) = self.known(client, *seq) {
-                if let Some(key) = self.tasks.key_at(slot) {
-                    self.cancel(key, out);
-                }
+            if let Known::Live(slot) = self.known(client, *seq)
+                && let Some(key) = self.tasks.key_at(slot)
+            {
+                self.cancel(key, out);
             }
         }
     }
@@ -114,7 +113,8 @@ impl Controller {
         let mut missing = Vec::new();
         for id in listed {
             let known = (id as usize) < self.engines.len();
-            if !(known && action(self, id as usize)) && !all {
+            let acted = known && action(self, id as usize);
+            if !acted && !all {
                 missing.push(id.to_string());
             }
         }

@@ -26,7 +26,7 @@ impl Controller {
             self.place_unrestricted(now, out);
         }
         if self.config.steal {
-            self.steal(out);
+            self.steal(now, out);
         }
     }
 
@@ -156,15 +156,25 @@ impl Controller {
     }
 
     /// For each idle engine, takes back about half of what waits behind the running task of the
-    /// engine with the longest tail. So a long task never strands those behind it.
-    fn steal(&mut self, out: &mut Vec<Output>) {
+    /// engine with the longest tail. So a long task never strands those behind it. A tail that will
+    /// be done before the move would pay is left alone until its head has taken too long.
+    fn steal(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        self.steal_at = None;
         for index in 0..self.engines.len() {
             let thief = &self.engines[index];
             if thief.state != State::Up || thief.outstanding > 0 || thief.stealing > 0 {
                 continue;
             }
-            let tails = self.engines.iter().map(|e| (e.n_stealable(), e.id));
-            let mut tails: smallvec::SmallVec<[_; 16]> = tails.filter(|(n, _)| *n > 0).collect();
+            let patience_ns = self.config.steal_after_ns;
+            let mut tails: smallvec::SmallVec<[_; 16]> = smallvec::SmallVec::new();
+            for engine in self.engines.iter().filter(|e| e.n_stealable() > 0) {
+                let due = engine.head_since + patience_ns;
+                if due <= now || engine.tail_ns() >= patience_ns {
+                    tails.push((engine.n_stealable(), engine.id));
+                } else {
+                    self.steal_at = Some(self.steal_at.map_or(due, |at| at.min(due)));
+                }
+            }
             if tails.is_empty() {
                 return;
             }

@@ -178,7 +178,7 @@ impl Controller {
             self.tasks.at(key).place = Place::Pinned(target);
             &mut engine.pinned
         } else {
-            let group_key = Self::group_key(&self.options.at(task.options).targets, task);
+            let group_key = Self::group_key(self.options.at(task.options).targets.as_deref(), task);
             let id = match group_key {
                 None => ALL,
                 Some(group_key) => self.groups.intern(group_key),
@@ -201,7 +201,7 @@ impl Controller {
     }
 
     /// The engines a balanced task may run on; `None` for all.
-    pub(crate) fn group_key(targets: &Option<Vec<u32>>, task: &Task) -> Option<GroupKey> {
+    pub(crate) fn group_key(targets: Option<&[u32]>, task: &Task) -> Option<GroupKey> {
         if targets.is_none() && task.avoid.is_none() && task.tried.is_empty() && !task.follows {
             return None;
         }
@@ -209,7 +209,7 @@ impl Controller {
         let only = match (targets, followed) {
             (None, followed) => followed,
             (Some(targets), None) => {
-                let mut only = targets.clone();
+                let mut only = targets.to_vec();
                 only.sort_unstable();
                 only.dedup();
                 Some(only)

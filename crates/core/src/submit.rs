@@ -12,6 +12,9 @@ use crate::tasks::{Place, Stopping, Task};
 use crate::timers::Timer;
 use crate::{Controller, Nanos, Output};
 
+/// No client counts so far; what follows a number never overflows.
+const LAST_SEQ: TaskSeq = TaskSeq(1 << 62);
+
 /// A refusal's payload.
 pub(crate) fn refusal_payload(reason: &RefusalReason) -> Payload {
     Payload {
@@ -53,8 +56,8 @@ impl Controller {
             self.totals.ignored += 1;
             return;
         };
-        if record.seq < known.next_seq {
-            // A number used before: answering it would resolve that task twice.
+        if record.seq < known.next_seq || record.seq > LAST_SEQ {
+            // A number used before (answering it would resolve that task twice), or absurd.
             self.totals.ignored += 1;
             return;
         }

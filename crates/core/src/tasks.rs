@@ -40,6 +40,7 @@ pub(crate) enum Stopping {
 
 /// One task.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Task {
     pub generation: u32,
     pub place: Place,

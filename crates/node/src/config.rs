@@ -68,6 +68,8 @@ pub struct NodeOptions {
     pub prefetch_max: u32,
     /// See [`Config::steal`].
     pub steal: bool,
+    /// See [`Config::steal_after_ns`].
+    pub steal_after_us: u64,
     /// See [`Config::max_outstanding_tasks`].
     pub max_outstanding_tasks: u64,
     /// See [`Config::max_outstanding_bytes`].
@@ -96,6 +98,7 @@ impl Default for NodeOptions {
             prefetch_min: core.prefetch_min,
             prefetch_max: core.prefetch_max,
             steal: core.steal,
+            steal_after_us: core.steal_after_ns / 1000,
             max_outstanding_tasks: core.max_outstanding_tasks,
             max_outstanding_bytes: core.max_outstanding_bytes,
             restart_engines: core.restart_engines,
@@ -156,6 +159,7 @@ impl NodeConfig {
             prefetch_min: o.prefetch_min,
             prefetch_max: o.prefetch_max,
             steal: o.steal,
+            steal_after_ns: o.steal_after_us * 1000,
             max_outstanding_tasks: o.max_outstanding_tasks,
             max_outstanding_bytes: o.max_outstanding_bytes,
             restart_engines: o.restart_engines,

@@ -13,7 +13,8 @@ use crate::config::NodeConfig;
 /// When the system gives no randomness.
 pub fn keys_json() -> Result<String, KeyError> {
     let keys = tls::generate()?;
-    let pair = |pair: &tls::KeyPair| serde_json::json!({"private": pair.private, "public": pair.public});
+    let pair =
+        |pair: &tls::KeyPair| serde_json::json!({"private": pair.private, "public": pair.public});
     Ok(serde_json::json!({"server": pair(&keys.server), "client": pair(&keys.client), "engine": pair(&keys.engine)})
         .to_string())
 }
@@ -41,7 +42,10 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
     if hello.cluster_id != config.cluster_id {
         return Err(refuse(
             RefusalKind::Identity,
-            format!("this is cluster {:?}, you asked for {:?}", config.cluster_id, hello.cluster_id),
+            format!(
+                "this is cluster {:?}, you asked for {:?}",
+                config.cluster_id, hello.cluster_id
+            ),
         ));
     }
     if hello.python != config.python {
@@ -55,15 +59,21 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
     }
     let me = rustix::process::geteuid().as_raw();
     match (link.peer_credentials(), link.peer_key()) {
-        (Some(peer), _) if peer.uid != me && peer.uid != 0 => {
-            Err(refuse(RefusalKind::Identity, format!("the cluster belongs to user {me}, you are user {}", peer.uid)))
-        }
-        (None, Some(PeerKey::Engine)) if matches!(hello.role, Role::Client { .. }) => {
-            Err(refuse(RefusalKind::Identity, "an engine's key does not open a client's connection".to_owned()))
-        }
-        (None, _) if !matches!(hello.role, Role::Client { .. }) => {
-            Err(refuse(RefusalKind::Identity, "engines connect to the relay of their own host".to_owned()))
-        }
+        (Some(peer), _) if peer.uid != me && peer.uid != 0 => Err(refuse(
+            RefusalKind::Identity,
+            format!(
+                "the cluster belongs to user {me}, you are user {}",
+                peer.uid
+            ),
+        )),
+        (None, Some(PeerKey::Engine)) if matches!(hello.role, Role::Client { .. }) => Err(refuse(
+            RefusalKind::Identity,
+            "an engine's key does not open a client's connection".to_owned(),
+        )),
+        (None, _) if !matches!(hello.role, Role::Client { .. }) => Err(refuse(
+            RefusalKind::Identity,
+            "engines connect to the relay of their own host".to_owned(),
+        )),
         _ => Ok(()),
     }
 }

@@ -49,7 +49,10 @@ pub enum NodeError {
 }
 
 fn io_error<E: Into<io::Error>>(context: &'static str) -> impl FnOnce(E) -> NodeError {
-    move |source| NodeError::Io { context, source: source.into() }
+    move |source| NodeError::Io {
+        context,
+        source: source.into(),
+    }
 }
 
 /// A node: controller and relay of one host.
@@ -92,7 +95,8 @@ pub fn run(config: NodeConfig) -> Result<i32, NodeError> {
 impl Node {
     fn start(config: NodeConfig) -> Result<Self, NodeError> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io_error("epoll"))?;
-        let unix = Listener::unix(&config.unix_path).map_err(io_error("listening on the unix socket"))?;
+        let unix =
+            Listener::unix(&config.unix_path).map_err(io_error("listening on the unix socket"))?;
         watch(&poller, unix.as_fd(), UNIX_LISTENER)?;
         let tcp = match &config.tcp {
             None => None,
@@ -100,7 +104,11 @@ impl Node {
                 let address = (tcp.host.as_str(), tcp.port);
                 let keys = &config.keys;
                 let listener = if tcp.tls {
-                    let tls = ServerTls::new(&keys.server.private, &keys.client.public, &keys.engine.public)?;
+                    let tls = ServerTls::new(
+                        &keys.server.private,
+                        &keys.client.public,
+                        &keys.engine.public,
+                    )?;
                     Listener::tls(address, tls)
                 } else {
                     Listener::tcp(address)
@@ -113,7 +121,8 @@ impl Node {
         let lifeline = match config.lifeline_fd {
             None => None,
             Some(fd) => {
-                let file = File::open(format!("/proc/self/fd/{fd}")).map_err(io_error("opening the lifeline"))?;
+                let file = File::open(format!("/proc/self/fd/{fd}"))
+                    .map_err(io_error("opening the lifeline"))?;
                 watch(&poller, file.as_fd(), LIFELINE)?;
                 Some(file)
             }
@@ -140,17 +149,30 @@ impl Node {
             dirty: Vec::new(),
             next_client: 0,
             next_token: 1,
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host: rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned(),
         })
     }
 
     fn announce_ready(&self) -> Result<(), NodeError> {
-        let Some(fd) = self.config.ready_fd else { return Ok(()) };
-        let port = self.tcp.as_ref().and_then(Listener::tcp_address).map(|a| a.port());
+        let Some(fd) = self.config.ready_fd else {
+            return Ok(());
+        };
+        let port = self
+            .tcp
+            .as_ref()
+            .and_then(Listener::tcp_address)
+            .map(|a| a.port());
         let line = serde_json::json!({"unix_path": self.config.unix_path, "tcp_port": port, "pid": std::process::id()});
         let path = format!("/proc/self/fd/{fd}");
-        let mut pipe = File::options().write(true).open(path).map_err(io_error("opening the ready pipe"))?;
-        pipe.write_all(format!("{line}\n").as_bytes()).map_err(io_error("writing the ready pipe"))
+        let mut pipe = File::options()
+            .write(true)
+            .open(path)
+            .map_err(io_error("opening the ready pipe"))?;
+        pipe.write_all(format!("{line}\n").as_bytes())
+            .map_err(io_error("writing the ready pipe"))
     }
 
     /// Monotonic time as the controller counts it: read once a batch, since it costs as much as placing a task.
@@ -160,7 +182,8 @@ impl Node {
 
     /// Tells the controller something.
     pub(crate) fn input(&mut self, input: Input) {
-        self.controller.on_input(self.now_ns, input, &mut self.outputs);
+        self.controller
+            .on_input(self.now_ns, input, &mut self.outputs);
     }
 
     fn serve(&mut self) -> Result<(), NodeError> {
@@ -171,7 +194,11 @@ impl Node {
                 tv_nsec: i64::from(wait.subsec_nanos()),
             });
             events.clear();
-            match epoll::wait(&self.poller, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+            match epoll::wait(
+                &self.poller,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(io_error("epoll")(error)),
             }
@@ -181,7 +208,11 @@ impl Node {
                 let (token, flags) = (event.data.u64(), event.flags);
                 self.on_event(token, flags);
             }
-            if self.controller.next_deadline().is_some_and(|at| at <= self.now_ns) {
+            if self
+                .controller
+                .next_deadline()
+                .is_some_and(|at| at <= self.now_ns)
+            {
                 self.controller.on_deadline(self.now_ns, &mut self.outputs);
             }
             self.drop_silent_peers();
@@ -193,8 +224,14 @@ impl Node {
 
     fn next_wait(&mut self) -> Option<Duration> {
         self.read_clock();
-        let due = self.controller.next_deadline().map(|at| Duration::from_nanos(at.saturating_sub(self.now_ns)));
-        let unknown = self.peers.iter().any(|(_, peer)| matches!(peer.role, Role::Unknown(_)));
+        let due = self
+            .controller
+            .next_deadline()
+            .map(|at| Duration::from_nanos(at.saturating_sub(self.now_ns)));
+        let unknown = self
+            .peers
+            .iter()
+            .any(|(_, peer)| matches!(peer.role, Role::Unknown(_)));
         let hello = unknown.then_some(Duration::from_secs(1));
         due.into_iter().chain(hello).min()
     }
@@ -230,8 +267,14 @@ impl Node {
     fn accept(&mut self, over_tcp: bool) {
         loop {
             let listener = self.tcp.as_ref().filter(|_| over_tcp).unwrap_or(&self.unix);
-            let Ok(Some(link)) = listener.accept() else { return };
-            let unknown = self.peers.iter().filter(|(_, p)| matches!(p.role, Role::Unknown(_))).count();
+            let Ok(Some(link)) = listener.accept() else {
+                return;
+            };
+            let unknown = self
+                .peers
+                .iter()
+                .filter(|(_, p)| matches!(p.role, Role::Unknown(_)))
+                .count();
             if unknown >= MAX_UNKNOWN_PEERS {
                 self.ring.note(Kind::Refused, 0, 0);
                 continue;
@@ -239,7 +282,12 @@ impl Node {
             let role = Role::Unknown(Instant::now() + HELLO_TIME);
             let entry = self.peers.vacant_entry();
             let token = entry.key();
-            let peer = entry.insert(Peer { link, role, watches_write: false, dirty: false });
+            let peer = entry.insert(Peer {
+                link,
+                role,
+                watches_write: false,
+                dirty: false,
+            });
             if watch(&self.poller, peer.link.as_fd(), token as u64).is_err() {
                 self.peers.remove(token);
                 continue;
@@ -264,8 +312,12 @@ impl Node {
     fn read(&mut self, token: usize) -> Result<(), LinkError> {
         self.peers[token].link.fill()?;
         loop {
-            let Some(peer) = self.peers.get_mut(token) else { return Ok(()) };
-            let Some(frame) = peer.link.next_frame()? else { break };
+            let Some(peer) = self.peers.get_mut(token) else {
+                return Ok(());
+            };
+            let Some(frame) = peer.link.next_frame()? else {
+                break;
+            };
             self.on_frame(token, frame)?;
         }
         if let Some(peer) = self.peers.get(token)
@@ -318,7 +370,10 @@ impl Node {
                 self.next_client += 1;
                 welcome.client = client;
                 welcome.engines = self.controller.engines();
-                self.peers[token].role = Role::Client { client, congested: false };
+                self.peers[token].role = Role::Client {
+                    client,
+                    congested: false,
+                };
                 self.clients.insert(client, token);
                 self.ring.note(Kind::ClientUp, client.0, 0);
                 self.send(token, FrameKind::Welcome, &control::encode(&welcome));
@@ -329,13 +384,29 @@ impl Node {
                 let board = frame.fds.first().map(|fd| ClaimBoard::from_fd(fd.as_fd()));
                 let (true, Some(Ok(board))) = (self.controller.expects(engine), board) else {
                     let message = format!("no engine {} is expected here", engine.0);
-                    self.refuse(token, &control::Refusal { kind: RefusalKind::Full, message });
+                    self.refuse(
+                        token,
+                        &control::Refusal {
+                            kind: RefusalKind::Full,
+                            message,
+                        },
+                    );
                     return Ok(());
                 };
-                let info = EngineInfo { engine, uuid: random_hex(), pid, host: self.host.clone() };
+                let info = EngineInfo {
+                    engine,
+                    uuid: random_hex(),
+                    pid,
+                    host: self.host.clone(),
+                };
                 welcome.engine = engine;
                 welcome.engines = vec![info.clone()];
-                self.peers[token].role = Role::Engine { engine, pid, board, next_offer: 0 };
+                self.peers[token].role = Role::Engine {
+                    engine,
+                    pid,
+                    board,
+                    next_offer: 0,
+                };
                 self.engines.insert(engine, token);
                 self.ring.note(Kind::EngineUp, engine.0, u64::from(pid));
                 self.send(token, FrameKind::Welcome, &control::encode(&welcome));
@@ -344,7 +415,13 @@ impl Node {
             control::Role::Spawner { .. } => {
                 if self.spawner.is_some() {
                     let message = "the node has a spawner already".to_owned();
-                    self.refuse(token, &control::Refusal { kind: RefusalKind::Full, message });
+                    self.refuse(
+                        token,
+                        &control::Refusal {
+                            kind: RefusalKind::Full,
+                            message,
+                        },
+                    );
                     return Ok(());
                 }
                 self.peers[token].role = Role::Spawner;
@@ -362,7 +439,12 @@ impl Node {
         self.send(token, FrameKind::Refused, &control::encode(refusal));
     }
 
-    fn on_client_frame(&mut self, token: usize, client: ClientId, frame: Frame) -> Result<(), LinkError> {
+    fn on_client_frame(
+        &mut self,
+        token: usize,
+        client: ClientId,
+        frame: Frame,
+    ) -> Result<(), LinkError> {
         let mut reader = Reader::new(frame.body.clone());
         match frame.kind {
             FrameKind::Submit => {
@@ -378,7 +460,10 @@ impl Node {
                     self.input(Input::Function { client, record });
                 }
             }
-            FrameKind::Options => self.input(Input::Options { client, define: control::decode(&frame.body)? }),
+            FrameKind::Options => self.input(Input::Options {
+                client,
+                define: control::decode(&frame.body)?,
+            }),
             FrameKind::Request => {
                 let (number, request): (u64, ControlRequest) = control::decode(&frame.body)?;
                 self.ring.note(Kind::Request, client.0, number);
@@ -399,21 +484,35 @@ impl Node {
             },
             ControlRequest::Config => ControlReply::Text(format!("{:?}", self.config.options)),
             request => {
-                self.input(Input::Request { client, number, request });
+                self.input(Input::Request {
+                    client,
+                    number,
+                    request,
+                });
                 return;
             }
         };
         self.send(token, FrameKind::Reply, &control::encode(&(number, reply)));
     }
 
-    fn on_engine_frame(&mut self, token: usize, engine: EngineId, frame: Frame) -> Result<(), LinkError> {
+    fn on_engine_frame(
+        &mut self,
+        token: usize,
+        engine: EngineId,
+        frame: Frame,
+    ) -> Result<(), LinkError> {
         let mut reader = Reader::new(frame.body.clone());
         match frame.kind {
             FrameKind::Done => {
                 while !reader.is_empty() {
                     let mut record = DoneRecord::decode(&mut reader)?;
                     self.segments.adopt(&mut record.payload);
-                    self.ring.task(engine.0, record.key.0, record.started_ns, record.completed_ns);
+                    self.ring.task(
+                        engine.0,
+                        record.key.0,
+                        record.started_ns,
+                        record.completed_ns,
+                    );
                     self.input(Input::Done { engine, record });
                 }
             }
@@ -438,10 +537,19 @@ impl Node {
             }
             FrameKind::SegmentRelease => {
                 let release: control::SegmentRelease = control::decode(&frame.body)?;
-                let forget = self.segments.on_release(token as u32, &release.released, &release.retired);
+                let forget =
+                    self.segments
+                        .on_release(token as u32, &release.released, &release.retired);
                 for (peer, id) in forget {
-                    let release = control::SegmentRelease { released: Vec::new(), retired: vec![id] };
-                    self.send(peer as usize, FrameKind::SegmentRelease, &control::encode(&release));
+                    let release = control::SegmentRelease {
+                        released: Vec::new(),
+                        retired: vec![id],
+                    };
+                    self.send(
+                        peer as usize,
+                        FrameKind::SegmentRelease,
+                        &control::encode(&release),
+                    );
                 }
             }
             kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
@@ -458,7 +566,9 @@ impl Node {
 
     /// Forgets a peer and tells the controller what that means.
     fn close(&mut self, token: usize) {
-        let Some(peer) = self.peers.try_remove(token) else { return };
+        let Some(peer) = self.peers.try_remove(token) else {
+            return;
+        };
         // Closing the descriptor takes it out of the poller too.
         match peer.role {
             Role::Client { client, .. } => {
@@ -466,10 +576,23 @@ impl Node {
                 self.ring.note(Kind::ClientDown, client.0, 0);
                 self.input(Input::ClientDown { client });
             }
-            Role::Engine { engine, board, next_offer, .. } => {
+            Role::Engine {
+                engine,
+                board,
+                next_offer,
+                ..
+            } => {
                 self.engines.remove(&engine);
                 self.ring.note(Kind::EngineDown, engine.0, 0);
-                self.input(Input::EngineDown { engine, unclaimed_offers: board.unclaimed(next_offer) });
+                // Won back one by one: an engine that lost its link may still be alive and claiming.
+                let unclaimed = board
+                    .unclaimed(next_offer)
+                    .into_iter()
+                    .filter(|offer| board.revoke(*offer));
+                self.input(Input::EngineDown {
+                    engine,
+                    unclaimed_offers: unclaimed.collect(),
+                });
             }
             Role::Spawner => {
                 self.spawner = None;
@@ -481,7 +604,12 @@ impl Node {
     }
 
     /// Appends a record for a peer; it leaves with the next flush.
-    pub(crate) fn append(&mut self, token: usize, kind: FrameKind, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn append(
+        &mut self,
+        token: usize,
+        kind: FrameKind,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
         if let Some(peer) = self.peers.get_mut(token) {
             peer.link.append(kind, write);
             self.mark_dirty(token);
@@ -494,8 +622,16 @@ impl Node {
     }
 
     /// Queues a frame with descriptors.
-    pub(crate) fn send_fds(&mut self, token: usize, kind: FrameKind, body: &[u8], fds: &[BorrowedFd<'_>]) {
-        let Some(peer) = self.peers.get_mut(token) else { return };
+    pub(crate) fn send_fds(
+        &mut self,
+        token: usize,
+        kind: FrameKind,
+        body: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) {
+        let Some(peer) = self.peers.get_mut(token) else {
+            return;
+        };
         if let Err(error) = peer.link.send(kind, body, fds) {
             self.on_link_error(token, &error);
             return;
@@ -513,7 +649,9 @@ impl Node {
 
     fn flush_dirty(&mut self) {
         while let Some(token) = self.dirty.pop() {
-            let Some(peer) = self.peers.get_mut(token) else { continue };
+            let Some(peer) = self.peers.get_mut(token) else {
+                continue;
+            };
             peer.dirty = false;
             let all = match peer.link.flush() {
                 Ok(all) => all,
@@ -529,7 +667,11 @@ impl Node {
             }
             if peer.watches_write == all {
                 peer.watches_write = !all;
-                let flags = if all { EventFlags::IN } else { EventFlags::IN | EventFlags::OUT };
+                let flags = if all {
+                    EventFlags::IN
+                } else {
+                    EventFlags::IN | EventFlags::OUT
+                };
                 let data = EventData::new_u64(token as u64);
                 // It can only fail for a descriptor that is not registered, and this one is.
                 let _ = epoll::modify(&self.poller, peer.link.as_fd(), data, flags);
@@ -543,11 +685,18 @@ impl Node {
         let peer = &mut self.peers[token];
         let queued = peer.link.queued_bytes();
         if let Role::Client { client, congested } = &mut peer.role {
-            let now_congested = if *congested { queued > limit / 2 } else { queued > limit };
+            let now_congested = if *congested {
+                queued > limit / 2
+            } else {
+                queued > limit
+            };
             if now_congested != *congested {
                 *congested = now_congested;
                 let client = *client;
-                self.input(Input::ClientCongested { client, congested: now_congested });
+                self.input(Input::ClientCongested {
+                    client,
+                    congested: now_congested,
+                });
                 self.carry_out();
             }
         }
@@ -566,4 +715,3 @@ fn random_hex() -> String {
     }
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
-

@@ -3,7 +3,9 @@
 use std::os::fd::AsFd;
 
 use broadleaf_core::{Input, Output};
-use broadleaf_proto::control::{self, EngineCommand, SegmentAnnounce, SegmentRelease, SpawnerCommand};
+use broadleaf_proto::control::{
+    self, EngineCommand, SegmentAnnounce, SegmentRelease, SpawnerCommand,
+};
 use broadleaf_proto::{ClientId, EngineId, FrameKind, Payload, SegmentId};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -55,7 +57,11 @@ impl Node {
             Output::Kill { pid, signal, .. } => signal_process(pid, signal),
             Output::Stop { engine } => {
                 if let Some(token) = self.engine_token(engine) {
-                    self.send(token, FrameKind::EngineCommand, &control::encode(&EngineCommand::Stop));
+                    self.send(
+                        token,
+                        FrameKind::EngineCommand,
+                        &control::encode(&EngineCommand::Stop),
+                    );
                 }
             }
             Output::Spawn { engine } => {
@@ -66,7 +72,11 @@ impl Node {
             }
             Output::StopSpawner => {
                 if let Some(token) = self.spawner {
-                    self.send(token, FrameKind::SpawnerCommand, &control::encode(&SpawnerCommand::Stop));
+                    self.send(
+                        token,
+                        FrameKind::SpawnerCommand,
+                        &control::encode(&SpawnerCommand::Stop),
+                    );
                 }
             }
             Output::ClientOutput { client, record } => {
@@ -79,7 +89,11 @@ impl Node {
                     self.send(token, FrameKind::Event, &control::encode(&event));
                 }
             }
-            Output::Reply { client, number, reply } => {
+            Output::Reply {
+                client,
+                number,
+                reply,
+            } => {
                 if let Some(token) = self.client_token(client) {
                     self.send(token, FrameKind::Reply, &control::encode(&(number, reply)));
                 }
@@ -90,9 +104,14 @@ impl Node {
     }
 
     fn assign(&mut self, engine: EngineId, record: &broadleaf_proto::AssignRecord) {
-        let Some(token) = self.engine_token(engine) else { return };
+        let Some(token) = self.engine_token(engine) else {
+            return;
+        };
         self.lend(token, &record.payload);
-        if let Some(Role::Engine { board, next_offer, .. }) = self.peers.get_mut(token).map(|p| &mut p.role) {
+        if let Some(Role::Engine {
+            board, next_offer, ..
+        }) = self.peers.get_mut(token).map(|p| &mut p.role)
+        {
             board.offer(record.offer);
             *next_offer = record.offer.wrapping_add(1);
         }
@@ -100,7 +119,9 @@ impl Node {
     }
 
     fn interrupt(&mut self, engine: EngineId, offer: u32) {
-        let Some(token) = self.engine_token(engine) else { return };
+        let Some(token) = self.engine_token(engine) else {
+            return;
+        };
         if let Role::Engine { board, pid, .. } = &self.peers[token].role
             && board.request_interrupt(offer)
         {
@@ -123,9 +144,16 @@ impl Node {
         }
         let unseen = self.segments.lend(token as u32, payload);
         for chunk in unseen.chunks(usize::from(broadleaf_proto::limits::MAX_FRAME_FDS)) {
-            let announce = SegmentAnnounce { segments: chunk.iter().map(|(id, len, _)| (*id, *len)).collect() };
+            let announce = SegmentAnnounce {
+                segments: chunk.iter().map(|(id, len, _)| (*id, *len)).collect(),
+            };
             let fds: Vec<_> = chunk.iter().map(|(_, _, fd)| fd.as_fd()).collect();
-            self.send_fds(token, FrameKind::SegmentAnnounce, &control::encode(&announce), &fds);
+            self.send_fds(
+                token,
+                FrameKind::SegmentAnnounce,
+                &control::encode(&announce),
+                &fds,
+            );
         }
     }
 
@@ -134,13 +162,21 @@ impl Node {
         if returns.is_empty() {
             return;
         }
-        let mut by_owner: std::collections::BTreeMap<u32, Vec<SegmentId>> = std::collections::BTreeMap::new();
+        let mut by_owner: std::collections::BTreeMap<u32, Vec<SegmentId>> =
+            std::collections::BTreeMap::new();
         for (owner, id) in returns {
             by_owner.entry(owner).or_default().push(id);
         }
         for (owner, released) in by_owner {
-            let release = SegmentRelease { released, retired: Vec::new() };
-            self.send(owner as usize, FrameKind::SegmentRelease, &control::encode(&release));
+            let release = SegmentRelease {
+                released,
+                retired: Vec::new(),
+            };
+            self.send(
+                owner as usize,
+                FrameKind::SegmentRelease,
+                &control::encode(&release),
+            );
         }
     }
 

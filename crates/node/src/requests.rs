@@ -5,7 +5,15 @@ use serde_json::{Value, json};
 
 use crate::node::Node;
 
-const STATUS_NAMES: [&str; 7] = ["ok", "error", "cancelled", "timeout", "refused", "lost", "unmet"];
+const STATUS_NAMES: [&str; 7] = [
+    "ok",
+    "error",
+    "cancelled",
+    "timeout",
+    "refused",
+    "lost",
+    "unmet",
+];
 
 impl Node {
     /// Counters of controller, engines and connections as JSON.
@@ -16,15 +24,22 @@ impl Node {
         for (_, peer) in &self.peers {
             let c = peer.link.counters();
             for (name, n) in [
-                ("reads", c.reads), ("writes", c.writes), ("bytes_in", c.bytes_in),
-                ("bytes_out", c.bytes_out), ("frames_in", c.frames_in), ("frames_out", c.frames_out),
+                ("reads", c.reads),
+                ("writes", c.writes),
+                ("bytes_in", c.bytes_in),
+                ("bytes_out", c.bytes_out),
+                ("frames_in", c.frames_in),
+                ("frames_out", c.frames_out),
             ] {
                 let sum = links[name].as_u64().unwrap_or(0) + n;
                 links[name] = json!(sum);
             }
         }
-        let resolved: serde_json::Map<String, Value> =
-            STATUS_NAMES.iter().zip(counters.resolved).map(|(name, n)| ((*name).to_owned(), json!(n))).collect();
+        let resolved: serde_json::Map<String, Value> = STATUS_NAMES
+            .iter()
+            .zip(counters.resolved)
+            .map(|(name, n)| ((*name).to_owned(), json!(n)))
+            .collect();
         json!({
             "cluster_id": self.config.cluster_id,
             "pid": std::process::id(),

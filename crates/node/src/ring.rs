@@ -71,7 +71,13 @@ pub struct Ring {
 impl Ring {
     /// A ring of that many events. A sink that cannot be opened leaves the ring alone.
     pub fn new(capacity: usize, level: u8, sink: &str) -> Self {
-        let mut ring = Self { records: Vec::new(), capacity, next: 0, level, sink: Sink::Ring };
+        let mut ring = Self {
+            records: Vec::new(),
+            capacity,
+            next: 0,
+            level,
+            sink: Sink::Ring,
+        };
         // The level alone still holds if the sink cannot be opened.
         let _ = ring.set(level, sink);
         ring
@@ -94,15 +100,29 @@ impl Ring {
     /// Records an event that is a moment.
     pub fn note(&mut self, kind: Kind, a: u32, b: u64) {
         if self.level >= kind.level() {
-            let at_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-            self.push(Record { at_ns, end_ns: 0, kind, a, b });
+            let at_ns = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |d| d.as_nanos() as u64);
+            self.push(Record {
+                at_ns,
+                end_ns: 0,
+                kind,
+                a,
+                b,
+            });
         }
     }
 
     /// Records a task.
     pub fn task(&mut self, engine: u32, key: u64, started_ns: u64, completed_ns: u64) {
         if self.level >= Kind::Task.level() {
-            self.push(Record { at_ns: started_ns, end_ns: completed_ns, kind: Kind::Task, a: engine, b: key });
+            self.push(Record {
+                at_ns: started_ns,
+                end_ns: completed_ns,
+                kind: Kind::Task,
+                a: engine,
+                b: key,
+            });
         }
     }
 
@@ -113,7 +133,12 @@ impl Ring {
             *slot = record;
             self.next = (self.next + 1) % self.capacity;
         }
-        let line = || format!("{} {:?} {} {} {}\n", record.at_ns, record.kind, record.a, record.b, record.end_ns);
+        let line = || {
+            format!(
+                "{} {:?} {} {} {}\n",
+                record.at_ns, record.kind, record.a, record.b, record.end_ns
+            )
+        };
         // A sink that fails (a full disk) costs its lines, never the cluster.
         let _ = match &mut self.sink {
             Sink::Ring => Ok(()),
@@ -137,7 +162,8 @@ impl Ring {
                 write!(
                     out,
                     "{{\"name\":\"task {}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{at_us:.3},\"dur\":{duration_us:.3}}}",
-                    r.b & 0xffff_ffff, r.a
+                    r.b & 0xffff_ffff,
+                    r.a
                 )
             } else {
                 write!(

@@ -53,8 +53,14 @@ fn lock(dropped: &Dropped) -> std::sync::MutexGuard<'_, Vec<SegmentId>> {
 impl Segments {
     /// A peer announced a segment of its own.
     pub fn on_announce(&mut self, owner: u32, id: SegmentId, len_bytes: u64, fd: OwnedFd) {
-        let entry =
-            Entry { owner: Some(owner), fd, len_bytes, credits: 0, payloads: 0, announced: BTreeSet::new() };
+        let entry = Entry {
+            owner: Some(owner),
+            fd,
+            len_bytes,
+            credits: 0,
+            payloads: 0,
+            announced: BTreeSet::new(),
+        };
         self.entries.insert(id, entry);
     }
 
@@ -71,15 +77,19 @@ impl Segments {
                 held.push(place.segment);
             }
         }
-        payload.lease =
-            Some(LeaseGuard(Arc::new(Guard { segments: held, dropped: Arc::clone(&self.dropped) })));
+        payload.lease = Some(LeaseGuard(Arc::new(Guard {
+            segments: held,
+            dropped: Arc::clone(&self.dropped),
+        })));
     }
 
     /// A payload goes out to a peer; returns the segments it has not seen, to be announced before.
     pub fn lend(&mut self, peer: u32, payload: &Payload) -> Vec<(SegmentId, u64, OwnedFd)> {
         let mut unseen = Vec::new();
         for place in &payload.segments {
-            let Some(entry) = self.entries.get_mut(&place.segment) else { continue };
+            let Some(entry) = self.entries.get_mut(&place.segment) else {
+                continue;
+            };
             self.leases.add(peer, place.segment);
             if entry.announced.insert(peer)
                 && let Ok(fd) = entry.fd.try_clone()
@@ -98,19 +108,30 @@ impl Segments {
             .filter_map(|place| {
                 let entry = self.entries.get(&place.segment)?;
                 let segment = Segment::from_fd(entry.fd.try_clone().ok()?, entry.len_bytes).ok()?;
-                segment.map_readonly(place.offset_bytes, place.len_bytes).ok()
+                segment
+                    .map_readonly(place.offset_bytes, place.len_bytes)
+                    .ok()
             })
             .collect();
         let slices: Vec<&[u8]> = mapped.iter().map(|m| &**m).collect();
-        let inlined = Pickled::decode(&payload.bytes).and_then(|pickled| pickled.with_all_inline(&slices));
+        let inlined =
+            Pickled::decode(&payload.bytes).and_then(|pickled| pickled.with_all_inline(&slices));
         // Bytes that are no payload are left as they are: the client's decoder says so to its user.
         if let Ok(bytes) = inlined {
-            *payload = Payload { bytes: bytes.into(), ..Payload::default() };
+            *payload = Payload {
+                bytes: bytes.into(),
+                ..Payload::default()
+            };
         }
     }
 
     /// A peer gave references back, and retired segments of its own. Returns who must forget which of those.
-    pub fn on_release(&mut self, peer: u32, released: &[SegmentId], retired: &[SegmentId]) -> Vec<(u32, SegmentId)> {
+    pub fn on_release(
+        &mut self,
+        peer: u32,
+        released: &[SegmentId],
+        retired: &[SegmentId],
+    ) -> Vec<(u32, SegmentId)> {
         for id in released {
             if self.leases.release(peer, *id) {
                 self.maybe_free.push(*id);
@@ -118,7 +139,10 @@ impl Segments {
         }
         let mut forget = Vec::new();
         for id in retired {
-            if self.entries.get(id).is_some_and(|entry| entry.owner == Some(peer))
+            if self
+                .entries
+                .get(id)
+                .is_some_and(|entry| entry.owner == Some(peer))
                 && let Some(entry) = self.entries.remove(id)
             {
                 forget.extend(entry.announced.into_iter().map(|peer| (peer, *id)));
@@ -149,7 +173,9 @@ impl Segments {
         }
         let mut returns = Vec::new();
         for id in std::mem::take(&mut self.maybe_free) {
-            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            let Some(entry) = self.entries.get_mut(&id) else {
+                continue;
+            };
             if entry.payloads > 0 || self.leases.is_held(id) {
                 continue;
             }
@@ -164,6 +190,9 @@ impl Segments {
 
     /// Segments known now, and their bytes.
     pub fn totals(&self) -> (u64, u64) {
-        (self.entries.len() as u64, self.entries.values().map(|e| e.len_bytes).sum())
+        (
+            self.entries.len() as u64,
+            self.entries.values().map(|e| e.len_bytes).sum(),
+        )
     }
 }

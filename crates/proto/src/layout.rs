@@ -44,18 +44,33 @@ impl<'a> Pickled<'a> {
         }
         let n = u32_of(take(4)?);
         let table = take(n.checked_mul(ENTRY_BYTES).ok_or(DecodeError::Truncated)?)?;
-        let buffers = table.chunks_exact(ENTRY_BYTES).map(|entry| (entry[0], u64_of(&entry[1..]))).collect::<Vec<_>>();
+        let buffers = table
+            .chunks_exact(ENTRY_BYTES)
+            .map(|entry| (entry[0], u64_of(&entry[1..])))
+            .collect::<Vec<_>>();
         let pickle_len = u32_of(take(4)?);
         let pickle = take(pickle_len)?;
         let mut inline_bytes = 0_u64;
         for (place, len) in &buffers {
             match *place {
-                INLINE => inline_bytes = inline_bytes.checked_add(*len).ok_or(DecodeError::Truncated)?,
+                INLINE => {
+                    inline_bytes = inline_bytes
+                        .checked_add(*len)
+                        .ok_or(DecodeError::Truncated)?
+                }
                 IN_SEGMENT => {}
                 _ => return Err(DecodeError::Malformed),
             }
         }
-        if inline_bytes == rest.len() as u64 { Ok(Self { buffers, pickle, inline: rest }) } else { Err(DecodeError::Truncated) }
+        if inline_bytes == rest.len() as u64 {
+            Ok(Self {
+                buffers,
+                pickle,
+                inline: rest,
+            })
+        } else {
+            Err(DecodeError::Truncated)
+        }
     }
 
     /// The payload with every buffer inline; `segments` are the bytes of those that were not, in order.
@@ -65,7 +80,11 @@ impl<'a> Pickled<'a> {
     pub fn with_all_inline(&self, segments: &[&[u8]]) -> Result<Vec<u8>, DecodeError> {
         let mut segments = segments.iter();
         let mut inline = self.inline;
-        let total: usize = self.buffers.iter().map(|(_, len)| *len as usize + ENTRY_BYTES).sum();
+        let total: usize = self
+            .buffers
+            .iter()
+            .map(|(_, len)| *len as usize + ENTRY_BYTES)
+            .sum();
         let mut out = Vec::with_capacity(total + self.pickle.len() + ENTRY_BYTES);
         out.push(PICKLED);
         out.extend_from_slice(&(self.buffers.len() as u32).to_le_bytes());
@@ -77,9 +96,14 @@ impl<'a> Pickled<'a> {
         out.extend_from_slice(self.pickle);
         for (place, len) in &self.buffers {
             let bytes = if *place == INLINE {
-                inline.split_off(..*len as usize).ok_or(DecodeError::Malformed)?
+                inline
+                    .split_off(..*len as usize)
+                    .ok_or(DecodeError::Malformed)?
             } else {
-                segments.next().filter(|s| s.len() as u64 == *len).ok_or(DecodeError::Malformed)?
+                segments
+                    .next()
+                    .filter(|s| s.len() as u64 == *len)
+                    .ok_or(DecodeError::Malformed)?
             };
             out.extend_from_slice(bytes);
         }
@@ -115,8 +139,14 @@ mod tests {
     #[test]
     fn segments_move_inline_in_their_order() {
         let bytes = payload(&[(INLINE, 2), (IN_SEGMENT, 3), (INLINE, 1)], b"p", b"abz");
-        let inlined = Pickled::decode(&bytes).unwrap().with_all_inline(&[b"XYZ"]).unwrap();
-        assert_eq!(inlined, payload(&[(INLINE, 2), (INLINE, 3), (INLINE, 1)], b"p", b"abXYZz"));
+        let inlined = Pickled::decode(&bytes)
+            .unwrap()
+            .with_all_inline(&[b"XYZ"])
+            .unwrap();
+        assert_eq!(
+            inlined,
+            payload(&[(INLINE, 2), (INLINE, 3), (INLINE, 1)], b"p", b"abXYZz")
+        );
     }
 
     #[test]
@@ -129,6 +159,11 @@ mod tests {
         unknown_place[5] = 7;
         assert_eq!(Pickled::decode(&unknown_place), Err(DecodeError::Malformed));
         let segment = payload(&[(IN_SEGMENT, 3)], b"p", b"");
-        assert!(Pickled::decode(&segment).unwrap().with_all_inline(&[b"four"]).is_err());
+        assert!(
+            Pickled::decode(&segment)
+                .unwrap()
+                .with_all_inline(&[b"four"])
+                .is_err()
+        );
     }
 }

@@ -56,7 +56,9 @@ pub struct Payload {
 impl Payload {
     /// Bytes that count against a client's bound: inline and in segments.
     pub fn weight_bytes(&self) -> u64 {
-        self.bytes.len() as u64 + self.segments.iter().map(|s| s.len_bytes).sum::<u64>()
+        let inline = self.bytes.len() as u64;
+        let sizes = self.segments.iter().map(|s| s.len_bytes);
+        sizes.fold(inline, u64::saturating_add)
     }
     fn encode(&self, out: &mut impl BufMut) {
         out.put_u32_le(self.bytes.len() as u32);

@@ -20,7 +20,10 @@ pub struct Buffer {
 impl Buffer {
     /// Wraps a mapping; `lease` is given back when the last view of the bytes is gone.
     pub fn new(mapping: Mapping, lease: Option<LeaseGuard>) -> Self {
-        Self { mapping, _lease: lease }
+        Self {
+            mapping,
+            _lease: lease,
+        }
     }
 }
 
@@ -30,7 +33,11 @@ impl Buffer {
         self.mapping.len()
     }
 
-    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("view is null"));
         }
@@ -47,7 +54,11 @@ impl Buffer {
                 flags,
             )
         };
-        if code == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+        if code == 0 {
+            Ok(())
+        } else {
+            Err(PyErr::fetch(slf.py()))
+        }
     }
 }
 
@@ -58,13 +69,16 @@ impl Buffer {
 pub fn with_bytes<R>(object: &Bound<'_, PyAny>, read: impl FnOnce(&[u8]) -> R) -> PyResult<R> {
     let buffer = PyBuffer::<u8>::get(object)?;
     if !buffer.is_c_contiguous() {
-        return Err(PyBufferError::new_err("an out-of-band buffer must be contiguous"));
+        return Err(PyBufferError::new_err(
+            "an out-of-band buffer must be contiguous",
+        ));
     }
     if buffer.len_bytes() == 0 {
         return Ok(read(&[]));
     }
     // SAFETY: the buffer is contiguous, held for the duration of the call, and the interpreter lock is held, so
     // only code that ignores it (another process, or a C extension) could change the bytes while they are read.
-    let bytes = unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) };
+    let bytes =
+        unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) };
     Ok(read(bytes))
 }

@@ -88,7 +88,8 @@ pub struct Connection {
 impl Connection {
     /// Reads the file's text.
     pub fn parse(text: &str) -> PyResult<Self> {
-        serde_json::from_str(text).map_err(|e| PyValueError::new_err(format!("connection file: {e}")))
+        serde_json::from_str(text)
+            .map_err(|e| PyValueError::new_err(format!("connection file: {e}")))
     }
 
     /// What this process says first.
@@ -105,7 +106,11 @@ impl Connection {
 
     /// Largest buffer that rides inline.
     pub fn inline_limit_bytes(&self, is_local: bool) -> usize {
-        if is_local && self.options.shared_memory { self.options.inline_buffer_bytes } else { usize::MAX }
+        if is_local && self.options.shared_memory {
+            self.options.inline_buffer_bytes
+        } else {
+            usize::MAX
+        }
     }
 
     /// Keys for an encrypted connection.
@@ -169,10 +174,18 @@ impl ConnectError {
                 let kind = format!("{:?}", refusal.kind).to_lowercase();
                 ConnectionRefused::new_err((kind, refusal.message))
             }
-            Self::TimedOut => PyTimeoutError::new_err("the controller did not answer the handshake in time"),
-            Self::NoAddress => PyValueError::new_err("the connection file has no address for this transport"),
-            Self::NoKey => PyValueError::new_err("the connection file has no valid key for an encrypted connection"),
-            Self::Tls(message) => PyValueError::new_err(format!("the connection file's keys are of no use: {message}")),
+            Self::TimedOut => {
+                PyTimeoutError::new_err("the controller did not answer the handshake in time")
+            }
+            Self::NoAddress => {
+                PyValueError::new_err("the connection file has no address for this transport")
+            }
+            Self::NoKey => PyValueError::new_err(
+                "the connection file has no valid key for an encrypted connection",
+            ),
+            Self::Tls(message) => PyValueError::new_err(format!(
+                "the connection file's keys are of no use: {message}"
+            )),
         }
     }
 }
@@ -196,10 +209,12 @@ pub fn handshake(
                     let welcome = control::decode(&frame.body).map_err(LinkError::from)?;
                     Ok((link, welcome, frame.fds.into_vec()))
                 }
-                FrameKind::Refused => {
-                    Err(ConnectError::Refused(control::decode(&frame.body).map_err(LinkError::from)?))
-                }
-                kind => Err(LinkError::from(broadleaf_proto::DecodeError::UnknownKind(kind as u8)).into()),
+                FrameKind::Refused => Err(ConnectError::Refused(
+                    control::decode(&frame.body).map_err(LinkError::from)?,
+                )),
+                kind => Err(
+                    LinkError::from(broadleaf_proto::DecodeError::UnknownKind(kind as u8)).into(),
+                ),
             };
         }
         let left = deadline.saturating_duration_since(Instant::now());
@@ -207,7 +222,9 @@ pub fn handshake(
             return Err(ConnectError::TimedOut);
         }
         let for_write = link.wants_write();
-        if let Readiness::Ready { readable: true, .. } = link.wait(for_write, Some(left.min(Duration::from_secs(1))))? {
+        if let Readiness::Ready { readable: true, .. } =
+            link.wait(for_write, Some(left.min(Duration::from_secs(1))))?
+        {
             link.fill()?;
         }
     }
@@ -215,7 +232,10 @@ pub fn handshake(
 
 /// Dials the node's socket on this host.
 pub fn dial_local(connection: &Connection) -> Result<Link, ConnectError> {
-    let path = connection.unix_path.as_deref().ok_or(ConnectError::NoAddress)?;
+    let path = connection
+        .unix_path
+        .as_deref()
+        .ok_or(ConnectError::NoAddress)?;
     let stream = std::os::unix::net::UnixStream::connect(path)?;
     Ok(Link::unix(stream)?)
 }

@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::client::{split_announce, wall_ns};
-use crate::connect::{Connection, ConnectError, dial_local, handshake};
+use crate::connect::{ConnectError, Connection, dial_local, handshake};
 use crate::errors::link_error;
 use crate::payload::{DataPlane, Encoded, lock};
 use crate::plain;
@@ -160,13 +160,18 @@ impl Engine {
                 FrameKind::Function => {
                     while !reader.is_empty() {
                         let record = FunctionRecord::decode(&mut reader)?;
-                        work.functions.insert(record.function.0, Function::Unloaded(record.body));
+                        work.functions
+                            .insert(record.function.0, Function::Unloaded(record.body));
                     }
                 }
                 FrameKind::SegmentAnnounce => {
-                    self.io.data.on_announce(control::decode(&frame.body)?, frame.fds);
+                    self.io
+                        .data
+                        .on_announce(control::decode(&frame.body)?, frame.fds);
                 }
-                FrameKind::SegmentRelease => self.io.data.on_release(&control::decode(&frame.body)?),
+                FrameKind::SegmentRelease => {
+                    self.io.data.on_release(&control::decode(&frame.body)?)
+                }
                 FrameKind::EngineCommand => {
                     let EngineCommand::Stop = control::decode(&frame.body)?;
                     work.stop = true;
@@ -182,12 +187,25 @@ impl Engine {
             Some(Function::Loaded(function)) => return Ok(function.clone_ref(py)),
             Some(Function::Failed(error)) => return Err(PyErr::from_value(error.bind(py).clone())),
             Some(Function::Unloaded(body)) => body.clone(),
-            None => return Err(pyo3::exceptions::PyRuntimeError::new_err("the task names a function never sent")),
+            None => {
+                return Err(pyo3::exceptions::PyRuntimeError::new_err(
+                    "the task names a function never sent",
+                ));
+            }
         };
-        let loaded = self.hooks.bind(py).call_method1("load_function", (PyBytes::new(py, &body),));
+        let loaded = self
+            .hooks
+            .bind(py)
+            .call_method1("load_function", (PyBytes::new(py, &body),));
         let (entry, result) = match loaded {
-            Ok(function) => (Function::Loaded(function.clone().unbind()), Ok(function.unbind())),
-            Err(error) => (Function::Failed(error.value(py).clone().into_any().unbind()), Err(error)),
+            Ok(function) => (
+                Function::Loaded(function.clone().unbind()),
+                Ok(function.unbind()),
+            ),
+            Err(error) => (
+                Function::Failed(error.value(py).clone().into_any().unbind()),
+                Err(error),
+            ),
         };
         lock(&self.work).functions.insert(id, entry);
         result
@@ -205,12 +223,17 @@ impl Engine {
             }
             Some((&PICKLED, _)) => {
                 let (pickle, buffers) = self.io.data.decode_pickled(py, &task.payload)?;
-                let call = self.hooks.bind(py).call_method1("load_args", (pickle, buffers))?;
+                let call = self
+                    .hooks
+                    .bind(py)
+                    .call_method1("load_args", (pickle, buffers))?;
                 let (args, kwargs): (Bound<'py, PyTuple>, Bound<'py, PyDict>) = call.extract()?;
                 drop(call);
                 function.call(args, Some(&kwargs))
             }
-            Some(_) => Err(pyo3::exceptions::PyValueError::new_err("malformed arguments")),
+            Some(_) => Err(pyo3::exceptions::PyValueError::new_err(
+                "malformed arguments",
+            )),
         }
     }
 
@@ -223,30 +246,45 @@ impl Engine {
         if plain::encode(value, &mut encoded.bytes) {
             return Ok(encoded);
         }
-        let dumped = self.hooks.bind(value.py()).call_method1("dump_value", (value,))?;
+        let dumped = self
+            .hooks
+            .bind(value.py())
+            .call_method1("dump_value", (value,))?;
         let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
         self.io.data.encode_pickled(pickle.as_bytes(), &buffers)
     }
 
     fn encode_error(&self, py: Python<'_>, error: &PyErr) -> (Status, Encoded) {
         let hooks = self.hooks.bind(py);
-        let unmet = hooks.getattr("unmet_type").is_ok_and(|unmet| error.is_instance(py, &unmet));
+        let unmet = hooks
+            .getattr("unmet_type")
+            .is_ok_and(|unmet| error.is_instance(py, &unmet));
         if unmet {
             return (Status::Unmet, Encoded::default());
         }
-        let record = hooks.call_method1("dump_error", (error.value(py),)).and_then(|r| Ok(r.extract::<Vec<u8>>()?));
+        let record = hooks
+            .call_method1("dump_error", (error.value(py),))
+            .and_then(|r| Ok(r.extract::<Vec<u8>>()?));
         let bytes = record.unwrap_or_else(|second| {
             second.write_unraisable(py, None);
             Vec::new()
         });
-        (Status::Error, Encoded { bytes, ..Encoded::default() })
+        (
+            Status::Error,
+            Encoded {
+                bytes,
+                ..Encoded::default()
+            },
+        )
     }
 
     /// Runs one claimed task; its outcome is queued for sending.
     fn run_task(&self, py: Python<'_>, task: AssignRecord) -> Result<(), LinkError> {
         self.current.store(task.key.0, Ordering::Release);
         let started_ns = wall_ns();
-        let outcome = self.call(py, &task).and_then(|value| self.encode_value(&value));
+        let outcome = self
+            .call(py, &task)
+            .and_then(|value| self.encode_value(&value));
         // An interrupt meant for this task ends with it.
         self.board.finish();
         let completed_ns = wall_ns();
@@ -279,7 +317,13 @@ impl Engine {
             segments: std::mem::take(&mut encoded.segments),
             lease: None,
         };
-        let record = DoneRecord { key, status, started_ns, completed_ns, payload };
+        let record = DoneRecord {
+            key,
+            status,
+            started_ns,
+            completed_ns,
+            payload,
+        };
         let queued_bytes = {
             let mut link = lock(&self.io.link);
             for (body, fds) in announcements {
@@ -293,7 +337,11 @@ impl Engine {
     }
 
     fn wait(&self, for_write: bool) {
-        let flags = if for_write { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let flags = if for_write {
+            PollFlags::IN | PollFlags::OUT
+        } else {
+            PollFlags::IN
+        };
         // An interruption by a signal is a reason to look around, no failure.
         let _ = rustix::event::poll(&mut [PollFd::new(&self.poll_fd, flags)], None);
     }
@@ -331,16 +379,29 @@ impl Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    fn new(py: Python<'_>, connection: &str, engine_id: Option<u32>, hooks: Py<PyAny>) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        connection: &str,
+        engine_id: Option<u32>,
+        hooks: Py<PyAny>,
+    ) -> PyResult<Self> {
         let connection = Connection::parse(connection)?;
-        let role = Role::Engine { engine: engine_id.map(EngineId), pid: std::process::id() };
+        let role = Role::Engine {
+            engine: engine_id.map(EngineId),
+            pid: std::process::id(),
+        };
         let hello = connection.hello(py, role);
-        let (board, board_fd) =
-            ClaimBoard::create().map_err(|e| pyo3::exceptions::PyMemoryError::new_err(e.to_string()))?;
+        let (board, board_fd) = ClaimBoard::create()
+            .map_err(|e| pyo3::exceptions::PyMemoryError::new_err(e.to_string()))?;
         let deadline = Instant::now() + Duration::from_secs(30);
         let (link, welcome, _) = py
             .detach(|| -> Result<_, ConnectError> {
-                handshake(dial_local(&connection)?, &hello, &[board_fd.as_fd()], deadline)
+                handshake(
+                    dial_local(&connection)?,
+                    &hello,
+                    &[board_fd.as_fd()],
+                    deadline,
+                )
             })
             .map_err(|error| error.into_py(py))?;
         let data = DataPlane::new(
@@ -360,7 +421,11 @@ impl Engine {
             flush_after: Duration::from_micros(connection.options.engine_flush_us),
             flush_bytes: connection.options.engine_flush_bytes,
         });
-        let uuid = welcome.engines.first().map(|e| e.uuid.clone()).unwrap_or_default();
+        let uuid = welcome
+            .engines
+            .first()
+            .map(|e| e.uuid.clone())
+            .unwrap_or_default();
         Ok(Self {
             io,
             poll_fd,
@@ -370,7 +435,11 @@ impl Engine {
             uuid,
             current: AtomicU64::new(NO_TASK),
             output_held: AtomicBool::new(false),
-            work: Mutex::new(Work { tasks: VecDeque::new(), functions: FxHashMap::default(), stop: false }),
+            work: Mutex::new(Work {
+                tasks: VecDeque::new(),
+                functions: FxHashMap::default(),
+                stop: false,
+            }),
         })
     }
 
@@ -419,14 +488,22 @@ impl Engine {
     }
 
     fn send_output(&self, py: Python<'_>, stream: u8, data: &[u8]) -> PyResult<()> {
-        let Some(task) = self.current_task() else { return Ok(()) };
-        let record =
-            OutputRecord { task, engine: self.engine, stream, bytes: bytes::Bytes::copy_from_slice(data) };
+        let Some(task) = self.current_task() else {
+            return Ok(());
+        };
+        let record = OutputRecord {
+            task,
+            engine: self.engine,
+            stream,
+            bytes: bytes::Bytes::copy_from_slice(data),
+        };
         let queued_bytes = {
             let mut link = lock(&self.io.link);
             link.append(FrameKind::Output, |frame| record.encode(frame));
             link.queued_bytes()
         };
-        self.io.on_queued(queued_bytes).map_err(|error| link_error(py, &error))
+        self.io
+            .on_queued(queued_bytes)
+            .map_err(|error| link_error(py, &error))
     }
 }

@@ -5,12 +5,24 @@ use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
-create_exception!(broadleaf._native, ConnectionRefused, PyException, "The controller refused: args are (kind, message).");
-create_exception!(broadleaf._native, LinkClosed, PyException, "The connection to the controller is closed or lost.");
+create_exception!(
+    broadleaf._native,
+    ConnectionRefused,
+    PyException,
+    "The controller refused: args are (kind, message)."
+);
+create_exception!(
+    broadleaf._native,
+    LinkClosed,
+    PyException,
+    "The connection to the controller is closed or lost."
+);
 
 /// The exception for a connection that was closed before.
 pub fn link_closed(_py: Python<'_>) -> PyErr {
-    LinkClosed::new_err("the connection to the controller is closed; connect again with a new Client")
+    LinkClosed::new_err(
+        "the connection to the controller is closed; connect again with a new Client",
+    )
 }
 
 /// The exception for a failure of the connection.

@@ -15,7 +15,10 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-pub(crate) fn pool_counters_into(dict: &Bound<'_, PyDict>, counters: &PoolCounters) -> PyResult<()> {
+pub(crate) fn pool_counters_into(
+    dict: &Bound<'_, PyDict>,
+    counters: &PoolCounters,
+) -> PyResult<()> {
     dict.set_item("segments", counters.segments)?;
     dict.set_item("segment_bytes", counters.bytes)?;
     dict.set_item("warm_bytes", counters.warm_bytes)?;
@@ -33,8 +36,13 @@ fn encode_plain<'py>(py: Python<'py>, value: &Bound<'py, PyAny>) -> Option<Bound
 
 #[pyfunction]
 fn decode_plain<'py>(py: Python<'py>, mut data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
-    let value = plain::decode(py, &mut data).map_err(|_| PyValueError::new_err("malformed plain encoding"))?;
-    if data.is_empty() { Ok(value) } else { Err(PyValueError::new_err("bytes are left over")) }
+    let value = plain::decode(py, &mut data)
+        .map_err(|_| PyValueError::new_err("malformed plain encoding"))?;
+    if data.is_empty() {
+        Ok(value)
+    } else {
+        Err(PyValueError::new_err("bytes are left over"))
+    }
 }
 
 #[pyfunction]
@@ -44,8 +52,10 @@ fn generate_keys() -> PyResult<String> {
 
 #[pyfunction]
 fn run_node(py: Python<'_>, config: &str) -> PyResult<i32> {
-    let config = broadleaf_node::NodeConfig::parse(config).map_err(|e| PyValueError::new_err(e.to_string()))?;
-    py.detach(|| broadleaf_node::run(config)).map_err(|e| PyRuntimeError::new_err(e.to_string()))
+    let config = broadleaf_node::NodeConfig::parse(config)
+        .map_err(|e| PyValueError::new_err(e.to_string()))?;
+    py.detach(|| broadleaf_node::run(config))
+        .map_err(|e| PyRuntimeError::new_err(e.to_string()))
 }
 
 #[pymodule]
@@ -64,7 +74,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     ] {
         module.add(name, value)?;
     }
-    module.add("ConnectionRefused", py.get_type::<errors::ConnectionRefused>())?;
+    module.add(
+        "ConnectionRefused",
+        py.get_type::<errors::ConnectionRefused>(),
+    )?;
     module.add("LinkClosed", py.get_type::<errors::LinkClosed>())?;
     module.add_class::<client::Link>()?;
     module.add_class::<client::Submitter>()?;

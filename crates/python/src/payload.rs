@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use broadleaf_proto::task::{LeaseGuard, Payload, SegmentRef};
 use broadleaf_proto::layout::{IN_SEGMENT, INLINE, PICKLED, Pickled};
+use broadleaf_proto::task::{LeaseGuard, Payload, SegmentRef};
 use broadleaf_proto::{DecodeError, SegmentId, control};
 use broadleaf_shm::{Pool, PoolConfig, Segment, ShmError};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
@@ -93,7 +93,9 @@ impl DataPlane {
                     return Ok(());
                 }
                 // Filled outside the lock: a copy of a gigabyte must not hold up the thread that takes releases.
-                let mut lease = lock(&self.pool).allocate(data.len() as u64).map_err(shm_error)?;
+                let mut lease = lock(&self.pool)
+                    .allocate(data.len() as u64)
+                    .map_err(shm_error)?;
                 let filled = lease.fill(data);
                 let mut pool = lock(&self.pool);
                 if let Err(error) = filled {
@@ -103,7 +105,11 @@ impl DataPlane {
                 let place = pool.publish(lease);
                 if pool.is_new(place.segment) {
                     let segment = pool.segment(place.segment).expect("invariant: just filled");
-                    out.announce.push((place.segment, segment.len(), segment.fd().try_clone_to_owned()?));
+                    out.announce.push((
+                        place.segment,
+                        segment.len(),
+                        segment.fd().try_clone_to_owned()?,
+                    ));
                     pool.mark_announced(place.segment);
                 }
                 out.segments.push(place);
@@ -129,10 +135,14 @@ impl DataPlane {
         let mut inline = pickled.inline;
         for (place, len) in &pickled.buffers {
             if *place == INLINE {
-                let bytes = inline.split_off(..*len as usize).expect("invariant: decoding checked the lengths");
+                let bytes = inline
+                    .split_off(..*len as usize)
+                    .expect("invariant: decoding checked the lengths");
                 buffers.append(PyByteArray::new(py, bytes))?;
             } else {
-                let place = segments.next().ok_or_else(|| malformed(DecodeError::Truncated))?;
+                let place = segments
+                    .next()
+                    .ok_or_else(|| malformed(DecodeError::Truncated))?;
                 buffers.append(Bound::new(py, self.map(place, payload.lease.clone())?)?)?;
             }
         }
@@ -142,9 +152,11 @@ impl DataPlane {
 
     fn map(&self, place: &SegmentRef, lease: Option<LeaseGuard>) -> PyResult<Buffer> {
         let segment = lock(&self.borrowed).get(&place.segment).cloned();
-        let segment = segment.ok_or_else(|| PyValueError::new_err("payload names an unknown segment"))?;
-        let mapping =
-            segment.map_private(place.offset_bytes, place.len_bytes).map_err(shm_error)?;
+        let segment =
+            segment.ok_or_else(|| PyValueError::new_err("payload names an unknown segment"))?;
+        let mapping = segment
+            .map_private(place.offset_bytes, place.len_bytes)
+            .map_err(shm_error)?;
         Ok(Buffer::new(mapping, lease))
     }
 
@@ -152,12 +164,19 @@ impl DataPlane {
     pub fn adopt(&self, payload: &mut Payload) {
         if !payload.segments.is_empty() {
             let segments = payload.segments.iter().map(|s| s.segment).collect();
-            payload.lease = Some(LeaseGuard(Arc::new(Hold { segments, releases: Arc::clone(&self.releases) })));
+            payload.lease = Some(LeaseGuard(Arc::new(Hold {
+                segments,
+                releases: Arc::clone(&self.releases),
+            })));
         }
     }
 
     /// Learns of segments that payloads to come will name.
-    pub fn on_announce(&self, announce: control::SegmentAnnounce, fds: impl IntoIterator<Item = OwnedFd>) {
+    pub fn on_announce(
+        &self,
+        announce: control::SegmentAnnounce,
+        fds: impl IntoIterator<Item = OwnedFd>,
+    ) {
         let mut borrowed = lock(&self.borrowed);
         for ((id, len), fd) in announce.segments.into_iter().zip(fds) {
             // A descriptor that is no sealed segment is left out; a payload naming it fails by itself.
@@ -185,13 +204,18 @@ impl DataPlane {
     pub fn take_releases(&self) -> Option<control::SegmentRelease> {
         let released = std::mem::take(&mut *lock(&self.releases));
         let retired = self.trim();
-        (!released.is_empty() || !retired.is_empty()).then_some(control::SegmentRelease { released, retired })
+        (!released.is_empty() || !retired.is_empty())
+            .then_some(control::SegmentRelease { released, retired })
     }
 
     /// Retires segments that were not used for a while; looks at most once a period.
     fn trim(&self) -> Vec<SegmentId> {
         let now_s = self.epoch.elapsed().as_secs();
-        if self.trimmed_at_s.swap(now_s, Ordering::Relaxed) == now_s { Vec::new() } else { lock(&self.pool).trim() }
+        if self.trimmed_at_s.swap(now_s, Ordering::Relaxed) == now_s {
+            Vec::new()
+        } else {
+            lock(&self.pool).trim()
+        }
     }
 
     /// Counters of the pool.

@@ -72,7 +72,9 @@ fn encode_items(tuple: &Bound<'_, PyTuple>, out: &mut Vec<u8>, depth: u8) -> boo
     }
     out.push(TUPLE);
     out.extend_from_slice(&(tuple.len() as u32).to_le_bytes());
-    tuple.iter_borrowed().all(|item| encode_nested(&item, out, depth))
+    tuple
+        .iter_borrowed()
+        .all(|item| encode_nested(&item, out, depth))
 }
 
 fn put_bytes(tag: u8, bytes: &[u8], out: &mut Vec<u8>) {
@@ -82,12 +84,18 @@ fn put_bytes(tag: u8, bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Appends a call's arguments: the positional tuple, then name and value of each keyword.
-pub fn encode_call(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>, out: &mut Vec<u8>) -> bool {
+pub fn encode_call(
+    args: &Bound<'_, PyTuple>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+    out: &mut Vec<u8>,
+) -> bool {
     if !encode_items(args, out, 1) {
         return false;
     }
     let Some(kwargs) = kwargs else { return true };
-    kwargs.iter().all(|(name, value)| encode(&name, out) && encode(&value, out))
+    kwargs
+        .iter()
+        .all(|(name, value)| encode(&name, out) && encode(&value, out))
 }
 
 fn take<'a>(bytes: &mut &'a [u8], n: usize) -> Result<&'a [u8], Malformed> {
@@ -108,7 +116,11 @@ pub fn decode<'py>(py: Python<'py>, bytes: &mut &[u8]) -> Result<Bound<'py, PyAn
     decode_nested(py, bytes, 0)
 }
 
-fn decode_nested<'py>(py: Python<'py>, bytes: &mut &[u8], depth: u8) -> Result<Bound<'py, PyAny>, Malformed> {
+fn decode_nested<'py>(
+    py: Python<'py>,
+    bytes: &mut &[u8],
+    depth: u8,
+) -> Result<Bound<'py, PyAny>, Malformed> {
     Ok(match take(bytes, 1)?[0] {
         NONE => py.None().into_bound(py),
         TRUE => PyBool::new(py, true).to_owned().into_any(),
@@ -130,7 +142,11 @@ fn decode_nested<'py>(py: Python<'py>, bytes: &mut &[u8], depth: u8) -> Result<B
     })
 }
 
-fn decode_items<'py>(py: Python<'py>, bytes: &mut &[u8], depth: u8) -> Result<Bound<'py, PyTuple>, Malformed> {
+fn decode_items<'py>(
+    py: Python<'py>,
+    bytes: &mut &[u8],
+    depth: u8,
+) -> Result<Bound<'py, PyTuple>, Malformed> {
     let n = take_len(bytes)?;
     if n > bytes.len() {
         return Err(Malformed); // every item takes a byte at least
@@ -142,7 +158,9 @@ fn decode_items<'py>(py: Python<'py>, bytes: &mut &[u8], depth: u8) -> Result<Bo
             PyTuple::new(py, [only]).map_err(|_| Malformed)
         }
         _ => {
-            let items = (0..n).map(|_| decode_nested(py, bytes, depth)).collect::<Result<Vec<_>, _>>()?;
+            let items = (0..n)
+                .map(|_| decode_nested(py, bytes, depth))
+                .collect::<Result<Vec<_>, _>>()?;
             PyTuple::new(py, items).map_err(|_| Malformed)
         }
     }

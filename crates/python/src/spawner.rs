@@ -11,7 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde::Deserialize;
 
-use crate::connect::{Connection, ConnectError, dial_local, handshake};
+use crate::connect::{ConnectError, Connection, dial_local, handshake};
 use crate::errors::link_error;
 use crate::payload::lock;
 
@@ -19,7 +19,10 @@ use crate::payload::lock;
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum EventJson {
-    Spawned { engine: u32, pid: u32 },
+    Spawned {
+        engine: u32,
+        pid: u32,
+    },
     Exited {
         engine: u32,
         pid: u32,
@@ -36,9 +39,21 @@ impl From<EventJson> for SpawnerEvent {
     fn from(event: EventJson) -> Self {
         match event {
             EventJson::Spawned { engine, pid } => Self::Spawned(EngineId(engine), pid),
-            EventJson::Exited { engine, pid, code, signal, out_of_memory, last_output } => {
-                Self::Exited { engine: EngineId(engine), pid, code, signal, out_of_memory, last_output }
-            }
+            EventJson::Exited {
+                engine,
+                pid,
+                code,
+                signal,
+                out_of_memory,
+                last_output,
+            } => Self::Exited {
+                engine: EngineId(engine),
+                pid,
+                code,
+                signal,
+                out_of_memory,
+                last_output,
+            },
         }
     }
 }
@@ -54,12 +69,21 @@ impl Spawner {
     #[new]
     fn new(py: Python<'_>, connection: &str) -> PyResult<Self> {
         let connection = Connection::parse(connection)?;
-        let hello = connection.hello(py, Role::Spawner { pid: std::process::id() });
+        let hello = connection.hello(
+            py,
+            Role::Spawner {
+                pid: std::process::id(),
+            },
+        );
         let deadline = Instant::now() + Duration::from_secs(30);
         let (link, _, _) = py
-            .detach(|| -> Result<_, ConnectError> { handshake(dial_local(&connection)?, &hello, &[], deadline) })
+            .detach(|| -> Result<_, ConnectError> {
+                handshake(dial_local(&connection)?, &hello, &[], deadline)
+            })
             .map_err(|error| error.into_py(py))?;
-        Ok(Self { link: Mutex::new(link) })
+        Ok(Self {
+            link: Mutex::new(link),
+        })
     }
 
     fn fileno(&self) -> i32 {
@@ -76,23 +100,31 @@ impl Spawner {
             link.fill()?;
             link.next_frame()
         };
-        let Some(frame) = read(&mut link).map_err(|error| link_error(py, &error))? else { return Ok(None) };
+        let Some(frame) = read(&mut link).map_err(|error| link_error(py, &error))? else {
+            return Ok(None);
+        };
         let command: SpawnerCommand =
             control::decode(&frame.body).map_err(|error| link_error(py, &error.into()))?;
         let json = match command {
-            SpawnerCommand::Spawn(engine, env) => serde_json::json!({"spawn": {"engine": engine.0, "env": env}}),
+            SpawnerCommand::Spawn(engine, env) => {
+                serde_json::json!({"spawn": {"engine": engine.0, "env": env}})
+            }
             SpawnerCommand::Stop => serde_json::json!({"stop": {}}),
         };
         Ok(Some(json.to_string()))
     }
 
     fn send_event(&self, py: Python<'_>, event: &str) -> PyResult<()> {
-        let event: EventJson =
-            serde_json::from_str(event).map_err(|e| PyValueError::new_err(format!("spawner event: {e}")))?;
+        let event: EventJson = serde_json::from_str(event)
+            .map_err(|e| PyValueError::new_err(format!("spawner event: {e}")))?;
         let mut link = lock(&self.link);
-        link.send(FrameKind::SpawnerEvent, &control::encode(&SpawnerEvent::from(event)), &[])
-            .and_then(|()| link.flush())
-            .map(drop)
-            .map_err(|error| link_error(py, &error))
+        link.send(
+            FrameKind::SpawnerEvent,
+            &control::encode(&SpawnerEvent::from(event)),
+            &[],
+        )
+        .and_then(|()| link.flush())
+        .map(drop)
+        .map_err(|error| link_error(py, &error))
     }
 }

@@ -176,8 +176,9 @@ impl Client {
             control::decode(&record.payload.bytes).map_err(|e| e.to_string())?;
         let fair = match &reason {
             RefusalReason::NoEngines | RefusalReason::NoSuchEngine(_) => true,
-            RefusalReason::Undefined | RefusalReason::OverLimit => false,
-            RefusalReason::InvalidDependency => false,
+            RefusalReason::Undefined
+            | RefusalReason::OverLimit
+            | RefusalReason::InvalidDependency => false,
             RefusalReason::ImpossibleDependency => job.dependent,
             RefusalReason::UnmetEverywhere => {
                 matches!(job.fate, Fate::UnmetEverywhere | Fate::UnmetOnEven)

@@ -1,20 +1,20 @@
-//! The world: clock, links, processes, and the driver around the real controller.
+//! The world: the clock, the links, and the order of everything that happens.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt::Write as _;
 
-use broadleaf_core::{Controller, Input, Nanos, Output};
-use broadleaf_proto::control::{EngineInfo, SpawnerEvent};
+use broadleaf_core::{Controller, Counters, Input, Nanos, Output};
+use broadleaf_proto::control::SpawnerEvent;
 use broadleaf_proto::ids::{ClientId, EngineId};
-use broadleaf_proto::task::{AssignRecord, DoneRecord, FunctionRecord};
+use broadleaf_proto::task::{AssignRecord, FunctionRecord};
 
 use crate::client::{Circumstances, Client};
-use crate::engine::{EngineProcess, Slot};
-use crate::job::{Job, index_of};
+use crate::engine::EngineProcess;
+use crate::job::Job;
 use crate::random::Random;
 use crate::trace::Trace;
-use crate::{Failure, Mutation, Plan};
+use crate::{Failure, Plan};
 
 const MS: Nanos = 1_000_000;
 /// No run may take longer than this on the virtual clock: nothing waits for ever.
@@ -72,8 +72,9 @@ pub(crate) enum EngineMessage {
     Stop,
 }
 
+/// An event and its time; those of one time keep their order.
 #[derive(Debug)]
-struct Due {
+pub(crate) struct Due {
     at: Nanos,
     order: u64,
     event: Event,
@@ -97,39 +98,40 @@ impl Ord for Due {
 
 /// See the module.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Cluster {
-    pub now: Nanos,
-    pub random: Random,
-    pub plan: Plan,
-    pub trace: Trace,
-    controller: Controller,
-    events: BinaryHeap<Reverse<Due>>,
-    order: u64,
-    last_arrival: BTreeMap<Link, Nanos>,
+    pub(crate) now: Nanos,
+    pub(crate) random: Random,
+    pub(crate) plan: Plan,
+    pub(crate) trace: Trace,
+    pub(crate) controller: Controller,
+    pub(crate) events: BinaryHeap<Reverse<Due>>,
+    pub(crate) order: u64,
+    pub(crate) last_arrival: BTreeMap<Link, Nanos>,
     /// Links whose messages are lost from now on.
-    cut: BTreeSet<Link>,
-    pub processes: BTreeMap<u32, EngineProcess>,
-    next_pid: u32,
-    runs: u64,
+    pub(crate) cut: BTreeSet<Link>,
+    pub(crate) processes: BTreeMap<u32, EngineProcess>,
+    pub(crate) next_pid: u32,
+    pub(crate) runs: u64,
     /// The process at the other end of the driver's link to each engine.
-    links: BTreeMap<EngineId, u32>,
+    pub(crate) links: BTreeMap<EngineId, u32>,
     /// The spawner's number, while there is one.
-    spawner: Option<u32>,
-    pub clients: BTreeMap<ClientId, Client>,
-    pub jobs: Vec<Job>,
-    starts: BTreeMap<(u64, Option<EngineId>), u32>,
-    unmet: BTreeMap<u64, u32>,
-    pub interrupts: bool,
-    deaths: u32,
-    pub stopping: bool,
-    finished: bool,
-    schedule_pending: bool,
-    deadline_pending: Option<Nanos>,
-    outputs: Vec<Output>,
+    pub(crate) spawner: Option<u32>,
+    pub(crate) clients: BTreeMap<ClientId, Client>,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) starts: BTreeMap<(u64, Option<EngineId>), u32>,
+    pub(crate) unmet: BTreeMap<u64, u32>,
+    pub(crate) interrupts: bool,
+    pub(crate) deaths: u32,
+    pub(crate) stopping: bool,
+    pub(crate) finished: bool,
+    pub(crate) schedule_pending: bool,
+    pub(crate) deadline_pending: Option<Nanos>,
+    pub(crate) outputs: Vec<Output>,
 }
 
 impl Cluster {
-    pub fn new(plan: Plan, trace: Trace) -> Self {
+    pub(crate) fn new(plan: Plan, trace: Trace) -> Self {
         let mut cluster = Self {
             now: 1_000 * MS,
             random: Random::new(plan.seed),
@@ -170,7 +172,7 @@ impl Cluster {
     }
 
     /// Runs to the end.
-    pub fn run(&mut self) -> Result<(), Failure> {
+    pub(crate) fn run(&mut self) -> Result<(), Failure> {
         let mut steps = 0;
         while !self.finished {
             let Some(Reverse(due)) = self.events.pop() else {
@@ -188,7 +190,11 @@ impl Cluster {
         self.check_end().map_err(|what| self.failure(&what))
     }
 
-    fn failure(&self, what: &str) -> Failure {
+    pub(crate) fn counters(&self) -> Counters {
+        self.controller.counters()
+    }
+
+    pub(crate) fn failure(&self, what: &str) -> Failure {
         Failure {
             seed: self.plan.seed,
             now_ns: self.now,
@@ -196,7 +202,7 @@ impl Cluster {
         }
     }
 
-    fn what_hangs(&self) -> String {
+    pub(crate) fn what_hangs(&self) -> String {
         let mut text = "waits for ever:".to_string();
         for client in self.clients.values().filter(|c| c.alive) {
             for seq in client.unresolved().take(3) {
@@ -216,7 +222,7 @@ impl Cluster {
     }
 
     /// With every result and reply there, the clients leave and the last one stops the cluster.
-    fn end_if_quiet(&mut self) {
+    pub(crate) fn end_if_quiet(&mut self) {
         let quiet = |c: &Client| {
             !c.alive
                 || c.bursts_left == 0 && c.unresolved().next().is_none() && c.requests.is_empty()
@@ -233,7 +239,7 @@ impl Cluster {
         }
     }
 
-    fn check_end(&self) -> Result<(), String> {
+    pub(crate) fn check_end(&self) -> Result<(), String> {
         for client in self.clients.values().filter(|c| c.alive) {
             if let Some(seq) = client.unresolved().next() {
                 return Err(format!("client {} {seq:?} has no result", client.id.0));
@@ -254,7 +260,7 @@ impl Cluster {
         Ok(())
     }
 
-    pub fn after(&mut self, delay_ns: Nanos, event: Event) {
+    pub(crate) fn after(&mut self, delay_ns: Nanos, event: Event) {
         self.order += 1;
         self.events.push(Reverse(Due {
             at: self.now + delay_ns,
@@ -264,7 +270,7 @@ impl Cluster {
     }
 
     /// Sends over a link: a random delay, never before what was sent earlier on it.
-    pub fn send(&mut self, link: Link, event: Event) {
+    pub(crate) fn send(&mut self, link: Link, event: Event) {
         if self.cut.contains(&link) {
             return;
         }
@@ -280,7 +286,7 @@ impl Cluster {
         self.after(at - self.now, event);
     }
 
-    fn step(&mut self, event: Event) -> Result<(), String> {
+    pub(crate) fn step(&mut self, event: Event) -> Result<(), String> {
         match event {
             Event::Node(event) => self.node(event)?,
             Event::Engine(pid, message) => self.engine_gets(pid, message)?,
@@ -311,433 +317,7 @@ impl Cluster {
         Ok(())
     }
 
-    // ---- the driver -----------------------------------------------------------------------------
-
-    fn node(&mut self, event: NodeEvent) -> Result<(), String> {
-        match event {
-            NodeEvent::Input(input) => self.feed(input)?,
-            NodeEvent::FromSpawner(event) => self.feed(Input::Spawner(event))?,
-            NodeEvent::SpawnerClosed => self.feed(Input::SpawnerDown)?,
-            NodeEvent::Hello(pid) => self.hello(pid)?,
-            NodeEvent::FromEngine(pid, input) => {
-                let current = self.processes.get(&pid).map(|p| p.engine);
-                if current.is_some_and(|e| self.links.get(&e) == Some(&pid)) {
-                    self.feed(input)?;
-                }
-            }
-            NodeEvent::Answer(pid) => self.answer(pid)?,
-            NodeEvent::EngineClosed(pid) => self.engine_closed(pid)?,
-            NodeEvent::Schedule => {
-                self.schedule_pending = false;
-                self.controller.schedule(self.now, &mut self.outputs);
-                self.carry_out()?;
-            }
-            NodeEvent::Deadline => {
-                self.deadline_pending = None;
-                self.controller.on_deadline(self.now, &mut self.outputs);
-                self.carry_out()?;
-                self.want_schedule();
-            }
-        }
-        self.controller.check().map_err(|v| v.to_string())?;
-        if let Some(at) = self.controller.next_deadline() {
-            if self.deadline_pending.is_none_or(|pending| at < pending) {
-                self.deadline_pending = Some(at);
-                let delay = at.saturating_sub(self.now);
-                self.after(delay, Event::Node(NodeEvent::Deadline));
-            }
-        }
-        Ok(())
-    }
-
-    fn feed(&mut self, input: Input) -> Result<(), String> {
-        self.controller.on_input(self.now, input, &mut self.outputs);
-        self.carry_out()?;
-        self.want_schedule();
-        Ok(())
-    }
-
-    /// The end of a batch: at once, or after more inputs.
-    fn want_schedule(&mut self) {
-        if !self.schedule_pending {
-            self.schedule_pending = true;
-            let delay = if self.random.chance(50) {
-                0
-            } else {
-                self.random.below(MS)
-            };
-            self.after(delay, Event::Node(NodeEvent::Schedule));
-        }
-    }
-
-    fn hello(&mut self, pid: u32) -> Result<(), String> {
-        let Some(process) = self.processes.get_mut(&pid) else {
-            return Ok(());
-        };
-        let engine = process.engine;
-        if !process.alive {
-            return Ok(());
-        }
-        if !self.controller.expects(engine) {
-            self.end_process(pid, Some(1), None);
-            return Ok(());
-        }
-        process.linked = true;
-        self.links.insert(engine, pid);
-        let info = EngineInfo {
-            engine,
-            uuid: format!("{pid:032x}"),
-            pid,
-            host: "simulated".into(),
-        };
-        self.feed(Input::EngineUp { info })
-    }
-
-    fn answer(&mut self, pid: u32) -> Result<(), String> {
-        let Some(process) = self.processes.get_mut(&pid) else {
-            return Ok(());
-        };
-        let engine = process.engine;
-        match process.answers.pop_front() {
-            Some((key, won)) => self.feed(Input::Revoked { engine, key, won }),
-            None => Ok(()),
-        }
-    }
-
-    fn engine_closed(&mut self, pid: u32) -> Result<(), String> {
-        let n_answers = self.processes.get(&pid).map_or(0, |p| p.answers.len());
-        for _ in 0..n_answers {
-            self.answer(pid)?;
-        }
-        let Some(process) = self.processes.get_mut(&pid) else {
-            return Ok(());
-        };
-        let engine = process.engine;
-        // Taken back before they are reported, so that a process that lives on cannot claim them.
-        let mut unclaimed_offers = process.unclaimed();
-        for offer in &unclaimed_offers {
-            process.revoke(*offer);
-        }
-        if self.links.get(&engine) != Some(&pid) {
-            return Ok(());
-        }
-        self.links.remove(&engine);
-        if self.plan.mutation == Mutation::AllUnclaimed {
-            unclaimed_offers = process.board.keys().copied().collect();
-        }
-        self.feed(Input::EngineDown {
-            engine,
-            unclaimed_offers,
-        })
-    }
-
-    fn carry_out(&mut self) -> Result<(), String> {
-        for output in std::mem::take(&mut self.outputs) {
-            self.trace.note(self.now, &output);
-            match output {
-                Output::Result { client, .. }
-                | Output::ClientOutput { client, .. }
-                | Output::Event { client, .. }
-                | Output::Reply { client, .. } => {
-                    self.send(Link::ToClient(client), Event::Client(client, output));
-                }
-                Output::Function { engine, record } => {
-                    self.to_engine(engine, EngineMessage::Function(record))?;
-                }
-                Output::Assign { engine, record } => {
-                    let pid = self.link_to(engine)?;
-                    if let Some(process) = self.processes.get_mut(&pid) {
-                        if process.board.insert(record.offer, Slot::Offered).is_some() {
-                            return Err(format!("offer {} was made twice", record.offer));
-                        }
-                    }
-                    self.to_engine(engine, EngineMessage::Assign(record))?;
-                }
-                Output::Stop { engine } => {
-                    if self.links.contains_key(&engine) {
-                        self.to_engine(engine, EngineMessage::Stop)?;
-                    }
-                }
-                Output::Revoke { engine, key, offer } => {
-                    let pid = self.link_to(engine)?;
-                    let process = self.processes.get_mut(&pid);
-                    let won = process.is_some_and(|p| p.revoke(offer))
-                        || self.plan.mutation == Mutation::RevokeAlwaysWon;
-                    // Answered now or later, but before the end of the link is reported.
-                    if let Some(process) = self.processes.get_mut(&pid) {
-                        process.answers.push_back((key, won));
-                    }
-                    let delay = self.random.time(40 * MS);
-                    self.after(delay, Event::Node(NodeEvent::Answer(pid)));
-                }
-                Output::Interrupt { engine, offer, .. } => self.interrupt(engine, offer),
-                Output::Kill { pid, signal, .. } => self.end_process(pid, None, Some(signal)),
-                Output::Spawn { engine } => {
-                    if let Some(number) = self.spawner {
-                        self.send(Link::ToSpawner(number), Event::Spawn(number, engine));
-                    }
-                }
-                Output::StopSpawner => {
-                    if let Some(number) = self.spawner {
-                        self.send(Link::ToSpawner(number), Event::SpawnerStops(number));
-                    }
-                }
-                Output::Finished => self.finished = true,
-            }
-        }
-        Ok(())
-    }
-
-    fn link_to(&self, engine: EngineId) -> Result<u32, String> {
-        let link = self.links.get(&engine).copied();
-        link.ok_or_else(|| format!("engine {} has no link", engine.0))
-    }
-
-    fn to_engine(&mut self, engine: EngineId, message: EngineMessage) -> Result<(), String> {
-        let pid = self.link_to(engine)?;
-        self.send(Link::ToEngine(pid), Event::Engine(pid, message));
-        Ok(())
-    }
-
-    // ---- engines and their spawner --------------------------------------------------------------
-
-    fn spawn(&mut self, engine: EngineId) {
-        let Some(number) = self.spawner else { return };
-        self.next_pid += 1;
-        let pid = self.next_pid;
-        self.processes.insert(pid, EngineProcess::new(engine, pid));
-        let spawned = NodeEvent::FromSpawner(SpawnerEvent::Spawned(engine, pid));
-        self.send(Link::FromSpawner(number), Event::Node(spawned));
-        if self.random.chance(self.plan.bad_start_percent) {
-            let delay = self.random.time(100 * MS);
-            self.after(delay, Event::EngineExits(pid, 3));
-        } else {
-            self.send(Link::FromEngine(pid), Event::Node(NodeEvent::Hello(pid)));
-        }
-    }
-
-    pub fn end_process(&mut self, pid: u32, code: Option<i32>, signal: Option<i32>) {
-        let Some(process) = self.processes.get_mut(&pid).filter(|p| p.alive) else {
-            return;
-        };
-        process.alive = false;
-        process.running = None;
-        process.inbox.clear();
-        let engine = process.engine;
-        self.deaths += 1;
-        self.close_link(pid);
-        let watched = self.processes.get(&pid).is_some_and(|p| p.watched);
-        if let Some(number) = self.spawner.filter(|_| watched) {
-            let event = SpawnerEvent::Exited {
-                engine,
-                pid,
-                code,
-                signal,
-                out_of_memory: false,
-                last_output: "last words".into(),
-            };
-            let link = Link::FromSpawner(number);
-            self.send(link, Event::Node(NodeEvent::FromSpawner(event)));
-        }
-    }
-
-    fn close_link(&mut self, pid: u32) {
-        let closed = Event::Node(NodeEvent::EngineClosed(pid));
-        self.cut.remove(&Link::FromEngine(pid));
-        self.send(Link::FromEngine(pid), closed);
-        self.cut.insert(Link::FromEngine(pid));
-        self.cut.insert(Link::ToEngine(pid));
-    }
-
-    /// The link alone is lost; its process notices later.
-    pub fn lose_link(&mut self, pid: u32) {
-        let linked = self
-            .processes
-            .get(&pid)
-            .is_some_and(|p| p.alive && p.linked);
-        if linked {
-            self.deaths += 1;
-            self.close_link(pid);
-            let delay = self.random.time(3_000 * MS);
-            self.after(delay, Event::EngineExits(pid, 1));
-        }
-    }
-
-    pub fn end_spawner(&mut self) {
-        let Some(number) = self.spawner.take() else {
-            return;
-        };
-        for process in self.processes.values_mut() {
-            process.watched = false;
-        }
-        self.send(
-            Link::FromSpawner(number),
-            Event::Node(NodeEvent::SpawnerClosed),
-        );
-        if !self.stopping {
-            // Not before the node has seen the end of the one before.
-            let seen = self.last_arrival[&Link::FromSpawner(number)] - self.now;
-            let delay = seen + 1 + self.random.time(500 * MS);
-            self.after(delay, Event::SpawnerStarts);
-        }
-    }
-
-    fn engine_gets(&mut self, pid: u32, message: EngineMessage) -> Result<(), String> {
-        let Some(process) = self.processes.get_mut(&pid).filter(|p| p.alive) else {
-            return Ok(());
-        };
-        match message {
-            EngineMessage::Function(record) => {
-                let body = index_of(&record.body);
-                process.functions.insert(record.function.0, body);
-            }
-            EngineMessage::Assign(record) => {
-                if !process.functions.contains_key(&record.function.0) {
-                    return Err(format!("{:?} is unknown to process {pid}", record.function));
-                }
-                process.inbox.push_back(record);
-                self.start_next(pid)?;
-            }
-            EngineMessage::Stop => {
-                process.stopping = true;
-                if process.running.is_none() {
-                    self.flush(pid);
-                    self.end_process(pid, Some(0), None);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn start_next(&mut self, pid: u32) -> Result<(), String> {
-        let Some(process) = self.processes.get_mut(&pid).filter(|p| p.alive) else {
-            return Ok(());
-        };
-        if process.running.is_some() {
-            return Ok(());
-        }
-        let Some(record) = process.claim_next() else {
-            self.flush(pid);
-            return Ok(());
-        };
-        self.runs += 1;
-        let job = &self.jobs[index_of(&record.payload.bytes) as usize];
-        process.running = Some(crate::engine::Running {
-            key: record.key,
-            offer: record.offer,
-            job: job.index,
-            function: record.function.0,
-            started_ns: self.now,
-            run: self.runs,
-            interrupted: false,
-        });
-        let each = job.options.mode == broadleaf_proto::Mode::Each;
-        let target = each.then_some(process.engine);
-        let starts = self.starts.entry((job.index, target)).or_default();
-        *starts += 1;
-        let unmet = self.unmet.get(&job.index).copied().unwrap_or(0);
-        if *starts > 1 + job.options.retries + unmet {
-            return Err(format!("job {} was started {starts} times", job.index));
-        }
-        if job.fate != crate::job::Fate::Hang {
-            let duration = job.duration_ns;
-            let run = self.runs;
-            self.after(duration, Event::TaskEnds(pid, run));
-        }
-        Ok(())
-    }
-
-    fn interrupt(&mut self, engine: EngineId, offer: u32) {
-        let process = self
-            .links
-            .get(&engine)
-            .and_then(|pid| self.processes.get_mut(pid));
-        let Some(process) = process.filter(|p| p.alive) else {
-            return;
-        };
-        let pid = process.pid;
-        let Some(running) = process.running.as_mut().filter(|r| r.offer == offer) else {
-            return;
-        };
-        if !self.jobs[running.job as usize].stubborn {
-            running.interrupted = true;
-            let run = running.run;
-            self.after(1000, Event::TaskEnds(pid, run));
-        }
-    }
-
-    fn task_ends(&mut self, pid: u32, run: u64) -> Result<(), String> {
-        use broadleaf_proto::task::{Payload, Status};
-
-        use crate::job::Fate;
-        let Some(process) = self.processes.get_mut(&pid).filter(|p| p.alive) else {
-            return Ok(());
-        };
-        let Some(running) = process.running.take_if(|r| r.run == run) else {
-            return Ok(());
-        };
-        let job = &self.jobs[running.job as usize];
-        let starts = match job.options.mode {
-            broadleaf_proto::Mode::Each => (job.index, Some(process.engine)),
-            broadleaf_proto::Mode::Balanced => (job.index, None),
-        };
-        let first = self.starts.get(&starts) == Some(&1);
-        let status = match job.fate {
-            _ if running.interrupted => Status::Error,
-            Fate::Crash => {
-                self.end_process(pid, None, Some(11));
-                return Ok(());
-            }
-            _ if job.is_unmet_on(process.engine) => Status::Unmet,
-            Fate::Raise => Status::Error,
-            Fate::RaiseOnce if first => Status::Error,
-            _ => Status::Ok,
-        };
-        let mut payload = Payload::default();
-        match status {
-            Status::Unmet => *self.unmet.entry(job.index).or_default() += 1,
-            Status::Ok => {
-                payload.bytes = Job::value(job.index, process.functions[&running.function])
-            }
-            _ => {}
-        }
-        process.finished.push(DoneRecord {
-            key: running.key,
-            status,
-            started_ns: running.started_ns,
-            completed_ns: self.now,
-            payload,
-        });
-        let stopping = process.stopping;
-        // An engine may keep a result back while it runs the next task, for a bounded time.
-        if stopping || self.random.chance(70) {
-            self.flush(pid);
-        } else {
-            let delay = self.random.time(5 * MS);
-            self.after(delay, Event::Flush(pid));
-        }
-        if stopping {
-            self.end_process(pid, Some(0), None);
-            return Ok(());
-        }
-        self.start_next(pid)
-    }
-
-    fn flush(&mut self, pid: u32) {
-        let Some(process) = self.processes.get_mut(&pid) else {
-            return;
-        };
-        let engine = process.engine;
-        for record in std::mem::take(&mut process.finished) {
-            let input = Input::Done { engine, record };
-            let event = Event::Node(NodeEvent::FromEngine(pid, input));
-            self.send(Link::FromEngine(pid), event);
-        }
-    }
-
-    // ---- clients --------------------------------------------------------------------------------
-
-    fn client_gets(&mut self, id: ClientId, output: Output) -> Result<(), String> {
+    pub(crate) fn client_gets(&mut self, id: ClientId, output: Output) -> Result<(), String> {
         let Some(client) = self.clients.get_mut(&id).filter(|c| c.alive) else {
             return Ok(());
         };
@@ -765,7 +345,7 @@ impl Cluster {
         }
     }
 
-    pub fn end_client(&mut self, id: ClientId) {
+    pub(crate) fn end_client(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(&id).filter(|c| c.alive) else {
             return;
         };

@@ -38,6 +38,7 @@ pub struct Running {
 
 /// One process.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct EngineProcess {
     /// Its place.
     pub engine: EngineId,

@@ -7,13 +7,15 @@
 
 mod client;
 mod cluster;
+mod driver;
 mod engine;
 mod job;
+mod processes;
 mod random;
 mod script;
 mod trace;
 
-use broadleaf_core::{Config, Nanos};
+use broadleaf_core::{Config, Counters, Nanos};
 
 use crate::cluster::Cluster;
 use crate::random::Random;
@@ -96,12 +98,27 @@ pub struct Failure {
     pub what: String,
 }
 
-/// Runs one plan and gives the hash of its trace.
+/// What a run that went well leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Hash of its trace.
+    pub trace_hash: u64,
+    /// The controller's counters at its end.
+    pub counters: Counters,
+    /// Virtual time it took.
+    pub took_ns: Nanos,
+}
+
+/// Runs one plan.
 ///
 /// # Errors
 /// The first [`Failure`].
-pub fn run(plan: Plan, print: bool) -> Result<u64, Failure> {
+pub fn run(plan: Plan, print: bool) -> Result<Outcome, Failure> {
     let mut cluster = Cluster::new(plan, Trace::new(print));
     cluster.run()?;
-    Ok(cluster.trace.hash())
+    Ok(Outcome {
+        trace_hash: cluster.trace.hash(),
+        counters: cluster.counters(),
+        took_ns: cluster.now,
+    })
 }

@@ -21,8 +21,8 @@ fn main() -> ExitCode {
     };
     let print = arguments.iter().any(|a| a == "--trace");
     match run(Plan::of_seed(seed, mutation), print) {
-        Ok(hash) => {
-            println!("seed {seed}: ok, trace {hash:016x}");
+        Ok(outcome) => {
+            println!("seed {seed}: ok, trace {:016x}", outcome.trace_hash);
             ExitCode::SUCCESS
         }
         Err(failure) => {

@@ -186,6 +186,7 @@ impl Cluster {
         let payload = Payload {
             bytes: job.arguments(),
             segments: SmallVec::new(),
+            lease: None,
         };
         self.jobs.push(job);
         let options_id = if plain {

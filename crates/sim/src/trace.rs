@@ -22,7 +22,11 @@ impl Trace {
     /// Adds an event.
     pub fn note(&mut self, now: Nanos, event: &impl Debug) {
         if self.print {
-            println!("{:>12.6} ms  {event:?}", now as f64 / 1e6);
+            println!(
+                "{:>6}.{:06} ms  {event:?}",
+                now / 1_000_000,
+                now % 1_000_000
+            );
         }
         // Hashing never fails.
         let _ = write!(self, "{now} {event:?}");

@@ -24,6 +24,38 @@ fn every_seed_ends_well() {
 }
 
 #[test]
+fn the_seeds_reach_every_ending_and_every_move() {
+    let mut resolved = [0; 7];
+    let (mut retried, mut revoked, mut steals, mut discarded, mut restarts) = (0, 0, 0, 0, 0);
+    for seed in 0..200 {
+        let plan = Plan::of_seed(seed, Mutation::None);
+        let counters = run(plan, false).map(|o| o.counters);
+        let counters = counters.unwrap_or_else(|failure| panic!("{failure}"));
+        for (total, n) in resolved.iter_mut().zip(counters.resolved) {
+            *total += n;
+        }
+        retried += counters.retried;
+        revoked += counters.revoked;
+        steals += counters.steals;
+        discarded += counters.discarded;
+        restarts += counters.engines.iter().map(|e| e.restarts).sum::<u64>();
+    }
+    println!(
+        "by status {resolved:?}, retried {retried}, steals {steals}, revoked {revoked}, \
+         discarded {discarded}, restarts {restarts}"
+    );
+    assert!(resolved[..6].iter().all(|n| *n > 100), "{resolved:?}");
+    assert!(
+        retried
+            .min(revoked)
+            .min(steals)
+            .min(discarded)
+            .min(restarts)
+            > 100
+    );
+}
+
+#[test]
 fn a_seed_gives_the_same_trace_twice() {
     for seed in 0..50 {
         let plan = Plan::of_seed(seed, Mutation::None);

@@ -47,12 +47,19 @@ pub struct Link {
 
 impl Link {
     /// The id of a function on this connection; its content is sent before the first task that names it.
-    pub(super) fn function_id(&self, py: Python<'_>, function: &Bound<'_, PyAny>) -> PyResult<FunctionId> {
+    pub(super) fn function_id(
+        &self,
+        py: Python<'_>,
+        function: &Bound<'_, PyAny>,
+    ) -> PyResult<FunctionId> {
         let identity = function.as_ptr() as usize;
         if let Some((_, id)) = lock(&self.functions).by_identity.get(&identity) {
             return Ok(*id);
         }
-        let resolved = self.hooks.bind(py).call_method1("resolve_function", (function,))?;
+        let resolved = self
+            .hooks
+            .bind(py)
+            .call_method1("resolve_function", (function,))?;
         let (body, cacheable): (Bound<'_, PyBytes>, bool) = resolved.extract()?;
         let id = self.define_function(py, body.as_bytes())?;
         if cacheable {
@@ -60,7 +67,9 @@ impl Link {
             if functions.by_identity.len() >= MAX_CACHED_FUNCTIONS {
                 functions.by_identity.clear();
             }
-            functions.by_identity.insert(identity, (function.clone().unbind(), id));
+            functions
+                .by_identity
+                .insert(identity, (function.clone().unbind(), id));
         }
         Ok(id)
     }
@@ -75,10 +84,16 @@ impl Link {
             return Ok(*id);
         }
         let id = FunctionId(functions.by_hash.len() as u32);
-        let record = FunctionRecord { function: id, hash, body: Bytes::copy_from_slice(body) };
+        let record = FunctionRecord {
+            function: id,
+            hash,
+            body: Bytes::copy_from_slice(body),
+        };
         let mut frame = Vec::with_capacity(body.len() + 32);
         record.encode(&mut frame);
-        self.shared.queue(FrameKind::Function, &frame, &[]).map_err(|error| link_error(py, &error))?;
+        self.shared
+            .queue(FrameKind::Function, &frame, &[])
+            .map_err(|error| link_error(py, &error))?;
         functions.by_hash.insert(hash, id);
         Ok(id)
     }
@@ -97,7 +112,10 @@ impl Link {
         self.flush_fully(py)?;
         loop {
             let mut incoming = Incoming::default();
-            let step = py.detach(|| self.shared.wait_step(deadline, &|| is_done(), &mut incoming));
+            let step = py.detach(|| {
+                self.shared
+                    .wait_step(deadline, &|| is_done(), &mut incoming)
+            });
             tell(py, &self.hooks, incoming);
             if is_done() {
                 return Ok(true);
@@ -136,7 +154,9 @@ impl Link {
 fn deadline_after(seconds: f64) -> PyResult<Instant> {
     let duration = Duration::try_from_secs_f64(seconds.max(0.0))
         .map_err(|_| PyValueError::new_err("timeout must be a finite number of seconds"))?;
-    Instant::now().checked_add(duration).ok_or_else(|| PyValueError::new_err("timeout is too long"))
+    Instant::now()
+        .checked_add(duration)
+        .ok_or_else(|| PyValueError::new_err("timeout is too long"))
 }
 
 /// Passes news to Python; an exception in a callback is reported as unraisable, as for any destructor.
@@ -152,7 +172,9 @@ pub fn tell(py: Python<'_>, hooks: &Py<PyAny>, incoming: Incoming) {
     }
     for (request, part, record) in incoming.output {
         let data = PyBytes::new(py, &record.bytes);
-        if let Err(error) = hooks.call_method1("on_output", (request.base, part, record.stream, data)) {
+        if let Err(error) =
+            hooks.call_method1("on_output", (request.base, part, record.stream, data))
+        {
             error.write_unraisable(py, Some(hooks));
         }
     }
@@ -167,7 +189,13 @@ pub fn tell(py: Python<'_>, hooks: &Py<PyAny>, incoming: Incoming) {
 impl Link {
     #[new]
     #[pyo3(signature = (connection, hooks, timeout_s = 10.0, name = String::new()))]
-    fn new(py: Python<'_>, connection: &str, hooks: Py<PyAny>, timeout_s: f64, name: String) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        connection: &str,
+        hooks: Py<PyAny>,
+        timeout_s: f64,
+        name: String,
+    ) -> PyResult<Self> {
         let connection = Connection::parse(connection)?;
         let deadline = deadline_after(timeout_s)?;
         let role = Role::Client { name };
@@ -191,16 +219,20 @@ impl Link {
         );
         let shared = Arc::new(Shared::new(link, &welcome, data, tuning)?);
         let mut incoming = Incoming::default();
-        shared.take_frames(&mut incoming).map_err(|error| link_error(py, &error))?;
+        shared
+            .take_frames(&mut incoming)
+            .map_err(|error| link_error(py, &error))?;
         tell(py, &hooks, incoming);
         let background = {
             let (shared, hooks) = (Arc::clone(&shared), hooks.clone_ref(py));
-            std::thread::Builder::new().name("broadleaf-link".to_owned()).spawn(move || {
-                shared.run_background(&|incoming| {
-                    // Without an interpreter left to tell, the news is of no use to anyone.
-                    let _ = Python::try_attach(|py| tell(py, &hooks, incoming));
-                });
-            })?
+            std::thread::Builder::new()
+                .name("broadleaf-link".to_owned())
+                .spawn(move || {
+                    shared.run_background(&|incoming| {
+                        // Without an interpreter left to tell, the news is of no use to anyone.
+                        let _ = Python::try_attach(|py| tell(py, &hooks, incoming));
+                    });
+                })?
         };
         Ok(Self {
             shared,
@@ -243,18 +275,27 @@ impl Link {
         if let Some(id) = known.get(options) {
             return Ok(id.0);
         }
-        let parsed: TaskOptions =
-            serde_json::from_str(options).map_err(|e| PyValueError::new_err(format!("task options: {e}")))?;
+        let parsed: TaskOptions = serde_json::from_str(options)
+            .map_err(|e| PyValueError::new_err(format!("task options: {e}")))?;
         let id = OptionsId(known.len() as u32 + 1);
-        let define = DefineOptions { id, options: parsed };
+        let define = DefineOptions {
+            id,
+            options: parsed,
+        };
         let body = control::encode(&define);
-        self.shared.queue(FrameKind::Options, &body, &[]).map_err(|error| link_error(py, &error))?;
+        self.shared
+            .queue(FrameKind::Options, &body, &[])
+            .map_err(|error| link_error(py, &error))?;
         known.insert(options.to_owned(), id);
         Ok(id.0)
     }
 
     fn engines(&self) -> Vec<(u32, String, u32, String)> {
-        self.shared.engines().into_iter().map(|e| (e.engine.0, e.uuid, e.pid, e.host)).collect()
+        self.shared
+            .engines()
+            .into_iter()
+            .map(|e| (e.engine.0, e.uuid, e.pid, e.host))
+            .collect()
     }
 
     fn wait_for_engines(&self, py: Python<'_>, n: usize, timeout_s: Option<f64>) -> PyResult<bool> {
@@ -263,18 +304,21 @@ impl Link {
 
     #[pyo3(signature = (request, timeout_s = Some(10.0)))]
     fn request(&self, py: Python<'_>, request: &str, timeout_s: Option<f64>) -> PyResult<String> {
-        let request: ControlRequest =
-            serde_json::from_str(request).map_err(|e| PyValueError::new_err(format!("request: {e}")))?;
+        let request: ControlRequest = serde_json::from_str(request)
+            .map_err(|e| PyValueError::new_err(format!("request: {e}")))?;
         if self.shared.is_closed() {
             return Err(link_closed(py));
         }
-        let number = self.shared.start_request(&request).map_err(|error| link_error(py, &error))?;
+        let number = self
+            .shared
+            .start_request(&request)
+            .map_err(|error| link_error(py, &error))?;
         let answered = self.wait_until(py, timeout_s, &|| self.shared.has_reply(number));
         let reply: Option<ControlReply> = self.shared.take_reply(number);
         match (answered?, reply) {
-            (true, Some(reply)) => {
-                Ok(serde_json::to_string(&reply).expect("invariant: replies have string keys only"))
-            }
+            (true, Some(reply)) => Ok(
+                serde_json::to_string(&reply).expect("invariant: replies have string keys only")
+            ),
             (true, None) => Err(link_closed(py)),
             (false, _) => Err(PyTimeoutError::new_err(
                 "the controller did not answer in time; see `broadleaf status` and the cluster's log",
@@ -295,7 +339,9 @@ impl Link {
     }
 
     fn wait_all(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<bool> {
-        self.wait_until(py, timeout_s, &|| self.shared.outstanding.load(Ordering::Acquire) == 0)
+        self.wait_until(py, timeout_s, &|| {
+            self.shared.outstanding.load(Ordering::Acquire) == 0
+        })
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -303,7 +349,10 @@ impl Link {
         let counters = &self.shared.counters;
         dict.set_item("submitted", counters.submitted.load(Ordering::Relaxed))?;
         dict.set_item("resolved", counters.resolved.load(Ordering::Relaxed))?;
-        dict.set_item("background_wakeups", counters.wakeups.load(Ordering::Relaxed))?;
+        dict.set_item(
+            "background_wakeups",
+            counters.wakeups.load(Ordering::Relaxed),
+        )?;
         dict.set_item("throttled", counters.throttled.load(Ordering::Relaxed))?;
         let net = lock(&self.shared.net).counters();
         dict.set_item("reads", net.reads)?;
@@ -325,7 +374,9 @@ impl Link {
         py.detach(|| {
             self.shared.close(&mut incoming);
             // A callback running on that very thread may close the link; it cannot wait for itself.
-            if let Some(thread) = background.filter(|t| t.thread().id() != std::thread::current().id()) {
+            if let Some(thread) =
+                background.filter(|t| t.thread().id() != std::thread::current().id())
+            {
                 let _ = thread.join();
             }
         });
@@ -339,18 +390,30 @@ impl Drop for Link {
     }
 }
 
-fn dial(connection: &Connection, deadline: Instant) -> Result<broadleaf_net::Link, crate::connect::ConnectError> {
-    if let Some(path) = connection.unix_path.as_deref().filter(|_| connection.transport.as_deref() != Some("tcp")) {
+fn dial(
+    connection: &Connection,
+    deadline: Instant,
+) -> Result<broadleaf_net::Link, crate::connect::ConnectError> {
+    if let Some(path) = connection
+        .unix_path
+        .as_deref()
+        .filter(|_| connection.transport.as_deref() != Some("tcp"))
+    {
         return Ok(broadleaf_net::Link::unix(UnixStream::connect(path)?)?);
     }
     let Some(address) = &connection.tcp else {
         return Err(crate::connect::ConnectError::NoAddress);
     };
-    let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let left = deadline
+        .saturating_duration_since(Instant::now())
+        .max(Duration::from_millis(1));
     let socket_address = address.resolve()?;
     let stream = TcpStream::connect_timeout(&socket_address, left)?;
     if !connection.tls {
         return Ok(broadleaf_net::Link::tcp(stream)?);
     }
-    Ok(broadleaf_net::Link::tls_client(stream, &connection.client_tls()?)?)
+    Ok(broadleaf_net::Link::tls_client(
+        stream,
+        &connection.client_tls()?,
+    )?)
 }

@@ -47,18 +47,31 @@ impl Pending {
             function: function.clone().unbind(),
             outcomes: Mutex::default(),
         };
-        assert!(self.inner.set(inner).is_ok(), "invariant: a fresh Pending is filled once");
+        assert!(
+            self.inner.set(inner).is_ok(),
+            "invariant: a fresh Pending is filled once"
+        );
     }
 
     fn inner(&self) -> PyResult<&Inner> {
-        self.inner.get().ok_or_else(|| PyRuntimeError::new_err("made by views, not by hand"))
+        self.inner
+            .get()
+            .ok_or_else(|| PyRuntimeError::new_err("made by views, not by hand"))
     }
 
     fn part(&self, part: usize) -> PyResult<Part> {
-        self.inner()?.request.part(part).ok_or_else(|| PyIndexError::new_err("no such part"))
+        self.inner()?
+            .request
+            .part(part)
+            .ok_or_else(|| PyIndexError::new_err("no such part"))
     }
 
-    fn wait(&self, py: Python<'_>, timeout_s: Option<f64>, is_done: &(dyn Fn() -> bool + Sync)) -> PyResult<bool> {
+    fn wait(
+        &self,
+        py: Python<'_>,
+        timeout_s: Option<f64>,
+        is_done: &(dyn Fn() -> bool + Sync),
+    ) -> PyResult<bool> {
         if is_done() {
             return Ok(true);
         }
@@ -111,7 +124,9 @@ fn decode_value<'py>(py: Python<'py>, inner: &Inner, part: &Part) -> PyResult<Bo
         Some((&PICKLED, _)) => {
             let link = inner.link.get();
             let (pickle, buffers) = link.shared.data.decode_pickled(py, &part.payload)?;
-            link.hooks.bind(py).call_method1("load_value", (pickle, buffers))
+            link.hooks
+                .bind(py)
+                .call_method1("load_value", (pickle, buffers))
         }
         Some(_) => Err(PyValueError::new_err("malformed result")),
     }
@@ -126,21 +141,34 @@ fn decode_failure<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let bytes = &part.payload.bytes;
     let text = match status {
-        Status::Lost => control::decode::<DeathCertificate>(bytes).ok().and_then(|c| serde_json::to_vec(&c).ok()),
-        Status::Refused => control::decode::<RefusalReason>(bytes).ok().and_then(|r| serde_json::to_vec(&r).ok()),
+        Status::Lost => control::decode::<DeathCertificate>(bytes)
+            .ok()
+            .and_then(|c| serde_json::to_vec(&c).ok()),
+        Status::Refused => control::decode::<RefusalReason>(bytes)
+            .ok()
+            .and_then(|r| serde_json::to_vec(&r).ok()),
         _ => Some(bytes.to_vec()),
     };
-    let engine = if part.engine == u32::MAX { -1 } else { i64::from(part.engine) };
+    let engine = if part.engine == u32::MAX {
+        -1
+    } else {
+        i64::from(part.engine)
+    };
     let payload = PyBytes::new(slf.py(), &text.unwrap_or_default());
     let hooks = inner.link.get().hooks.bind(slf.py());
-    hooks.call_method1("decode_failure", (status as u8, payload, engine, slf, index))
+    hooks.call_method1(
+        "decode_failure",
+        (status as u8, payload, engine, slf, index),
+    )
 }
 
 #[pymethods]
 impl Pending {
     #[new]
     fn new() -> Self {
-        Self { inner: OnceLock::new() }
+        Self {
+            inner: OnceLock::new(),
+        }
     }
 
     #[getter]
@@ -212,7 +240,10 @@ impl Pending {
     }
 
     fn status(&self, part: usize) -> PyResult<i32> {
-        Ok(self.part(part)?.status.map_or(-1, |status| i32::from(status as u8)))
+        Ok(self
+            .part(part)?
+            .status
+            .map_or(-1, |status| i32::from(status as u8)))
     }
 
     fn value(slf: &Bound<'_, Self>, part: usize) -> PyResult<Py<PyAny>> {
@@ -230,11 +261,19 @@ impl Pending {
         Ok((part.started_ns, part.completed_ns, part.received_ns, engine))
     }
 
-    fn output<'py>(&self, py: Python<'py>, part: usize) -> PyResult<(String, String, Vec<Bound<'py, PyBytes>>)> {
+    fn output<'py>(
+        &self,
+        py: Python<'py>,
+        part: usize,
+    ) -> PyResult<(String, String, Vec<Bound<'py, PyBytes>>)> {
         self.part(part)?;
         let written = self.inner()?.request.written(part);
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        let messages = written.messages.iter().map(|m| PyBytes::new(py, m)).collect();
+        let messages = written
+            .messages
+            .iter()
+            .map(|m| PyBytes::new(py, m))
+            .collect();
         Ok((text(written.stdout), text(written.stderr), messages))
     }
 

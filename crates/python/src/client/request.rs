@@ -65,13 +65,22 @@ pub struct Request {
 impl Request {
     /// A request none of whose parts is resolved.
     pub fn new(base: u64, len: usize, submitted_ns: u64) -> Self {
-        let parts = if len == 1 { SmallVec::from_buf([Part::default()]) } else { smallvec::smallvec![Part::default(); len] };
+        let parts = if len == 1 {
+            SmallVec::from_buf([Part::default()])
+        } else {
+            smallvec::smallvec![Part::default(); len]
+        };
         Self {
             base,
             len,
             submitted_ns,
             done: AtomicUsize::new(0),
-            state: Mutex::new(State { parts, order: Vec::new(), callbacks: Vec::new(), written: None }),
+            state: Mutex::new(State {
+                parts,
+                order: Vec::new(),
+                callbacks: Vec::new(),
+                written: None,
+            }),
         }
     }
 
@@ -88,7 +97,11 @@ impl Request {
     /// Stores how a part ended; returns the callbacks to run if it was the last one.
     pub fn resolve(&self, index: usize, record: ResultRecord, received_ns: u64) -> Vec<Py<PyAny>> {
         let mut state = lock(&self.state);
-        let Some(part) = state.parts.get_mut(index).filter(|part| part.status.is_none()) else {
+        let Some(part) = state
+            .parts
+            .get_mut(index)
+            .filter(|part| part.status.is_none())
+        else {
             return Vec::new();
         };
         *part = Part {
@@ -111,7 +124,11 @@ impl Request {
     /// Keeps what a part wrote.
     pub fn on_output(&self, index: usize, record: &OutputRecord) {
         let mut state = lock(&self.state);
-        let written = state.written.get_or_insert_default().entry(index).or_default();
+        let written = state
+            .written
+            .get_or_insert_default()
+            .entry(index)
+            .or_default();
         match record.stream {
             1 => keep_tail(&mut written.stdout, &record.bytes),
             2 => keep_tail(&mut written.stderr, &record.bytes),
@@ -121,7 +138,12 @@ impl Request {
 
     /// What a part wrote so far.
     pub fn written(&self, index: usize) -> Written {
-        lock(&self.state).written.as_ref().and_then(|map| map.get(&index)).cloned().unwrap_or_default()
+        lock(&self.state)
+            .written
+            .as_ref()
+            .and_then(|map| map.get(&index))
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// A copy of a part's state; payload bytes are shared, not copied.
@@ -131,12 +153,18 @@ impl Request {
 
     /// A part's status, if it is resolved.
     pub fn status(&self, index: usize) -> Option<Status> {
-        lock(&self.state).parts.get(index).and_then(|part| part.status)
+        lock(&self.state)
+            .parts
+            .get(index)
+            .and_then(|part| part.status)
     }
 
     /// Drops a part's payload: its decoded value has taken its place.
     pub fn forget_payload(&self, index: usize) {
-        let payload = lock(&self.state).parts.get_mut(index).map(|part| std::mem::take(&mut part.payload));
+        let payload = lock(&self.state)
+            .parts
+            .get_mut(index)
+            .map(|part| std::mem::take(&mut part.payload));
         drop(payload);
     }
 

@@ -29,7 +29,9 @@ const FOLLOWER_SLICE: Duration = Duration::from_millis(20);
 
 /// Wall clock, ns since 1970.
 pub fn wall_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_nanos() as u64)
 }
 
 /// Submissions encoded and not yet handed to the socket.
@@ -160,8 +162,17 @@ pub struct Shared {
 
 impl Shared {
     /// Wraps an accepted connection.
-    pub fn new(net: Link, welcome: &control::Welcome, data: DataPlane, tuning: Tuning) -> std::io::Result<Self> {
-        let engines = welcome.engines.iter().map(|info| (info.engine, info.clone())).collect();
+    pub fn new(
+        net: Link,
+        welcome: &control::Welcome,
+        data: DataPlane,
+        tuning: Tuning,
+    ) -> std::io::Result<Self> {
+        let engines = welcome
+            .engines
+            .iter()
+            .map(|info| (info.engine, info.clone()))
+            .collect();
         Ok(Self {
             poll_fd: net.as_fd().try_clone_to_owned()?,
             net: Mutex::new(net),
@@ -224,10 +235,22 @@ impl Shared {
         }
         let mut table = lock(&self.table);
         for parts in submission.parts.drain(..) {
-            let SubmittedParts { seq, len, weight_bytes, request } = parts;
+            let SubmittedParts {
+                seq,
+                len,
+                weight_bytes,
+                request,
+            } = parts;
             for seq in seq..seq + len as u64 {
                 let index = (seq - request.base) as u32;
-                table.insert(seq, Unresolved { request: Arc::clone(&request), index, weight_bytes });
+                table.insert(
+                    seq,
+                    Unresolved {
+                        request: Arc::clone(&request),
+                        index,
+                        weight_bytes,
+                    },
+                );
             }
         }
     }
@@ -266,7 +289,12 @@ impl Shared {
     }
 
     /// Queues a frame that later submissions rely on; the next flush sends it first.
-    pub fn queue(&self, kind: FrameKind, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
+    pub fn queue(
+        &self,
+        kind: FrameKind,
+        body: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), LinkError> {
         lock(&self.net).send(kind, body, fds)
     }
 
@@ -289,7 +317,9 @@ impl Shared {
 
     /// Reads what is there, unless another thread does just that.
     pub fn try_read(&self, incoming: &mut Incoming) -> Result<bool, LinkError> {
-        let Ok(role) = self.reader.try_lock() else { return Ok(false) };
+        let Ok(role) = self.reader.try_lock() else {
+            return Ok(false);
+        };
         self.read(incoming)?;
         drop(role);
         Ok(true)
@@ -320,31 +350,46 @@ impl Shared {
         Ok(())
     }
 
-    fn dispatch(&self, frame: Frame, received_ns: u64, incoming: &mut Incoming) -> Result<(), LinkError> {
+    fn dispatch(
+        &self,
+        frame: Frame,
+        received_ns: u64,
+        incoming: &mut Incoming,
+    ) -> Result<(), LinkError> {
         match frame.kind {
             FrameKind::Result => {
                 let mut reader = Reader::new(frame.body);
                 let mut table = lock(&self.table);
                 while !reader.is_empty() {
                     let mut record = ResultRecord::decode(&mut reader)?;
-                    let Some(entry) = table.remove(&record.seq.0) else { continue };
+                    let Some(entry) = table.remove(&record.seq.0) else {
+                        continue;
+                    };
                     self.data.adopt(&mut record.payload);
                     self.on_resolved(entry.weight_bytes);
-                    incoming.callbacks.extend(entry.request.resolve(entry.index as usize, record, received_ns));
+                    incoming.callbacks.extend(entry.request.resolve(
+                        entry.index as usize,
+                        record,
+                        received_ns,
+                    ));
                 }
             }
             FrameKind::Output => {
                 let mut reader = Reader::new(frame.body);
                 while !reader.is_empty() {
                     let record = OutputRecord::decode(&mut reader)?;
-                    let Some((request, index)) = self.find(record.task) else { continue };
+                    let Some((request, index)) = self.find(record.task) else {
+                        continue;
+                    };
                     request.on_output(index, &record);
                     if self.live_output.load(Ordering::Relaxed) {
                         incoming.output.push((request, index, record));
                     }
                 }
             }
-            FrameKind::SegmentAnnounce => self.data.on_announce(control::decode(&frame.body)?, frame.fds),
+            FrameKind::SegmentAnnounce => self
+                .data
+                .on_announce(control::decode(&frame.body)?, frame.fds),
             FrameKind::SegmentRelease => self.data.on_release(&control::decode(&frame.body)?),
             FrameKind::Reply => {
                 let (number, reply): (u64, ControlReply) = control::decode(&frame.body)?;
@@ -352,19 +397,24 @@ impl Shared {
                     *slot = Some(reply);
                 }
             }
-            FrameKind::Event => incoming.notices.push(self.on_event(control::decode(&frame.body)?)),
+            FrameKind::Event => incoming
+                .notices
+                .push(self.on_event(control::decode(&frame.body)?)),
             kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
         }
         Ok(())
     }
 
     fn find(&self, seq: u64) -> Option<(Arc<Request>, usize)> {
-        lock(&self.table).get(&seq).map(|entry| (Arc::clone(&entry.request), entry.index as usize))
+        lock(&self.table)
+            .get(&seq)
+            .map(|entry| (Arc::clone(&entry.request), entry.index as usize))
     }
 
     fn on_resolved(&self, weight_bytes: u64) {
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
-        self.outstanding_bytes.fetch_sub(weight_bytes, Ordering::AcqRel);
+        self.outstanding_bytes
+            .fetch_sub(weight_bytes, Ordering::AcqRel);
         self.counters.resolved.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -373,13 +423,22 @@ impl Shared {
             Event::EngineUp(info) => {
                 let body = json(&info);
                 lock(&self.engines).insert(info.engine, info);
-                Notice { kind: "engine_up", body }
+                Notice {
+                    kind: "engine_up",
+                    body,
+                }
             }
             Event::EngineDown(certificate) => {
                 lock(&self.engines).remove(&certificate.engine);
-                Notice { kind: "engine_down", body: json(&certificate) }
+                Notice {
+                    kind: "engine_down",
+                    body: json(&certificate),
+                }
             }
-            Event::Stopping => Notice { kind: "stopping", body: "{}".to_owned() },
+            Event::Stopping => Notice {
+                kind: "stopping",
+                body: "{}".to_owned(),
+            },
         }
     }
 
@@ -401,16 +460,28 @@ impl Shared {
                 completed_ns: 0,
                 payload: Payload::default(),
             };
-            incoming.callbacks.extend(entry.request.resolve(entry.index as usize, record, received_ns));
+            incoming.callbacks.extend(entry.request.resolve(
+                entry.index as usize,
+                record,
+                received_ns,
+            ));
         }
-        incoming.notices.push(Notice { kind: "link_lost", body: json(&error.to_string()) });
+        incoming.notices.push(Notice {
+            kind: "link_lost",
+            body: json(&error.to_string()),
+        });
         *lock(&self.generation) += 1;
         self.progress.notify_all();
         self.wake_background();
     }
 
     /// One step of a thread that waits: reads the socket itself, or follows the thread that does.
-    pub fn wait_step(&self, deadline: Option<Instant>, is_done: &dyn Fn() -> bool, incoming: &mut Incoming) -> Step {
+    pub fn wait_step(
+        &self,
+        deadline: Option<Instant>,
+        is_done: &dyn Fn() -> bool,
+        incoming: &mut Incoming,
+    ) -> Step {
         if self.is_closed() {
             return Step::Progress;
         }
@@ -467,7 +538,10 @@ impl Shared {
         while !self.is_closed() {
             let busy = self.outstanding.load(Ordering::Acquire) > 0;
             let timeout = (busy && !watching).then_some(Duration::from_millis(2));
-            let mut fds = [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(&self.poll_fd, PollFlags::IN)];
+            let mut fds = [
+                PollFd::new(&self.wake, PollFlags::IN),
+                PollFd::new(&self.poll_fd, PollFlags::IN),
+            ];
             let n = if watching { 2 } else { 1 };
             poll(&mut fds[..n], timeout);
             let woken = !fds[0].revents().is_empty();

@@ -96,9 +96,15 @@ impl Submitter {
         }
         let py = args.py();
         let kwargs = kwargs.map_or_else(|| PyDict::new(py), Clone::clone);
-        let dumped = link.hooks.bind(py).call_method1("dump_args", (args, kwargs))?;
+        let dumped = link
+            .hooks
+            .bind(py)
+            .call_method1("dump_args", (args, kwargs))?;
         let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
-        let mut encoded = link.shared.data.encode_pickled(pickle.as_bytes(), &buffers)?;
+        let mut encoded = link
+            .shared
+            .data
+            .encode_pickled(pickle.as_bytes(), &buffers)?;
         if !encoded.announce.is_empty() {
             announce(py, link, &mut encoded)?;
         }
@@ -112,12 +118,21 @@ impl Submitter {
         function: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, Pending>> {
         let pending = self.result_type.bind(py).call0()?.cast_into::<Pending>()?;
-        pending.get().fill(request, &self.link, &self.origin, function);
+        pending
+            .get()
+            .fill(request, &self.link, &self.origin, function);
         Ok(pending)
     }
 
     /// Sees to it that what was submitted goes out soon, and that somebody reads the replies.
-    fn after_submit(&self, py: Python<'_>, link: &Link, was_idle: bool, pending_bytes: usize, waiter: Waiter) -> PyResult<()> {
+    fn after_submit(
+        &self,
+        py: Python<'_>,
+        link: &Link,
+        was_idle: bool,
+        pending_bytes: usize,
+        waiter: Waiter,
+    ) -> PyResult<()> {
         let shared = &link.shared;
         if was_idle || pending_bytes >= shared.tuning.flush_bytes {
             link.flush_fully(py)?;
@@ -137,26 +152,38 @@ impl Submitter {
             return Err(link_closed(py));
         }
         let before = shared.outstanding.fetch_add(n, Ordering::AcqRel);
-        let bytes_before = shared.outstanding_bytes.fetch_add(weight_bytes, Ordering::AcqRel);
+        let bytes_before = shared
+            .outstanding_bytes
+            .fetch_add(weight_bytes, Ordering::AcqRel);
         shared.counters.submitted.fetch_add(n, Ordering::Relaxed);
         let over = |tasks: u64, bytes: u64| {
-            (tasks + n > shared.tuning.max_tasks && tasks > 0) || (bytes + weight_bytes > shared.tuning.max_bytes && bytes > 0)
+            (tasks + n > shared.tuning.max_tasks && tasks > 0)
+                || (bytes + weight_bytes > shared.tuning.max_bytes && bytes > 0)
         };
         if !over(before, bytes_before) {
             return Ok(before == 0);
         }
         shared.outstanding.fetch_sub(n, Ordering::AcqRel);
-        shared.outstanding_bytes.fetch_sub(weight_bytes, Ordering::AcqRel);
+        shared
+            .outstanding_bytes
+            .fetch_sub(weight_bytes, Ordering::AcqRel);
         shared.counters.throttled.fetch_add(1, Ordering::Relaxed);
         let fits = || {
-            !over(shared.outstanding.load(Ordering::Acquire), shared.outstanding_bytes.load(Ordering::Acquire))
+            !over(
+                shared.outstanding.load(Ordering::Acquire),
+                shared.outstanding_bytes.load(Ordering::Acquire),
+            )
         };
         let admitted = link.wait_until(py, None, &fits);
         let before = shared.outstanding.fetch_add(n, Ordering::AcqRel);
-        shared.outstanding_bytes.fetch_add(weight_bytes, Ordering::AcqRel);
+        shared
+            .outstanding_bytes
+            .fetch_add(weight_bytes, Ordering::AcqRel);
         if let Err(error) = admitted {
             shared.outstanding.fetch_sub(n, Ordering::AcqRel);
-            shared.outstanding_bytes.fetch_sub(weight_bytes, Ordering::AcqRel);
+            shared
+                .outstanding_bytes
+                .fetch_sub(weight_bytes, Ordering::AcqRel);
             return Err(error);
         }
         Ok(before == 0)
@@ -185,7 +212,12 @@ impl Submitter {
             let request = Arc::new(Request::new(seq, n, wall_ns()));
             put_head(&mut submission.bytes, seq, id, self.options, deps.0, deps.1);
             put_payload(&mut submission.bytes, bytes, segments);
-            submission.parts.push(SubmittedParts { seq, len: n, weight_bytes: weight, request: Arc::clone(&request) });
+            submission.parts.push(SubmittedParts {
+                seq,
+                len: n,
+                weight_bytes: weight,
+                request: Arc::clone(&request),
+            });
             (request, submission.bytes.len())
         };
         *lock(&self.scratch) = scratch;
@@ -222,9 +254,21 @@ impl Submitter {
             let pending_bytes = {
                 let mut submission = lock(&link.shared.submission);
                 let seq = base + index as u64;
-                put_head(&mut submission.bytes, seq, id, options_of(index), deps.0, deps.1);
+                put_head(
+                    &mut submission.bytes,
+                    seq,
+                    id,
+                    options_of(index),
+                    deps.0,
+                    deps.1,
+                );
                 put_payload(&mut submission.bytes, bytes, segments);
-                submission.parts.push(SubmittedParts { seq, len: 1, weight_bytes: weight, request: Arc::clone(&request) });
+                submission.parts.push(SubmittedParts {
+                    seq,
+                    len: 1,
+                    weight_bytes: weight,
+                    request: Arc::clone(&request),
+                });
                 submission.bytes.len()
             };
             self.after_submit(py, link, was_idle, pending_bytes, Waiter::Anyone)?;
@@ -236,7 +280,9 @@ impl Submitter {
 fn announce(py: Python<'_>, link: &Link, encoded: &mut Encoded) -> PyResult<()> {
     for (body, fds) in split_announce(encoded) {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        link.shared.queue(FrameKind::SegmentAnnounce, &body, &fds).map_err(|error| link_error(py, &error))?;
+        link.shared
+            .queue(FrameKind::SegmentAnnounce, &body, &fds)
+            .map_err(|error| link_error(py, &error))?;
     }
     Ok(())
 }
@@ -248,7 +294,10 @@ pub fn split_announce(encoded: &mut Encoded) -> Vec<(Vec<u8>, Vec<std::os::fd::O
     while rest.peek().is_some() {
         let mut segments = Vec::new();
         let mut fds = Vec::new();
-        for (id, len, fd) in rest.by_ref().take(usize::from(broadleaf_proto::limits::MAX_FRAME_FDS)) {
+        for (id, len, fd) in rest
+            .by_ref()
+            .take(usize::from(broadleaf_proto::limits::MAX_FRAME_FDS))
+        {
             segments.push((id, len));
             fds.push(fd);
         }
@@ -260,8 +309,21 @@ pub fn split_announce(encoded: &mut Encoded) -> Vec<(Vec<u8>, Vec<std::os::fd::O
 #[pymethods]
 impl Submitter {
     #[new]
-    fn new(link: Py<Link>, result_type: Py<PyType>, origin: Py<PyAny>, options_id: u32, n_targets: usize) -> Self {
-        Self { link, result_type, origin, options: OptionsId(options_id), n_targets, scratch: Mutex::default() }
+    fn new(
+        link: Py<Link>,
+        result_type: Py<PyType>,
+        origin: Py<PyAny>,
+        options_id: u32,
+        n_targets: usize,
+    ) -> Self {
+        Self {
+            link,
+            result_type,
+            origin,
+            options: OptionsId(options_id),
+            n_targets,
+            scratch: Mutex::default(),
+        }
     }
 
     #[pyo3(signature = (function, args, kwargs, after = Vec::new(), follow = Vec::new()))]
@@ -274,7 +336,14 @@ impl Submitter {
         after: Vec<u64>,
         follow: Vec<u64>,
     ) -> PyResult<Bound<'py, Pending>> {
-        self.submit(py, function, args, kwargs, (&after, &follow), Waiter::Anyone)
+        self.submit(
+            py,
+            function,
+            args,
+            kwargs,
+            (&after, &follow),
+            Waiter::Anyone,
+        )
     }
 
     /// As a call, for a caller that waits for the result at once: no other thread is woken for it.
@@ -288,7 +357,14 @@ impl Submitter {
         after: Vec<u64>,
         follow: Vec<u64>,
     ) -> PyResult<Bound<'py, Pending>> {
-        self.submit(py, function, args, kwargs, (&after, &follow), Waiter::Caller)
+        self.submit(
+            py,
+            function,
+            args,
+            kwargs,
+            (&after, &follow),
+            Waiter::Caller,
+        )
     }
 
     #[pyo3(signature = (function, calls, after = Vec::new(), follow = Vec::new()))]
@@ -314,6 +390,8 @@ impl Submitter {
         if calls.len()? != options_ids.len() {
             return Err(PyValueError::new_err("each call needs options of its own"));
         }
-        self.submit_parts(py, function, calls, (&[], &[]), |index| OptionsId(options_ids[index]))
+        self.submit_parts(py, function, calls, (&[], &[]), |index| {
+            OptionsId(options_ids[index])
+        })
     }
 }

@@ -1,0 +1,193 @@
+//! The deaths of engines: certified, their tasks moved, retried or lost, their places filled again.
+//!
+//! A death is two pieces of news in either order: the link closes, and the spawner sees the process
+//! exit. Each waits for the other for a bounded time.
+
+use broadleaf_proto::control::{Event, RefusalReason};
+use broadleaf_proto::ids::{EngineId, TaskKey};
+use broadleaf_proto::task::Status;
+
+use crate::dependencies::NOWHERE;
+use crate::engines::{Engine, State};
+use crate::settle::End;
+use crate::tasks::{Place, Stopping};
+use crate::timers::Timer;
+use crate::{Controller, Nanos, Output};
+
+const MINUTE_NS: Nanos = 60_000_000_000;
+
+impl Controller {
+    pub(crate) fn on_engine_down(
+        &mut self,
+        now: Nanos,
+        id: EngineId,
+        unclaimed_offers: Vec<u32>,
+        out: &mut Vec<Output>,
+    ) {
+        let index = id.0 as usize;
+        if !self.engines.get(index).is_some_and(Engine::is_connected) {
+            self.totals.ignored += 1;
+            return;
+        }
+        self.drop_link(now, index, unclaimed_offers, out);
+        let engine = &mut self.engines[index];
+        if engine.exit.is_some() || engine.spawned_pid == 0 || !self.supervisor.spawner_up {
+            self.bury(now, index, out); // No more news to come.
+            return;
+        }
+        engine.state = State::Dying;
+        if !engine.limbo.is_empty() {
+            engine.limbo_at = now.saturating_add(self.config.certificate_wait_ns).max(1);
+            self.timers.set(engine.limbo_at, Timer::Limbo(id));
+        }
+        self.set_engine_timer(index, now.saturating_add(self.config.exit_wait_ns));
+    }
+
+    /// The link is gone: what was offered and never started is queued again, what was started is
+    /// retried, ended or put into limbo.
+    pub(crate) fn drop_link(
+        &mut self,
+        now: Nanos,
+        index: usize,
+        mut unclaimed: Vec<u32>,
+        out: &mut Vec<Output>,
+    ) {
+        self.engines[index].link_down = true;
+        unclaimed.sort_unstable();
+        let id = self.engines[index].id;
+        let offers: Vec<(u32, TaskKey)> = self.engines[index].offers().collect();
+        // Latest first: each goes to the front of its queue, which so keeps its order.
+        for (offer, key) in offers.into_iter().rev() {
+            self.unoffer(now, key, id, offer);
+            let task = self.tasks.at(key);
+            let started = unclaimed.binary_search(&offer).is_err();
+            match (task.stopping, started) {
+                _ if task.client.is_none() => self.discard(key),
+                (Stopping::Cancel, _) => {
+                    let at = if started { id } else { NOWHERE };
+                    self.resolve(key, End::bare(Status::Cancelled, at), out);
+                }
+                (Stopping::Timeout, true) => {
+                    self.resolve(key, End::bare(Status::Timeout, id), out);
+                }
+                (_, true) if task.retries_left > 0 && !self.supervisor.stopping => {
+                    self.retry(key, id, out);
+                }
+                (_, true) => {
+                    task.place = Place::Limbo(id);
+                    self.engines[index].limbo.push(key);
+                }
+                (_, false) => {
+                    task.stopping = Stopping::No;
+                    let key = self.tasks.rename(key);
+                    self.make_ready(key, true, out);
+                }
+            }
+        }
+        self.engines[index].limbo.reverse();
+    }
+
+    pub(crate) fn on_limbo_timer(&mut self, id: EngineId, out: &mut Vec<Output>) {
+        let index = id.0 as usize;
+        self.engines[index].limbo_at = 0;
+        self.lose_limbo(index, out);
+    }
+
+    fn lose_limbo(&mut self, index: usize, out: &mut Vec<Output>) {
+        let engine = &mut self.engines[index];
+        let id = engine.id;
+        let at = core::mem::take(&mut engine.limbo_at);
+        if at != 0 {
+            self.timers.cancel(at, Timer::Limbo(id));
+        }
+        for key in core::mem::take(&mut engine.limbo) {
+            self.lose(key, id, true, out);
+        }
+    }
+
+    /// The engine is dead, as far as will be known: certifies it and decides what comes next.
+    pub(crate) fn bury(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
+        self.clear_engine_timer(index);
+        self.lose_limbo(index, out);
+        let certificate = self.engines[index].certificate(false);
+        self.announce(&Event::EngineDown(certificate), out);
+        match self.restart_delay_ns(now, index) {
+            Some(delay_ns) => {
+                let engine = &mut self.engines[index];
+                engine.reset(&self.config);
+                engine.state = State::Restarting;
+                engine.restart_times.push_back(now);
+                engine.restarts += 1;
+                self.set_engine_timer(index, now.saturating_add(delay_ns));
+            }
+            None => self.give_up(index, out),
+        }
+    }
+
+    /// How long to wait before a dead engine is started again; `None` if it is not.
+    fn restart_delay_ns(&mut self, now: Nanos, index: usize) -> Option<Nanos> {
+        let engine = &mut self.engines[index];
+        if self.supervisor.stopping {
+            return None;
+        }
+        if let Some(restart) = engine.restart {
+            return restart.then_some(0);
+        }
+        // One started by hand has nobody to start it again.
+        let spawned = engine.spawned_pid != 0 || engine.info.is_none();
+        if !spawned || !self.config.restart_engines {
+            return None;
+        }
+        while let Some(at) = engine.restart_times.front() {
+            if now.saturating_sub(*at) < MINUTE_NS {
+                break;
+            }
+            engine.restart_times.pop_front();
+        }
+        let n = engine.restart_times.len() as u32;
+        if n >= self.config.max_restarts_per_minute {
+            return None;
+        }
+        let backoff_ns = self
+            .config
+            .restart_backoff_ns
+            .saturating_mul(1 << n.min(31))
+            .min(self.config.restart_backoff_max_ns);
+        // Up to a quarter more, so that engines that died together do not start together.
+        Some(backoff_ns.saturating_add(self.supervisor.below(backoff_ns / 4)))
+    }
+
+    /// Nothing will start this engine again: ends what waited for it.
+    pub(crate) fn give_up(&mut self, index: usize, out: &mut Vec<Output>) {
+        self.clear_engine_timer(index);
+        let id = self.engines[index].id;
+        self.engines[index].state = State::Gone;
+        let waiting: Vec<TaskKey> = self.engines[index].pinned.keys(&self.tasks).collect();
+        for key in waiting {
+            self.detach(key);
+            let engine = &self.engines[index];
+            if self.supervisor.stopping {
+                self.refuse(key, &RefusalReason::Stopping, out);
+            } else if engine.info.is_none() && engine.exit.is_none() {
+                // It never was: there is no death to certify.
+                self.refuse(key, &RefusalReason::NoSuchEngine(id), out);
+            } else {
+                self.lose(key, id, false, out);
+            }
+        }
+        self.engines[index].reset(&self.config);
+        let hopeless: Vec<u32> = self.groups.iter().map(|(group, _)| group).collect();
+        for group in hopeless {
+            if self.is_hopeful(group) {
+                continue;
+            }
+            let keys: Vec<TaskKey> = self.groups.at(group).queue.keys(&self.tasks).collect();
+            for key in keys {
+                self.detach(key);
+                let reason = self.why_hopeless(key);
+                self.refuse(key, &reason, out);
+            }
+        }
+        self.try_finish(out);
+    }
+}

@@ -1,0 +1,224 @@
+use broadleaf_core::{Config, Input, Output};
+use broadleaf_proto::control::{
+    ControlReply, ControlRequest, DeathCause, Event, RefusalReason, SpawnerEvent,
+};
+use broadleaf_proto::ids::EngineId;
+use broadleaf_proto::{Status, TargetSet, TaskOptions};
+
+use crate::bench::{Bench, MS, certificate, config, each, refusal};
+
+/// Engines started by a spawner.
+fn spawned(mut config: Config, n_engines: u32) -> Bench {
+    config.n_engines = n_engines;
+    let mut bench = Bench::new(config, 0);
+    bench.input(Input::SpawnerUp);
+    for engine in 0..n_engines {
+        let event = SpawnerEvent::Spawned(EngineId(engine), 100 + engine);
+        bench.input(Input::Spawner(event));
+        bench.engine_up(engine);
+    }
+    let spawns = bench.take(|o| matches!(o, Output::Spawn { .. }).then_some(()));
+    assert_eq!(spawns.len(), n_engines as usize);
+    bench.out.clear();
+    bench
+}
+
+fn deaths(bench: &mut Bench) -> Vec<DeathCause> {
+    bench.take(|output| match output {
+        Output::Event {
+            event: Event::EngineDown(certificate),
+            ..
+        } => Some(certificate.cause.clone()),
+        _ => None,
+    })
+}
+
+fn count(bench: &mut Bench, pick: impl Fn(&Output) -> bool) -> usize {
+    bench.take(|output| pick(output).then_some(())).len()
+}
+
+#[test]
+fn a_dead_engines_tasks_are_lost_if_started_and_moved_if_not() {
+    let mut bench = spawned(config(), 2);
+    bench.submit(4);
+    bench.assigns();
+    bench.engine_down(0, &[1]);
+    assert_eq!(bench.ends(), [], "the cause may still come");
+    bench.exited(0, 11);
+    let results = bench.results();
+    assert_eq!(results.len(), 1);
+    let certificate = certificate(&results[0]);
+    assert_eq!(certificate.cause, DeathCause::Signal(11));
+    assert_eq!(certificate.last_output, "oh no");
+    assert!(certificate.task_started);
+    assert_eq!(deaths(&mut bench), [DeathCause::Signal(11)]);
+    bench.schedule();
+    let counters = bench.controller.counters();
+    assert_eq!(
+        (counters.live, counters.ready),
+        (3, 1),
+        "its other task waits for engine 1"
+    );
+}
+
+#[test]
+fn the_exit_may_come_before_the_end_of_the_link() {
+    let mut bench = spawned(config(), 1);
+    bench.submit(1);
+    let (_, record) = bench.assigns().remove(0);
+    bench.exited(0, 9);
+    bench.done(0, record.key, Status::Ok, MS);
+    assert_eq!(bench.ends(), [(0, Status::Ok)], "it was on the way");
+    bench.engine_down(0, &[]);
+    assert_eq!(deaths(&mut bench), [DeathCause::Signal(9)]);
+}
+
+#[test]
+fn without_an_exit_the_cause_is_a_lost_connection() {
+    let mut bench = spawned(config(), 1);
+    bench.submit(1);
+    bench.engine_down(0, &[]);
+    bench.pass(250 * MS);
+    let cause = certificate(&bench.results()[0]).cause;
+    assert_eq!(cause, DeathCause::Disconnected);
+    assert_eq!(deaths(&mut bench), []);
+    bench.pass(750 * MS);
+    assert_eq!(deaths(&mut bench), [DeathCause::Disconnected]);
+    bench.exited(0, 9);
+    assert_eq!(deaths(&mut bench), [], "announced once");
+}
+
+#[test]
+fn a_death_costs_a_retry_only_if_the_task_had_started() {
+    let mut bench = spawned(config(), 2);
+    let retries = TaskOptions {
+        retries: 1,
+        ..TaskOptions::default()
+    };
+    bench.submit_with(retries);
+    bench.schedule();
+    let (engine, _) = bench.assigns().remove(0);
+    bench.engine_down(engine, &[]);
+    let (other, record) = bench.assigns().remove(0);
+    assert_ne!(engine, other);
+    bench.done(other, record.key, Status::Ok, MS);
+    assert_eq!(bench.ends(), [(0, Status::Ok)]);
+    assert_eq!(bench.controller.counters().retried, 1);
+}
+
+#[test]
+fn restarts_wait_longer_each_time_and_end_at_their_cap() {
+    let mut bench = spawned(
+        Config {
+            restart_engines: true,
+            max_restarts_per_minute: 3,
+            ..config()
+        },
+        1,
+    );
+    bench.submit_with(each(&[0]));
+    let mut waits = Vec::new();
+    loop {
+        bench.exited(0, 11);
+        bench.engine_down(0, &[0]);
+        let Some(at) = bench.controller.next_deadline() else {
+            break;
+        };
+        waits.push((at - bench.now) / MS);
+        bench.pass(at - bench.now);
+        assert_eq!(count(&mut bench, |o| matches!(o, Output::Spawn { .. })), 1);
+        bench.input(Input::Spawner(SpawnerEvent::Spawned(EngineId(0), 100)));
+        bench.engine_up(0);
+        bench.schedule();
+    }
+    assert_eq!(waits.len(), 3);
+    for (wait, least) in waits.iter().zip([100, 200, 400]) {
+        assert!((least..=least * 5 / 4).contains(wait), "{wait} ms");
+    }
+    let lost = certificate(&bench.results()[0]);
+    assert!(!lost.task_started, "it waited through the restarts");
+    bench.submit_with(each(&[0]));
+    let reason = refusal(&bench.results()[0]);
+    assert_eq!(reason, RefusalReason::NoSuchEngine(EngineId(0)));
+}
+
+#[test]
+fn an_engine_that_never_says_hello_is_given_up() {
+    let mut bench = Bench::new(
+        Config {
+            n_engines: 1,
+            ..config()
+        },
+        0,
+    );
+    bench.input(Input::SpawnerUp);
+    bench.submit(1);
+    bench.pass(60_000 * MS);
+    assert_eq!(refusal(&bench.results()[0]), RefusalReason::NoEngines);
+}
+
+#[test]
+fn stop_is_polite_first() {
+    let mut bench = spawned(config(), 2);
+    bench.submit(4);
+    bench.assigns();
+    let one = TargetSet::Ranges(vec![(EngineId(1), EngineId(2))]);
+    let reply = bench.request(ControlRequest::StopEngines(one));
+    assert_eq!(reply, [ControlReply::Done]);
+    assert_eq!(count(&mut bench, |o| matches!(o, Output::Stop { .. })), 1);
+    assert_eq!(bench.revokes().len(), 1, "what waits there goes elsewhere");
+    bench.pass(config().stop_grace_ns);
+    assert_eq!(count(&mut bench, |o| matches!(o, Output::Kill { .. })), 1);
+    bench.exited(1, 9);
+    bench.engine_down(1, &[1]);
+    assert_eq!(deaths(&mut bench), [DeathCause::Stopped]);
+}
+
+#[test]
+fn a_restart_keeps_the_place_and_what_waits_for_it() {
+    let mut bench = spawned(config(), 1);
+    bench.request(ControlRequest::RestartEngines(TargetSet::All));
+    bench.submit_with(each(&[0]));
+    bench.schedule();
+    assert_eq!(bench.assigned(), []);
+    bench.exited(0, 15);
+    bench.engine_down(0, &[]);
+    bench.pass(1);
+    assert_eq!(count(&mut bench, |o| matches!(o, Output::Spawn { .. })), 1);
+    bench.engine_up(0);
+    bench.schedule();
+    assert_eq!(bench.assigned(), [(0, 0)]);
+}
+
+#[test]
+fn more_engines_get_new_places() {
+    let mut bench = spawned(config(), 1);
+    bench.request(ControlRequest::AddEngines(2));
+    let places = bench.take(|output| match output {
+        Output::Spawn { engine } => Some(engine.0),
+        _ => None,
+    });
+    assert_eq!(places, [1, 2]);
+}
+
+#[test]
+fn shutdown_lets_running_tasks_finish_and_leaves_nothing() {
+    let mut bench = spawned(config(), 1);
+    bench.submit(3);
+    let assigns = bench.assigns();
+    assert_eq!(
+        bench.request(ControlRequest::Shutdown),
+        [ControlReply::Done]
+    );
+    assert_eq!(bench.ends(), [(2, Status::Refused)]);
+    bench.submit(1);
+    assert_eq!(refusal(&bench.results()[0]), RefusalReason::Stopping);
+    bench.done(0, assigns[0].1.key, Status::Ok, MS);
+    bench.exited(0, 0);
+    bench.engine_down(0, &[1]);
+    assert_eq!(bench.ends(), [(0, Status::Ok), (1, Status::Refused)]);
+    assert_eq!(count(&mut bench, |o| *o == Output::StopSpawner), 1);
+    bench.input(Input::SpawnerDown);
+    assert_eq!(count(&mut bench, |o| *o == Output::Finished), 1);
+    assert_eq!(bench.controller.next_deadline(), None);
+}

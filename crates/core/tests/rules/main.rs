@@ -1,0 +1,8 @@
+//! Each rule of the controller by itself.
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+mod bench;
+mod dependencies;
+mod endings;
+mod engines;
+mod placement;

@@ -1,0 +1,251 @@
+use broadleaf_core::{Config, Input, Output};
+use broadleaf_proto::control::{ControlReply, ControlRequest, RefusalReason};
+use broadleaf_proto::ids::{ClientId, EngineId, OptionsId, TaskSeq};
+use broadleaf_proto::{Status, TaskOptions};
+
+use crate::bench::{Bench, CLIENT, MS, config, each, on, refusal};
+
+#[test]
+fn a_batch_is_spread_evenly() {
+    let mut bench = Bench::new(config(), 4);
+    bench.submit(6);
+    let engines: Vec<u32> = bench.assigned().into_iter().map(|(e, _)| e).collect();
+    assert_eq!(engines, [0, 1, 2, 3, 0, 1]);
+}
+
+#[test]
+fn the_window_starts_small_and_doubles_up_to_the_target_over_the_task_time() {
+    let mut bench = Bench::new(config(), 1);
+    bench.submit(60);
+    let mut outstanding = bench.assigns();
+    assert_eq!(outstanding.len(), 2);
+    for most in [4, 8, 16, 20, 20] {
+        let (engine, record) = outstanding.remove(0);
+        bench.done(engine, record.key, Status::Ok, 2 * MS / 20);
+        outstanding.extend(bench.assigns());
+        assert_eq!(outstanding.len(), most);
+    }
+}
+
+#[test]
+fn long_tasks_keep_one_ahead() {
+    let mut bench = Bench::new(config(), 1);
+    bench.submit(100);
+    for _ in 0..5 {
+        let (engine, record) = bench.assigns().remove(0);
+        bench.done(engine, record.key, Status::Ok, 500 * MS);
+        assert_eq!(bench.controller.counters().offered, 2);
+    }
+}
+
+#[test]
+fn an_idle_engine_takes_half_of_the_longest_tail_latest_first() {
+    let mut bench = Bench::new(
+        Config {
+            prefetch_min: 5,
+            ..config()
+        },
+        1,
+    );
+    bench.submit(5);
+    let offered = bench.assigns();
+    bench.engine_up(1);
+    bench.schedule();
+    let expected = [(0, offered[4].1.key), (0, offered[3].1.key)];
+    assert_eq!(bench.revokes(), expected);
+    bench.schedule();
+    assert_eq!(bench.revokes(), [], "not again while answers are due");
+
+    bench.revoked(0, offered[4].1.key, true);
+    assert_eq!(bench.assigned(), [(1, 4)]);
+    bench.revoked(0, offered[3].1.key, false);
+    assert_eq!(bench.assigned(), [], "it runs where it was");
+    bench.done(0, offered[3].1.key, Status::Ok, MS);
+    assert_eq!(bench.ends(), [(3, Status::Ok)]);
+}
+
+#[test]
+fn a_task_of_mode_each_is_never_taken_elsewhere() {
+    let mut bench = Bench::new(config(), 1);
+    bench.submit_with(each(&[0]));
+    bench.submit_with(each(&[0]));
+    bench.engine_up(1);
+    bench.schedule();
+    assert_eq!(bench.assigned(), [(0, 0), (0, 1)]);
+    assert_eq!(bench.revokes(), []);
+}
+
+#[test]
+fn higher_priority_first_and_clients_in_turn() {
+    let one_by_one = Config {
+        n_engines: 1,
+        prefetch_min: 1,
+        prefetch_max: 1,
+        ..config()
+    };
+    let mut bench = Bench::new(one_by_one, 0);
+    bench.client(ClientId(8));
+    for _ in 0..3 {
+        bench.submit_with(TaskOptions::default());
+    }
+    for seq in 10..12 {
+        bench.submit_record(ClientId(8), seq, OptionsId(0), 0, &[], &[]);
+    }
+    let urgent = TaskOptions {
+        priority: 5,
+        ..TaskOptions::default()
+    };
+    bench.submit_with(urgent);
+    bench.engine_up(0);
+    bench.schedule();
+    let mut order = Vec::new();
+    while let Some((_, record)) = bench.assigns().first().cloned() {
+        order.push(record.payload.bytes[0]);
+        bench.done(0, record.key, Status::Ok, MS);
+    }
+    assert_eq!(order, [3, 10, 0, 11, 1, 2]);
+}
+
+#[test]
+fn each_goes_before_balanced_in_submission_order() {
+    let mut bench = Bench::new(config(), 1);
+    bench.submit_with(TaskOptions::default());
+    bench.submit_with(each(&[0]));
+    bench.submit_with(each(&[0]));
+    bench.schedule();
+    assert_eq!(bench.assigned(), [(0, 1), (0, 2)]);
+}
+
+#[test]
+fn an_unknown_target_is_refused_alone() {
+    let mut bench = Bench::new(config(), 2);
+    bench.submit_with(each(&[1, 9, 0]));
+    bench.schedule();
+    let results = bench.results();
+    assert_eq!(results.len(), 1);
+    assert_eq!(results[0].seq, TaskSeq(1));
+    assert_eq!(
+        refusal(&results[0]),
+        RefusalReason::NoSuchEngine(EngineId(9))
+    );
+    assert_eq!(
+        bench.assigns().iter().map(|a| a.0).collect::<Vec<_>>(),
+        [0, 1]
+    );
+}
+
+#[test]
+fn restricted_tasks_wait_for_their_engines_without_holding_up_others() {
+    let mut bench = Bench::new(config(), 2);
+    for _ in 0..3 {
+        bench.submit_with(on(&[1]));
+    }
+    bench.submit(2);
+    assert_eq!(bench.assigned(), [(1, 0), (1, 1), (0, 3), (0, 4)]);
+    let why = bench.request(ControlRequest::Explain(TaskSeq(2)));
+    let expected = "waits for engine 1, all busy; next in its queue";
+    assert_eq!(why, [ControlReply::Text(expected.into())]);
+}
+
+#[test]
+fn without_any_engine_to_come_tasks_are_refused() {
+    let mut bench = Bench::new(config(), 0);
+    bench.submit(1);
+    assert_eq!(refusal(&bench.results()[0]), RefusalReason::NoEngines);
+}
+
+#[test]
+fn tasks_wait_for_engines_that_are_to_come() {
+    let mut bench = Bench::new(
+        Config {
+            n_engines: 1,
+            ..config()
+        },
+        0,
+    );
+    bench.submit(1);
+    bench.submit_with(each(&[0]));
+    assert_eq!(bench.results(), []);
+    bench.engine_up(0);
+    bench.schedule();
+    assert_eq!(bench.assigned(), [(0, 1), (0, 0)]);
+}
+
+#[test]
+fn a_congested_client_gets_nothing_assigned() {
+    let mut bench = Bench::new(config(), 1);
+    let congested = true;
+    bench.input(Input::ClientCongested {
+        client: CLIENT,
+        congested,
+    });
+    bench.submit(1);
+    bench.submit_with(each(&[0]));
+    bench.schedule();
+    assert_eq!(bench.assigned(), []);
+    let congested = false;
+    bench.input(Input::ClientCongested {
+        client: CLIENT,
+        congested,
+    });
+    bench.schedule();
+    assert_eq!(bench.assigned(), [(0, 1), (0, 0)]);
+}
+
+#[test]
+fn over_its_bound_a_client_is_refused() {
+    let limits = Config {
+        max_outstanding_tasks: 2,
+        ..config()
+    };
+    let mut bench = Bench::new(limits, 1);
+    bench.submit(3);
+    let results = bench.results();
+    assert_eq!(results.len(), 1);
+    assert_eq!(refusal(&results[0]), RefusalReason::OverLimit);
+    bench.run_all(MS);
+    bench.submit(1);
+    assert_eq!(bench.assigned().len(), 1);
+
+    let limits = Config {
+        max_outstanding_bytes: 12,
+        ..config()
+    };
+    let mut bench = Bench::new(limits, 1);
+    bench.submit(2);
+    assert_eq!(refusal(&bench.results()[0]), RefusalReason::OverLimit);
+}
+
+#[test]
+fn a_function_is_sent_once_to_each_engine_and_freed_with_its_last_user() {
+    let mut bench = Bench::new(
+        Config {
+            function_cache_bytes: 6,
+            ..config()
+        },
+        2,
+    );
+    bench.client(ClientId(8));
+    bench.submit(4);
+    let sent = bench.take(|output| match output {
+        Output::Function { engine, .. } => Some(engine.0),
+        _ => None,
+    });
+    assert_eq!(sent, [0, 1]);
+    assert_eq!(
+        bench.controller.counters().functions,
+        1,
+        "same content, kept once"
+    );
+    bench.function(CLIENT, 1, b"too much");
+    bench.submit_record(CLIENT, 50, OptionsId(0), 1, &[], &[]);
+    assert_eq!(refusal(&bench.results()[0]), RefusalReason::OverLimit);
+    bench.submit_record(CLIENT, 51, OptionsId(0), 77, &[], &[]);
+    assert_eq!(refusal(&bench.results()[0]), RefusalReason::Undefined);
+    bench.run_all(MS);
+    for client in [CLIENT, ClientId(8)] {
+        bench.input(Input::ClientDown { client });
+    }
+    assert_eq!(bench.controller.counters().functions, 0);
+    assert_eq!(bench.controller.counters().function_bytes, 0);
+}

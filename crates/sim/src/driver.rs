@@ -1,0 +1,203 @@
+//! The driver around the real controller: feeds it what its links bring, carries out what it wants.
+
+use broadleaf_core::{Input, Nanos, Output};
+use broadleaf_proto::control::EngineInfo;
+use broadleaf_proto::ids::EngineId;
+
+use crate::Mutation;
+use crate::cluster::{Cluster, EngineMessage, Event, Link, NodeEvent};
+use crate::engine::Slot;
+
+const MS: Nanos = 1_000_000;
+
+impl Cluster {
+    pub(crate) fn node(&mut self, event: NodeEvent) -> Result<(), String> {
+        match event {
+            NodeEvent::Input(input) => self.feed(input)?,
+            NodeEvent::FromSpawner(event) => self.feed(Input::Spawner(event))?,
+            NodeEvent::SpawnerClosed => self.feed(Input::SpawnerDown)?,
+            NodeEvent::Hello(pid) => self.hello(pid)?,
+            NodeEvent::FromEngine(pid, input) => {
+                let current = self.processes.get(&pid).map(|p| p.engine);
+                if current.is_some_and(|e| self.links.get(&e) == Some(&pid)) {
+                    self.feed(input)?;
+                }
+            }
+            NodeEvent::Answer(pid) => self.answer(pid)?,
+            NodeEvent::EngineClosed(pid) => self.engine_closed(pid)?,
+            NodeEvent::Schedule => {
+                self.schedule_pending = false;
+                self.controller.schedule(self.now, &mut self.outputs);
+                self.carry_out()?;
+            }
+            NodeEvent::Deadline => {
+                self.deadline_pending = None;
+                self.controller.on_deadline(self.now, &mut self.outputs);
+                self.carry_out()?;
+                self.want_schedule();
+            }
+        }
+        self.controller.check().map_err(|v| v.to_string())?;
+        if let Some(at) = self.controller.next_deadline()
+            && self.deadline_pending.is_none_or(|pending| at < pending)
+        {
+            self.deadline_pending = Some(at);
+            let delay = at.saturating_sub(self.now);
+            self.after(delay, Event::Node(NodeEvent::Deadline));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn feed(&mut self, input: Input) -> Result<(), String> {
+        self.controller.on_input(self.now, input, &mut self.outputs);
+        self.carry_out()?;
+        self.want_schedule();
+        Ok(())
+    }
+
+    /// The end of a batch: at once, or after more inputs.
+    pub(crate) fn want_schedule(&mut self) {
+        if !self.schedule_pending {
+            self.schedule_pending = true;
+            let delay = if self.random.chance(50) {
+                0
+            } else {
+                self.random.below(MS)
+            };
+            self.after(delay, Event::Node(NodeEvent::Schedule));
+        }
+    }
+
+    pub(crate) fn hello(&mut self, pid: u32) -> Result<(), String> {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return Ok(());
+        };
+        let engine = process.engine;
+        if !process.alive {
+            return Ok(());
+        }
+        if !self.controller.expects(engine) {
+            self.end_process(pid, Some(1), None);
+            return Ok(());
+        }
+        process.linked = true;
+        self.links.insert(engine, pid);
+        let info = EngineInfo {
+            engine,
+            uuid: format!("{pid:032x}"),
+            pid,
+            host: "simulated".into(),
+        };
+        self.feed(Input::EngineUp { info })
+    }
+
+    pub(crate) fn answer(&mut self, pid: u32) -> Result<(), String> {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return Ok(());
+        };
+        let engine = process.engine;
+        match process.answers.pop_front() {
+            Some((key, won)) => self.feed(Input::Revoked { engine, key, won }),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn engine_closed(&mut self, pid: u32) -> Result<(), String> {
+        let n_answers = self.processes.get(&pid).map_or(0, |p| p.answers.len());
+        for _ in 0..n_answers {
+            self.answer(pid)?;
+        }
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return Ok(());
+        };
+        let engine = process.engine;
+        // Taken back before they are reported, so that a process that lives on cannot claim them.
+        let mut unclaimed_offers = process.unclaimed();
+        for offer in &unclaimed_offers {
+            process.revoke(*offer);
+        }
+        if self.links.get(&engine) != Some(&pid) {
+            return Ok(());
+        }
+        self.links.remove(&engine);
+        if self.plan.mutation == Mutation::AllUnclaimed {
+            unclaimed_offers = process.board.keys().copied().collect();
+        }
+        self.feed(Input::EngineDown {
+            engine,
+            unclaimed_offers,
+        })
+    }
+
+    pub(crate) fn carry_out(&mut self) -> Result<(), String> {
+        for output in std::mem::take(&mut self.outputs) {
+            self.trace.note(self.now, &output);
+            match output {
+                Output::Result { client, .. }
+                | Output::ClientOutput { client, .. }
+                | Output::Event { client, .. }
+                | Output::Reply { client, .. } => {
+                    self.send(Link::ToClient(client), Event::Client(client, output));
+                }
+                Output::Function { engine, record } => {
+                    self.tell_engine(engine, EngineMessage::Function(record))?;
+                }
+                Output::Assign { engine, record } => {
+                    let pid = self.link_to(engine)?;
+                    let process = self.processes.get_mut(&pid);
+                    let before = process.and_then(|p| p.board.insert(record.offer, Slot::Offered));
+                    if before.is_some() {
+                        return Err(format!("offer {} was made twice", record.offer));
+                    }
+                    self.tell_engine(engine, EngineMessage::Assign(record))?;
+                }
+                Output::Stop { engine } => {
+                    if self.links.contains_key(&engine) {
+                        self.tell_engine(engine, EngineMessage::Stop)?;
+                    }
+                }
+                Output::Revoke { engine, key, offer } => {
+                    let pid = self.link_to(engine)?;
+                    let process = self.processes.get_mut(&pid);
+                    let won = process.is_some_and(|p| p.revoke(offer))
+                        || self.plan.mutation == Mutation::RevokeAlwaysWon;
+                    // Answered now or later, but before the end of the link is reported.
+                    if let Some(process) = self.processes.get_mut(&pid) {
+                        process.answers.push_back((key, won));
+                    }
+                    let delay = self.random.time(40 * MS);
+                    self.after(delay, Event::Node(NodeEvent::Answer(pid)));
+                }
+                Output::Interrupt { engine, offer, .. } => self.interrupt(engine, offer),
+                Output::Kill { pid, signal, .. } => self.end_process(pid, None, Some(signal)),
+                Output::Spawn { engine } => {
+                    if let Some(number) = self.spawner {
+                        self.send(Link::ToSpawner(number), Event::Spawn(number, engine));
+                    }
+                }
+                Output::StopSpawner => {
+                    if let Some(number) = self.spawner {
+                        self.send(Link::ToSpawner(number), Event::SpawnerStops(number));
+                    }
+                }
+                Output::Finished => self.finished = true,
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn link_to(&self, engine: EngineId) -> Result<u32, String> {
+        let link = self.links.get(&engine).copied();
+        link.ok_or_else(|| format!("engine {} has no link", engine.0))
+    }
+
+    pub(crate) fn tell_engine(
+        &mut self,
+        engine: EngineId,
+        message: EngineMessage,
+    ) -> Result<(), String> {
+        let pid = self.link_to(engine)?;
+        self.send(Link::ToEngine(pid), Event::Engine(pid, message));
+        Ok(())
+    }
+}

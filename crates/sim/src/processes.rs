@@ -1,0 +1,246 @@
+//! Engine processes and the spawner: what they do with what they get, and how they end.
+
+use broadleaf_core::{Input, Nanos};
+use broadleaf_proto::Mode;
+use broadleaf_proto::control::SpawnerEvent;
+use broadleaf_proto::ids::EngineId;
+use broadleaf_proto::task::{DoneRecord, Payload, Status};
+
+use crate::cluster::{Cluster, EngineMessage, Event, Link, NodeEvent};
+use crate::engine::{EngineProcess, Running};
+use crate::job::{Fate, Job, index_of};
+
+const MS: Nanos = 1_000_000;
+
+impl Cluster {
+    pub(crate) fn spawn(&mut self, engine: EngineId) {
+        let Some(number) = self.spawner else { return };
+        self.next_pid += 1;
+        let pid = self.next_pid;
+        self.processes.insert(pid, EngineProcess::new(engine, pid));
+        let spawned = NodeEvent::FromSpawner(SpawnerEvent::Spawned(engine, pid));
+        self.send(Link::FromSpawner(number), Event::Node(spawned));
+        if self.random.chance(self.plan.bad_start_percent) {
+            let delay = self.random.time(100 * MS);
+            self.after(delay, Event::EngineExits(pid, 3));
+        } else {
+            self.send(Link::FromEngine(pid), Event::Node(NodeEvent::Hello(pid)));
+        }
+    }
+
+    pub(crate) fn end_process(&mut self, pid: u32, code: Option<i32>, signal: Option<i32>) {
+        let Some(process) = self.processes.get_mut(&pid).filter(|p| p.alive) else {
+            return;
+        };
+        process.alive = false;
+        process.running = None;
+        process.inbox.clear();
+        let engine = process.engine;
+        self.deaths += 1;
+        self.close_link(pid);
+        let watched = self.processes.get(&pid).is_some_and(|p| p.watched);
+        if let Some(number) = self.spawner.filter(|_| watched) {
+            let event = SpawnerEvent::Exited {
+                engine,
+                pid,
+                code,
+                signal,
+                out_of_memory: false,
+                last_output: "last words".into(),
+            };
+            let link = Link::FromSpawner(number);
+            self.send(link, Event::Node(NodeEvent::FromSpawner(event)));
+        }
+    }
+
+    pub(crate) fn close_link(&mut self, pid: u32) {
+        let closed = Event::Node(NodeEvent::EngineClosed(pid));
+        self.cut.remove(&Link::FromEngine(pid));
+        self.send(Link::FromEngine(pid), closed);
+        self.cut.insert(Link::FromEngine(pid));
+        self.cut.insert(Link::ToEngine(pid));
+    }
+
+    /// The link alone is lost; its process notices later.
+    pub(crate) fn lose_link(&mut self, pid: u32) {
+        let linked = self
+            .processes
+            .get(&pid)
+            .is_some_and(|p| p.alive && p.linked);
+        if linked {
+            self.deaths += 1;
+            self.close_link(pid);
+            let delay = self.random.time(3_000 * MS);
+            self.after(delay, Event::EngineExits(pid, 1));
+        }
+    }
+
+    pub(crate) fn end_spawner(&mut self) {
+        let Some(number) = self.spawner.take() else {
+            return;
+        };
+        for process in self.processes.values_mut() {
+            process.watched = false;
+        }
+        self.send(
+            Link::FromSpawner(number),
+            Event::Node(NodeEvent::SpawnerClosed),
+        );
+        if !self.stopping {
+            // Not before the node has seen the end of the one before.
+            let seen = self.last_arrival[&Link::FromSpawner(number)] - self.now;
+            let delay = seen + 1 + self.random.time(500 * MS);
+            self.after(delay, Event::SpawnerStarts);
+        }
+    }
+
+    pub(crate) fn engine_gets(&mut self, pid: u32, message: EngineMessage) -> Result<(), String> {
+        let Some(process) = self.processes.get_mut(&pid).filter(|p| p.alive) else {
+            return Ok(());
+        };
+        match message {
+            EngineMessage::Function(record) => {
+                let body = index_of(&record.body);
+                process.functions.insert(record.function.0, body);
+            }
+            EngineMessage::Assign(record) => {
+                if !process.functions.contains_key(&record.function.0) {
+                    return Err(format!("{:?} is unknown to process {pid}", record.function));
+                }
+                process.inbox.push_back(record);
+                self.start_next(pid)?;
+            }
+            EngineMessage::Stop => {
+                process.stopping = true;
+                if process.running.is_none() {
+                    self.flush(pid);
+                    self.end_process(pid, Some(0), None);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn start_next(&mut self, pid: u32) -> Result<(), String> {
+        let Some(process) = self.processes.get_mut(&pid).filter(|p| p.alive) else {
+            return Ok(());
+        };
+        if process.running.is_some() {
+            return Ok(());
+        }
+        let Some(record) = process.claim_next() else {
+            self.flush(pid);
+            return Ok(());
+        };
+        self.runs += 1;
+        let job = &self.jobs[index_of(&record.payload.bytes) as usize];
+        process.running = Some(Running {
+            key: record.key,
+            offer: record.offer,
+            job: job.index,
+            function: record.function.0,
+            started_ns: self.now,
+            run: self.runs,
+            interrupted: false,
+        });
+        let each = job.options.mode == Mode::Each;
+        let target = each.then_some(process.engine);
+        let starts = self.starts.entry((job.index, target)).or_default();
+        *starts += 1;
+        let unmet = self.unmet.get(&job.index).copied().unwrap_or(0);
+        if *starts > 1 + job.options.retries + unmet {
+            return Err(format!("job {} was started {starts} times", job.index));
+        }
+        if job.fate != Fate::Hang {
+            let duration = job.duration_ns;
+            let run = self.runs;
+            self.after(duration, Event::TaskEnds(pid, run));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn interrupt(&mut self, engine: EngineId, offer: u32) {
+        let process = self
+            .links
+            .get(&engine)
+            .and_then(|pid| self.processes.get_mut(pid));
+        let Some(process) = process.filter(|p| p.alive) else {
+            return;
+        };
+        let pid = process.pid;
+        let Some(running) = process.running.as_mut().filter(|r| r.offer == offer) else {
+            return;
+        };
+        if !self.jobs[running.job as usize].stubborn {
+            running.interrupted = true;
+            let run = running.run;
+            self.after(1000, Event::TaskEnds(pid, run));
+        }
+    }
+
+    pub(crate) fn task_ends(&mut self, pid: u32, run: u64) -> Result<(), String> {
+        let Some(process) = self.processes.get_mut(&pid).filter(|p| p.alive) else {
+            return Ok(());
+        };
+        let Some(running) = process.running.take_if(|r| r.run == run) else {
+            return Ok(());
+        };
+        let job = &self.jobs[running.job as usize];
+        let starts = match job.options.mode {
+            Mode::Each => (job.index, Some(process.engine)),
+            Mode::Balanced => (job.index, None),
+        };
+        let first = self.starts.get(&starts) == Some(&1);
+        let status = match job.fate {
+            _ if running.interrupted => Status::Error,
+            Fate::Crash => {
+                self.end_process(pid, None, Some(11));
+                return Ok(());
+            }
+            _ if job.is_unmet_on(process.engine) => Status::Unmet,
+            Fate::Raise => Status::Error,
+            Fate::RaiseOnce if first => Status::Error,
+            _ => Status::Ok,
+        };
+        let mut payload = Payload::default();
+        match status {
+            Status::Unmet => *self.unmet.entry(job.index).or_default() += 1,
+            Status::Ok => {
+                payload.bytes = Job::value(job.index, process.functions[&running.function]);
+            }
+            _ => {}
+        }
+        process.finished.push(DoneRecord {
+            key: running.key,
+            status,
+            started_ns: running.started_ns,
+            completed_ns: self.now,
+            payload,
+        });
+        let stopping = process.stopping;
+        // An engine may keep a result back while it runs the next task, for a bounded time.
+        if stopping || self.random.chance(70) {
+            self.flush(pid);
+        } else {
+            let delay = self.random.time(5 * MS);
+            self.after(delay, Event::Flush(pid));
+        }
+        if stopping {
+            self.end_process(pid, Some(0), None);
+            return Ok(());
+        }
+        self.start_next(pid)
+    }
+
+    pub(crate) fn flush(&mut self, pid: u32) {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        let engine = process.engine;
+        for record in std::mem::take(&mut process.finished) {
+            let input = Input::Done { engine, record };
+            let event = Event::Node(NodeEvent::FromEngine(pid, input));
+            self.send(Link::FromEngine(pid), event);
+        }
+    }
+}
