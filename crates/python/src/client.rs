@@ -1,10 +1,12 @@
 //! The client's endpoint.
 
+mod background;
 mod link;
 mod pending;
 mod request;
 mod shared;
 mod submit;
+mod wire;
 
 pub use link::Link;
 pub use pending::Pending;

@@ -8,6 +8,7 @@ use broadleaf_proto::layout::PLAIN;
 use broadleaf_proto::task::SegmentRef;
 use broadleaf_proto::{FrameKind, FunctionId, OptionsId, control};
 use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
 
@@ -308,6 +309,13 @@ pub fn split_announce(encoded: &mut Encoded) -> Vec<(Vec<u8>, Vec<std::os::fd::O
 
 #[pymethods]
 impl Submitter {
+    /// A view keeps its submitter, which keeps the view: the collector must see it.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.link)?;
+        visit.call(&self.result_type)?;
+        visit.call(&self.origin)
+    }
+
     #[new]
     fn new(
         link: Py<Link>,
