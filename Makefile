@@ -72,5 +72,5 @@ $(STAMPS)/%: requirements/%.txt | $(STAMPS)/venv
 # The editable install leaves the module beside the Python sources, which need no building.
 # The test versions include all that the package itself needs, so that nothing is looked up here.
 $(STAMPS)/native: $(RUST_SOURCES) Cargo.toml Cargo.lock pyproject.toml | $(STAMPS)/build $(STAMPS)/test
-	env -u CONDA_PREFIX VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --release --locked --quiet
+	env -u CONDA_PREFIX PIP_QUIET=2 VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --release --locked --quiet
 	touch $@

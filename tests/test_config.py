@@ -1,7 +1,6 @@
 """Options: layers, origins, checks."""
 
 import pytest
-
 from broadleaf import config
 from broadleaf.config import ConfigError, resolve
 

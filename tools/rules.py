@@ -193,9 +193,10 @@ def python_imports(root: Path) -> list[str]:
                 seen.add(f"{where}: only {', '.join(sorted(NATIVE_USERS))} import broadleaf._native")
             if (part, other) in STRANGERS and line not in for_types:
                 seen.add(f"{where}: {part} imports {other}")
-            if part in PUBLIC_API_USERS and other != part and is_module(top, other) and line not in for_types:
-                if other not in (CLI_MODULES if part == "cli" else PUBLIC_MODULES):
-                    seen.add(f"{where}: {part} uses broadleaf.{other}; it may use only what `import broadleaf` offers")
+            public = CLI_MODULES if part == "cli" else PUBLIC_MODULES
+            outside = other not in public and other != part and is_module(top, other)
+            if part in PUBLIC_API_USERS and outside and line not in for_types:
+                seen.add(f"{where}: {part} uses broadleaf.{other}; it may use only what `import broadleaf` offers")
         broken += sorted(seen)
     return broken
 

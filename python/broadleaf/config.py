@@ -120,10 +120,10 @@ OPTIONS: dict[str, Option] = {
         # Batching
         Option("client_linger_us", "int", 100, "client", "Longest time a submitted task may wait in the client for "
                "others to travel with it, in microseconds."),
-        Option("client_flush_bytes", "int", 32 * 1024, "client", "Bytes of submitted tasks that leave without waiting."),
+        Option("client_flush_bytes", "int", 32 * 1024, "client", "Bytes of submitted tasks that leave at once."),
         Option("engine_flush_us", "int", 200, "engine", "Longest time a result may wait in the engine for others to "
                "travel with it, in microseconds."),
-        Option("engine_flush_bytes", "int", 32 * 1024, "engine", "Bytes of results that leave without waiting."),
+        Option("engine_flush_bytes", "int", 32 * 1024, "engine", "Bytes of results that leave at once."),
         # Payload
         Option("inline_buffer_bytes", "int", 65536, "client, engine", "Buffers up to this size travel with their "
                "message; larger ones go through shared memory."),

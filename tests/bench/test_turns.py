@@ -53,7 +53,7 @@ def test_an_error_in_a_measurement_is_told_and_the_turn_goes_on(tmp_path):
 
 
 def test_a_child_that_dies_is_noticed_and_its_workers_are_ended(tmp_path):
-    with pytest.raises(TurnFailed, match="died|gone"), Turn(SYSTEMS["ppe"], tmp_path, 2) as turn:
+    with pytest.raises(TurnFailed, match=r"died|gone"), Turn(SYSTEMS["ppe"], tmp_path, 2) as turn:
         turn.start(2, "default")
         os.kill(turn.process.pid, signal.SIGKILL)
         turn.run("latency", {"mode": "submit", "calls": 1, "warmup": 0})

@@ -3,7 +3,6 @@
 import os
 
 import pytest
-
 from broadleaf.cluster.cores import usable_cores
 
 

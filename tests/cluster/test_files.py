@@ -4,7 +4,6 @@ import os
 import stat
 
 import pytest
-
 from broadleaf.cluster import files
 from broadleaf.cluster.files import ClusterFileError
 from broadleaf.errors import ClusterConnectionError
@@ -111,12 +110,15 @@ def test_removal_may_leave_the_logs(tmp_path):
     assert not run_dir.exists()
 
 
-def test_a_process_is_known_by_its_marker(monkeypatch):
+def test_a_process_is_known_by_its_marker():
     import subprocess
 
-    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=os.environ | {"BROADLEAF_CLUSTER_ID": "c1"})
+    environment = os.environ | {"BROADLEAF_CLUSTER_ID": "c1"}
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    child.stdin.write(b"x\n")
+    child.stdin.flush()
+    assert child.stdout.readline() == b"x\n"  # it runs, so its environment is in place
     assert files.process_of_cluster(child.pid, "c1")
     assert not files.process_of_cluster(child.pid, "c")
-    child.stdin.close()
-    child.wait()
+    child.communicate()
     assert not files.process_of_cluster(child.pid, "c1")

@@ -107,7 +107,7 @@ def test_no_cluster_to_connect_to():
 
 def test_an_id_in_use_is_refused_and_a_stale_one_is_not():
     with Cluster(n=0, cluster_id="one"):
-        with pytest.raises(ClusterStateError, match="'one'.*running already"):
+        with pytest.raises(ClusterStateError, match=r"'one'.*running already"):
             Cluster(n=0, cluster_id="one").start_cluster_sync()
     stale = Cluster(n=0, cluster_id="one").start_cluster_sync()
     state = stale.to_dict()
@@ -232,7 +232,7 @@ def test_engines_are_alike_however_started(engine_start):
         assert view.apply_sync(lambda: os.getpgid(0) == os.getpid())
         assert len(view.apply_sync(os.sched_getaffinity, 0)) == 1
         assert view.apply_sync(lambda: open(0).read()) == ""
-        reply = view.execute("import atexit, sys\nprint('part', end='')\nsys.path is not None")
+        reply = view.execute("import atexit, sys\nprint('part', end='')\nsys.path is not None", silent=False)
         assert reply.get().execute_result["data"]["text/plain"] == "True"
         assert reply.stdout == "part"
 

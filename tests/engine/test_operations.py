@@ -4,7 +4,6 @@ import sys
 import traceback
 
 import pytest
-
 from broadleaf.engine import display, namespace, operations
 
 

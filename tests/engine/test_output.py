@@ -4,7 +4,6 @@ import os
 import sys
 
 import pytest
-
 from broadleaf.engine import output
 
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-
 from broadleaf.engine import deaths, process
 
 

@@ -1,5 +1,11 @@
 //! Nanoseconds of the controller per plain task: submit, assign, done and result.
 
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "a benchmark of the pure core needs the clock that the core must not have"
+)]
+
 use std::time::Instant;
 
 use broadleaf_core::{Config, Controller, Input, Output};

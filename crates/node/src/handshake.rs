@@ -1,11 +1,20 @@
 //! Who may connect.
 
-use broadleaf_net::Link;
+use std::os::fd::AsFd;
+
+use broadleaf_core::Input;
 use broadleaf_net::tls::{self, KeyError, PeerKey};
-use broadleaf_proto::PROTOCOL_VERSION;
-use broadleaf_proto::control::{Hello, Refusal, RefusalKind, Role};
+use broadleaf_net::{Frame, Link, LinkError};
+use broadleaf_proto::control::{self, Hello, Refusal, RefusalKind, Welcome};
+use broadleaf_proto::{
+    ClientId, DecodeError, EngineId, EngineInfo, FrameKind, PROTOCOL_VERSION, limits,
+};
+use broadleaf_shm::ClaimBoard;
 
 use crate::config::NodeConfig;
+use crate::node::Node;
+use crate::peers::Role;
+use crate::ring::Kind;
 
 /// Fresh keys as JSON: `server`, `client` and `engine`, each `private` and `public` in base64.
 ///
@@ -66,14 +75,125 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
                 peer.uid
             ),
         )),
-        (None, Some(PeerKey::Engine)) if matches!(hello.role, Role::Client { .. }) => Err(refuse(
-            RefusalKind::Identity,
-            "an engine's key does not open a client's connection".to_owned(),
-        )),
-        (None, _) if !matches!(hello.role, Role::Client { .. }) => Err(refuse(
+        (None, Some(PeerKey::Engine)) if matches!(hello.role, control::Role::Client { .. }) => {
+            Err(refuse(
+                RefusalKind::Identity,
+                "an engine's key does not open a client's connection".to_owned(),
+            ))
+        }
+        (None, _) if !matches!(hello.role, control::Role::Client { .. }) => Err(refuse(
             RefusalKind::Identity,
             "engines connect to the relay of their own host".to_owned(),
         )),
         _ => Ok(()),
     }
+}
+
+impl Node {
+    /// Takes in a peer's first frame.
+    pub(crate) fn on_hello(&mut self, token: usize, frame: &Frame) -> Result<(), LinkError> {
+        if frame.kind != FrameKind::Hello {
+            return Err(DecodeError::UnknownKind(frame.kind as u8).into());
+        }
+        let hello: Hello = control::decode(&frame.body)?;
+        let link = &mut self.peers[token].link;
+        if let Err(refusal) = check(&self.config, &hello, link) {
+            self.refuse(token, &refusal);
+            return Ok(());
+        }
+        link.set_frame_limit(limits::MAX_FRAME_BYTES);
+        link.set_max_fds(limits::MAX_FRAME_FDS);
+        let segment_token = self.next_token;
+        self.next_token += 1;
+        let mut welcome = Welcome {
+            client: ClientId(0),
+            engine: EngineId(0),
+            segment_token,
+            max_outstanding_tasks: self.config.options.max_outstanding_tasks,
+            max_outstanding_bytes: self.config.options.max_outstanding_bytes,
+            engines: Vec::new(),
+        };
+        match hello.role {
+            control::Role::Client { name } => {
+                let client = ClientId(self.next_client);
+                self.next_client += 1;
+                welcome.client = client;
+                welcome.engines = self.controller.engines();
+                self.peers[token].role = Role::Client {
+                    client,
+                    congested: false,
+                };
+                self.clients.insert(client, token);
+                self.ring.note(Kind::ClientUp, client.0, 0);
+                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+                self.input(Input::ClientUp { client, name });
+            }
+            control::Role::Engine { engine, pid } => {
+                let engine = engine.unwrap_or_else(|| self.controller.vacant_engine());
+                let board = frame.fds.first().map(|fd| ClaimBoard::from_fd(fd.as_fd()));
+                let (true, Some(Ok(board))) = (self.controller.expects(engine), board) else {
+                    let message = format!("no engine {} is expected here", engine.0);
+                    self.refuse(
+                        token,
+                        &control::Refusal {
+                            kind: RefusalKind::Full,
+                            message,
+                        },
+                    );
+                    return Ok(());
+                };
+                let info = EngineInfo {
+                    engine,
+                    uuid: random_hex(),
+                    pid,
+                    host: self.host.clone(),
+                };
+                welcome.engine = engine;
+                welcome.engines = vec![info.clone()];
+                self.peers[token].role = Role::Engine {
+                    engine,
+                    pid,
+                    board,
+                    next_offer: 0,
+                };
+                self.engines.insert(engine, token);
+                self.ring.note(Kind::EngineUp, engine.0, u64::from(pid));
+                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+                self.input(Input::EngineUp { info });
+            }
+            control::Role::Spawner { .. } => {
+                if self.spawner.is_some() {
+                    let message = "the node has a spawner already".to_owned();
+                    self.refuse(
+                        token,
+                        &control::Refusal {
+                            kind: RefusalKind::Full,
+                            message,
+                        },
+                    );
+                    return Ok(());
+                }
+                self.peers[token].role = Role::Spawner;
+                self.spawner = Some(token);
+                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+                self.input(Input::SpawnerUp);
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, token: usize, refusal: &control::Refusal) {
+        self.ring.note(Kind::Refused, refusal.kind as u32, 0);
+        self.peers[token].role = Role::Leaving;
+        self.send(token, FrameKind::Refused, &control::encode(refusal));
+    }
+}
+
+fn random_hex() -> String {
+    let mut bytes = [0_u8; 16];
+    // Identity, not secrecy: if the system had no randomness, the process and time would still tell engines apart.
+    if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {
+        bytes[..8].copy_from_slice(&u64::from(std::process::id()).to_le_bytes());
+    }
+    format!("{:032x}", u128::from_be_bytes(bytes))
 }

@@ -5,6 +5,7 @@
 //! wake-up is scheduled together and leaves with one write per peer.
 
 mod config;
+mod frames;
 mod handshake;
 mod node;
 mod outputs;

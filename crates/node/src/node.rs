@@ -8,17 +8,12 @@ use std::time::{Duration, Instant};
 
 use broadleaf_core::{Controller, Input, Nanos, Output};
 use broadleaf_net::tls::{KeyError, ServerTls};
-use broadleaf_net::{Frame, LinkError, Listener};
-use broadleaf_proto::control::{self, ControlReply, ControlRequest, Hello, RefusalKind, Welcome};
-use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord, SubmitRecord};
-use broadleaf_proto::wire::Reader;
-use broadleaf_proto::{ClientId, DecodeError, EngineId, EngineInfo, FrameKind, limits};
-use broadleaf_shm::ClaimBoard;
+use broadleaf_net::{LinkError, Listener};
+use broadleaf_proto::{ClientId, EngineId, FrameKind};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use slab::Slab;
 
 use crate::config::NodeConfig;
-use crate::handshake;
 use crate::peers::{Peer, Role};
 use crate::ring::{Kind, Ring};
 use crate::segments::Segments;
@@ -69,16 +64,16 @@ pub struct Node {
     pub(crate) epoch: Instant,
     pub(crate) wakeups: u64,
     pub(crate) now_ns: Nanos,
-    ring: Ring,
+    pub(crate) ring: Ring,
     poller: std::os::fd::OwnedFd,
     unix: Listener,
     tcp: Option<Listener>,
     /// Open as long as the owner may still be there.
     lifeline: Option<File>,
     dirty: Vec<usize>,
-    next_client: u32,
-    next_token: u32,
-    host: String,
+    pub(crate) next_client: u32,
+    pub(crate) next_token: u32,
+    pub(crate) host: String,
 }
 
 /// Runs a node until it is stopped; returns its exit code.
@@ -251,11 +246,11 @@ impl Node {
                 if !self.peers.contains(token) {
                     return;
                 }
-                if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
-                    if let Err(error) = self.read(token) {
-                        self.on_link_error(token, &error);
-                        return;
-                    }
+                if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR)
+                    && let Err(error) = self.read(token)
+                {
+                    self.on_link_error(token, &error);
+                    return;
                 }
                 if flags.contains(EventFlags::OUT) {
                     self.mark_dirty(token);
@@ -290,7 +285,6 @@ impl Node {
             });
             if watch(&self.poller, peer.link.as_fd(), token as u64).is_err() {
                 self.peers.remove(token);
-                continue;
             }
             // A TLS handshake starts with reading, so the peer needs nothing written yet.
         }
@@ -324,235 +318,6 @@ impl Node {
             && peer.link.wants_write()
         {
             self.mark_dirty(token);
-        }
-        Ok(())
-    }
-
-    fn on_frame(&mut self, token: usize, frame: Frame) -> Result<(), LinkError> {
-        match self.peers[token].role {
-            Role::Unknown(_) => self.on_hello(token, frame),
-            Role::Client { client, .. } => self.on_client_frame(token, client, frame),
-            Role::Engine { engine, .. } => self.on_engine_frame(token, engine, frame),
-            Role::Spawner if frame.kind == FrameKind::SpawnerEvent => {
-                self.input(Input::Spawner(control::decode(&frame.body)?));
-                Ok(())
-            }
-            Role::Leaving => Ok(()),
-            Role::Spawner => Err(DecodeError::UnknownKind(frame.kind as u8).into()),
-        }
-    }
-
-    fn on_hello(&mut self, token: usize, frame: Frame) -> Result<(), LinkError> {
-        if frame.kind != FrameKind::Hello {
-            return Err(DecodeError::UnknownKind(frame.kind as u8).into());
-        }
-        let hello: Hello = control::decode(&frame.body)?;
-        let link = &mut self.peers[token].link;
-        if let Err(refusal) = handshake::check(&self.config, &hello, link) {
-            self.refuse(token, &refusal);
-            return Ok(());
-        }
-        link.set_frame_limit(limits::MAX_FRAME_BYTES);
-        link.set_max_fds(limits::MAX_FRAME_FDS);
-        let segment_token = self.next_token;
-        self.next_token += 1;
-        let mut welcome = Welcome {
-            client: ClientId(0),
-            engine: EngineId(0),
-            segment_token,
-            max_outstanding_tasks: self.config.options.max_outstanding_tasks,
-            max_outstanding_bytes: self.config.options.max_outstanding_bytes,
-            engines: Vec::new(),
-        };
-        match hello.role {
-            control::Role::Client { name } => {
-                let client = ClientId(self.next_client);
-                self.next_client += 1;
-                welcome.client = client;
-                welcome.engines = self.controller.engines();
-                self.peers[token].role = Role::Client {
-                    client,
-                    congested: false,
-                };
-                self.clients.insert(client, token);
-                self.ring.note(Kind::ClientUp, client.0, 0);
-                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
-                self.input(Input::ClientUp { client, name });
-            }
-            control::Role::Engine { engine, pid } => {
-                let engine = engine.unwrap_or_else(|| self.controller.vacant_engine());
-                let board = frame.fds.first().map(|fd| ClaimBoard::from_fd(fd.as_fd()));
-                let (true, Some(Ok(board))) = (self.controller.expects(engine), board) else {
-                    let message = format!("no engine {} is expected here", engine.0);
-                    self.refuse(
-                        token,
-                        &control::Refusal {
-                            kind: RefusalKind::Full,
-                            message,
-                        },
-                    );
-                    return Ok(());
-                };
-                let info = EngineInfo {
-                    engine,
-                    uuid: random_hex(),
-                    pid,
-                    host: self.host.clone(),
-                };
-                welcome.engine = engine;
-                welcome.engines = vec![info.clone()];
-                self.peers[token].role = Role::Engine {
-                    engine,
-                    pid,
-                    board,
-                    next_offer: 0,
-                };
-                self.engines.insert(engine, token);
-                self.ring.note(Kind::EngineUp, engine.0, u64::from(pid));
-                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
-                self.input(Input::EngineUp { info });
-            }
-            control::Role::Spawner { .. } => {
-                if self.spawner.is_some() {
-                    let message = "the node has a spawner already".to_owned();
-                    self.refuse(
-                        token,
-                        &control::Refusal {
-                            kind: RefusalKind::Full,
-                            message,
-                        },
-                    );
-                    return Ok(());
-                }
-                self.peers[token].role = Role::Spawner;
-                self.spawner = Some(token);
-                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
-                self.input(Input::SpawnerUp);
-            }
-        }
-        Ok(())
-    }
-
-    fn refuse(&mut self, token: usize, refusal: &control::Refusal) {
-        self.ring.note(Kind::Refused, refusal.kind as u32, 0);
-        self.peers[token].role = Role::Leaving;
-        self.send(token, FrameKind::Refused, &control::encode(refusal));
-    }
-
-    fn on_client_frame(
-        &mut self,
-        token: usize,
-        client: ClientId,
-        frame: Frame,
-    ) -> Result<(), LinkError> {
-        let mut reader = Reader::new(frame.body.clone());
-        match frame.kind {
-            FrameKind::Submit => {
-                while !reader.is_empty() {
-                    let mut record = SubmitRecord::decode(&mut reader)?;
-                    self.segments.adopt(&mut record.payload);
-                    self.input(Input::Submit { client, record });
-                }
-            }
-            FrameKind::Function => {
-                while !reader.is_empty() {
-                    let record = FunctionRecord::decode(&mut reader)?;
-                    self.input(Input::Function { client, record });
-                }
-            }
-            FrameKind::Options => self.input(Input::Options {
-                client,
-                define: control::decode(&frame.body)?,
-            }),
-            FrameKind::Request => {
-                let (number, request): (u64, ControlRequest) = control::decode(&frame.body)?;
-                self.ring.note(Kind::Request, client.0, number);
-                self.on_request(token, client, number, request);
-            }
-            _ => return self.on_segment_frame(token, frame),
-        }
-        Ok(())
-    }
-
-    fn on_request(&mut self, token: usize, client: ClientId, number: u64, request: ControlRequest) {
-        let reply = match request {
-            ControlRequest::Status => ControlReply::Text(self.status_json()),
-            ControlRequest::Trace => ControlReply::Text(self.ring.chrome_trace()),
-            ControlRequest::SetLog { level, sink } => match self.ring.set(level, &sink) {
-                Ok(()) => ControlReply::Done,
-                Err(error) => ControlReply::Failed(format!("log sink {sink:?}: {error}")),
-            },
-            ControlRequest::Config => ControlReply::Text(format!("{:?}", self.config.options)),
-            request => {
-                self.input(Input::Request {
-                    client,
-                    number,
-                    request,
-                });
-                return;
-            }
-        };
-        self.send(token, FrameKind::Reply, &control::encode(&(number, reply)));
-    }
-
-    fn on_engine_frame(
-        &mut self,
-        token: usize,
-        engine: EngineId,
-        frame: Frame,
-    ) -> Result<(), LinkError> {
-        let mut reader = Reader::new(frame.body.clone());
-        match frame.kind {
-            FrameKind::Done => {
-                while !reader.is_empty() {
-                    let mut record = DoneRecord::decode(&mut reader)?;
-                    self.segments.adopt(&mut record.payload);
-                    self.ring.task(
-                        engine.0,
-                        record.key.0,
-                        record.started_ns,
-                        record.completed_ns,
-                    );
-                    self.input(Input::Done { engine, record });
-                }
-            }
-            FrameKind::Output => {
-                while !reader.is_empty() {
-                    let record = OutputRecord::decode(&mut reader)?;
-                    self.input(Input::Output { engine, record });
-                }
-            }
-            _ => return self.on_segment_frame(token, frame),
-        }
-        Ok(())
-    }
-
-    fn on_segment_frame(&mut self, token: usize, frame: Frame) -> Result<(), LinkError> {
-        match frame.kind {
-            FrameKind::SegmentAnnounce => {
-                let announce: control::SegmentAnnounce = control::decode(&frame.body)?;
-                for ((id, len), fd) in announce.segments.into_iter().zip(frame.fds) {
-                    self.segments.on_announce(token as u32, id, len, fd);
-                }
-            }
-            FrameKind::SegmentRelease => {
-                let release: control::SegmentRelease = control::decode(&frame.body)?;
-                let forget =
-                    self.segments
-                        .on_release(token as u32, &release.released, &release.retired);
-                for (peer, id) in forget {
-                    let release = control::SegmentRelease {
-                        released: Vec::new(),
-                        retired: vec![id],
-                    };
-                    self.send(
-                        peer as usize,
-                        FrameKind::SegmentRelease,
-                        &control::encode(&release),
-                    );
-                }
-            }
-            kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
         }
         Ok(())
     }
@@ -705,13 +470,4 @@ impl Node {
 
 fn watch(poller: &std::os::fd::OwnedFd, fd: BorrowedFd<'_>, token: u64) -> Result<(), NodeError> {
     epoll::add(poller, fd, EventData::new_u64(token), EventFlags::IN).map_err(io_error("epoll"))
-}
-
-fn random_hex() -> String {
-    let mut bytes = [0_u8; 16];
-    // Identity, not secrecy: if the system had no randomness, the process and time would still tell engines apart.
-    if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {
-        bytes[..8].copy_from_slice(&u64::from(std::process::id()).to_le_bytes());
-    }
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -135,7 +135,7 @@ pub enum Mode {
     Each,
 }
 
-/// When a set of dependencies counts as met (names as IPython Parallel's `Dependency`).
+/// When a set of dependencies counts as met (names as `IPython` Parallel's `Dependency`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DependencyRule {
     /// All of them, or any.

@@ -56,7 +56,7 @@ impl<'a> Pickled<'a> {
                 INLINE => {
                     inline_bytes = inline_bytes
                         .checked_add(*len)
-                        .ok_or(DecodeError::Truncated)?
+                        .ok_or(DecodeError::Truncated)?;
                 }
                 IN_SEGMENT => {}
                 _ => return Err(DecodeError::Malformed),

@@ -1,5 +1,9 @@
 //! Bytes that cross the border to Python without a copy: the one file here with `unsafe`.
 #![allow(unsafe_code)]
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "the signature is the protocol's"
+)]
 
 use std::ffi::{c_int, c_void};
 

@@ -1,10 +1,13 @@
 //! The client's endpoint.
 
+mod background;
+mod dispatch;
 mod link;
 mod pending;
 mod request;
 mod shared;
 mod submit;
+mod wire;
 
 pub use link::Link;
 pub use pending::Pending;

@@ -1,12 +1,14 @@
 //! `_native.Engine`: receives tasks, runs them on Python's main thread, sends what came of them.
 
+mod outgoing;
+
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use broadleaf_net::{Link, LinkError};
+use broadleaf_net::LinkError;
 use broadleaf_proto::control::{self, EngineCommand, Role};
 use broadleaf_proto::layout::{PICKLED, PLAIN};
 use broadleaf_proto::task::{AssignRecord, DoneRecord, FunctionRecord, OutputRecord};
@@ -18,89 +20,12 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags};
 
+use self::outgoing::Io;
 use crate::client::{split_announce, wall_ns};
 use crate::connect::{ConnectError, Connection, dial_local, handshake};
 use crate::errors::link_error;
 use crate::payload::{DataPlane, Encoded, lock};
 use crate::plain;
-
-/// How long the flusher goes on ticking after the last reply before it sleeps until it is needed.
-const FLUSHER_IDLE_TICKS: u32 = 20;
-
-/// The half that the flusher thread shares with the main thread.
-struct Io {
-    link: Mutex<Link>,
-    /// Monotonic time of the oldest reply not handed to the socket, ns after `epoch`; 0 for none.
-    unflushed_since_ns: AtomicU64,
-    flusher_asleep: AtomicBool,
-    flusher: (Mutex<()>, Condvar),
-    closed: AtomicBool,
-    epoch: Instant,
-    data: DataPlane,
-    flush_after: Duration,
-    flush_bytes: usize,
-}
-
-impl Io {
-    fn now_ns(&self) -> u64 {
-        self.epoch.elapsed().as_nanos() as u64 + 1
-    }
-
-    fn flush(&self) -> Result<bool, LinkError> {
-        let mut link = lock(&self.link);
-        if let Some(release) = self.data.take_releases() {
-            link.send(FrameKind::SegmentRelease, &control::encode(&release), &[])?;
-        }
-        let all = link.flush()?;
-        self.unflushed_since_ns.store(0, Ordering::Release);
-        Ok(all)
-    }
-
-    /// A reply was queued: makes sure that it leaves soon, even if the next task takes long.
-    fn on_queued(&self, queued_bytes: usize) -> Result<(), LinkError> {
-        let now = self.now_ns();
-        let since = self.unflushed_since_ns.load(Ordering::Acquire);
-        if since == 0 {
-            self.unflushed_since_ns.store(now, Ordering::Release);
-            if self.flusher_asleep.load(Ordering::Acquire) {
-                drop(lock(&self.flusher.0));
-                self.flusher.1.notify_one();
-            }
-        }
-        let age_ns = if since == 0 { 0 } else { now - since };
-        if queued_bytes >= self.flush_bytes || age_ns >= self.flush_after.as_nanos() as u64 {
-            self.flush()?;
-        }
-        Ok(())
-    }
-
-    /// Sends replies that a long task would hold back.
-    fn run_flusher(&self) {
-        let tick = self.flush_after.max(Duration::from_micros(500)) * 2;
-        let mut idle_ticks = 0;
-        while !self.closed.load(Ordering::Acquire) {
-            if idle_ticks >= FLUSHER_IDLE_TICKS {
-                let guard = lock(&self.flusher.0);
-                self.flusher_asleep.store(true, Ordering::Release);
-                if self.unflushed_since_ns.load(Ordering::Acquire) == 0 {
-                    // A missed notification costs one second at most, and only on a reply behind a long task.
-                    drop(self.flusher.1.wait_timeout(guard, Duration::from_secs(1)));
-                }
-                self.flusher_asleep.store(false, Ordering::Release);
-                idle_ticks = 0;
-            }
-            std::thread::sleep(tick);
-            let since = self.unflushed_since_ns.load(Ordering::Acquire);
-            if since == 0 {
-                idle_ticks += 1;
-            } else if self.now_ns().saturating_sub(since) >= self.flush_after.as_nanos() as u64 {
-                idle_ticks = 0;
-                // The main thread meets the same error at its own next use of the link.
-                let _ = self.flush();
-            }
-        }
-    }
-}
 
 /// A function as this engine has it.
 enum Function {
@@ -122,7 +47,7 @@ pub struct Engine {
     poll_fd: OwnedFd,
     board: ClaimBoard,
     hooks: Py<PyAny>,
-    engine: EngineId,
+    id: EngineId,
     uuid: String,
     current: AtomicU64,
     output_held: AtomicBool,
@@ -170,7 +95,7 @@ impl Engine {
                         .on_announce(control::decode(&frame.body)?, frame.fds);
                 }
                 FrameKind::SegmentRelease => {
-                    self.io.data.on_release(&control::decode(&frame.body)?)
+                    self.io.data.on_release(&control::decode(&frame.body)?);
                 }
                 FrameKind::EngineCommand => {
                     let EngineCommand::Stop = control::decode(&frame.body)?;
@@ -262,9 +187,16 @@ impl Engine {
         if unmet {
             return (Status::Unmet, Encoded::default());
         }
+        let value = error.value(py);
+        // Before Python 3.12 an exception on its way does not carry its traceback itself.
+        if let Some(traceback) = error.traceback(py)
+            && let Err(second) = value.setattr("__traceback__", traceback)
+        {
+            second.write_unraisable(py, None);
+        }
         let record = hooks
-            .call_method1("dump_error", (error.value(py),))
-            .and_then(|r| Ok(r.extract::<Vec<u8>>()?));
+            .call_method1("dump_error", (value,))
+            .and_then(|r| r.extract::<Vec<u8>>());
         let bytes = record.unwrap_or_else(|second| {
             second.write_unraisable(py, None);
             Vec::new()
@@ -431,7 +363,7 @@ impl Engine {
             poll_fd,
             board,
             hooks,
-            engine: welcome.engine,
+            id: welcome.engine,
             uuid,
             current: AtomicU64::new(NO_TASK),
             output_held: AtomicBool::new(false),
@@ -445,7 +377,7 @@ impl Engine {
 
     #[getter]
     fn engine_id(&self) -> u32 {
-        self.engine.0
+        self.id.0
     }
 
     #[getter]
@@ -493,7 +425,7 @@ impl Engine {
         };
         let record = OutputRecord {
             task,
-            engine: self.engine,
+            engine: self.id,
             stream,
             bytes: bytes::Bytes::copy_from_slice(data),
         };

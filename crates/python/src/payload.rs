@@ -224,6 +224,7 @@ impl DataPlane {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "used with map_err")]
 fn shm_error(error: ShmError) -> PyErr {
     PyMemoryError::new_err(error.to_string())
 }

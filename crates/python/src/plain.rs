@@ -41,7 +41,9 @@ fn encode_nested(value: &Bound<'_, PyAny>, out: &mut Vec<u8>, depth: u8) -> bool
         }
     } else if let Ok(int) = value.cast_exact::<PyInt>() {
         match int.extract::<i64>() {
-            Ok(small @ -128..=127) => out.extend_from_slice(&[SMALL_INT, small as i8 as u8]),
+            Ok(small @ -128..=127) => {
+                out.extend_from_slice(&[SMALL_INT, (small as i8).cast_unsigned()]);
+            }
             Ok(int) => {
                 out.push(INT);
                 out.extend_from_slice(&int.to_le_bytes());

@@ -23,11 +23,15 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("case", choices=[*CASES, ALL], help="what to measure")
-    made.add_argument("--against", default="", metavar="PEERS", help=f"peers separated by commas, of {', '.join(PEERS)}")
+    made.add_argument(
+        "--against", default="", metavar="PEERS", help=f"peers separated by commas, of {', '.join(PEERS)}"
+    )
     made.add_argument("--only-peers", action="store_true", help="leave Broadleaf itself out")
     made.add_argument("--engines", type=int, default=4, metavar="N", help="workers of every system (4)")
     made.add_argument("--repeats", type=int, default=0, metavar="R", help="rounds (5; 2 with --quick)")
-    made.add_argument("--quick", action="store_true", help="little work and few rounds: shows that it runs, not how fast")
+    made.add_argument(
+        "--quick", action="store_true", help="little work and few rounds: shows that it runs, not how fast"
+    )
     made.add_argument("--json", type=Path, metavar="FILE", help="append the records to FILE, one JSON object a line")
     made.add_argument("--plot", type=Path, metavar="DIR", help="draw figures into DIR (needs matplotlib)")
     made.add_argument("--environments", type=Path, default=Path(".bench-venvs"), metavar="DIR",

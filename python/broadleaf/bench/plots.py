@@ -4,6 +4,7 @@ Each is written as PNG and SVG. Needs matplotlib (`pip install broadleaf[bench]`
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ from .record import Record
 
 # A colour for each system, told apart also by readers who see few colours; ours stands out by weight.
 COLOURS = dict(
-    zip(SYSTEMS, ("#0b5d3b", "#555555", "#0072b2", "#56b4e9", "#d55e00", "#e69f00", "#cc79a7", "#7a5195", "#9c755f"), strict=True)
+    zip(
+        SYSTEMS,
+        ("#0b5d3b", "#555555", "#0072b2", "#56b4e9", "#d55e00", "#e69f00", "#cc79a7", "#7a5195", "#9c755f"),
+        strict=True,
+    )
 )
 MARKERS = dict(zip(SYSTEMS, "os^vD<>pP", strict=True))
 SIZE_INCHES = (7.2, 4.6)
@@ -31,7 +36,7 @@ def draw(records: list[Record], folder: Path) -> list[Path]:
     written = []
     for name, (fill, cases) in figures.items():
         if any(r.case in cases and r.values for r in records):
-            written += _save(name, lambda axes, fill=fill: fill(axes, records), folder)
+            written += _save(name, partial(_filled, fill, records), folder)
     return written
 
 
@@ -39,13 +44,19 @@ def _save(name: str, fill: Callable[[Any], None], folder: Path) -> list[Path]:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context({"svg.hashsalt": "broadleaf", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+    with rc_context(
+        {"svg.hashsalt": "broadleaf", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    ):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         fill(figure.add_subplot())
         paths = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
         for path in paths:
             figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     return paths
+
+
+def _filled(fill: Callable[[Any, list[Record]], None], records: list[Record], axes: Any) -> None:
+    fill(axes, records)
 
 
 def label(r: Record) -> str:
@@ -71,9 +82,9 @@ def latency(axes: Any, records: list[Record]) -> None:
         if r.peer == RAW and r.case == "raw_rtt" and r.metric == "roundtrip_median":
             axes.axvline(r.median, color=COLOURS[RAW], linestyle=":", linewidth=1)
             name = f"raw {r.params['kind']} socket"
-            place = len(ordered) - 0.45 if r.params["kind"] == "unix" else -0.55
+            height = len(ordered) - 0.45 if r.params["kind"] == "unix" else -0.55
             align = "right" if r.params["kind"] == "unix" else "left"
-            axes.text(r.median, place, f" {name} ", fontsize=7, color=COLOURS[RAW], ha=align)
+            axes.text(r.median, height, f" {name} ", fontsize=7, color=COLOURS[RAW], ha=align)
     axes.margins(y=0.12)
     axes.set_title("One empty task, synchronous")
 
@@ -89,7 +100,9 @@ def lines(records: list[Record], case: str, metric: str, x: str) -> dict[str, tu
     return {name: (system, sorted(points)) for name, (system, points) in found.items()}
 
 
-def one_each(found: dict[str, tuple[str, list[tuple[float, float]]]]) -> dict[str, tuple[str, list[tuple[float, float]]]]:
+def one_each(
+    found: dict[str, tuple[str, list[tuple[float, float]]]],
+) -> dict[str, tuple[str, list[tuple[float, float]]]]:
     """The first way of every system: more lines than that cannot be told apart."""
     first: dict[str, str] = {}
     for name, (system, _) in found.items():
@@ -97,7 +110,9 @@ def one_each(found: dict[str, tuple[str, list[tuple[float, float]]]]) -> dict[st
     return {name: found[name] for name in first.values()}
 
 
-def plot_lines(axes: Any, found: dict[str, tuple[str, list[tuple[float, float]]]], style: str, with_label: bool) -> None:
+def plot_lines(
+    axes: Any, found: dict[str, tuple[str, list[tuple[float, float]]]], style: str, with_label: bool
+) -> None:
     for name, (system, points) in found.items():
         axes.plot(
             [x for x, _ in points],

@@ -131,7 +131,10 @@ class Run:
         self.say(f"{repeat + 1}  {name:<12} {case:<10} {' | '.join(str(v) for v in params.values()):<60} {figures}")
 
     def _fail(self, name: str, case: str, params: dict[str, Any], why: str) -> None:
-        if self.failures.setdefault((name, case, frozen(params)), skipped(name, "", case, params, why)).note == why[:400]:
+        if (
+            self.failures.setdefault((name, case, frozen(params)), skipped(name, "", case, params, why)).note
+            == why[:400]
+        ):
             self.say(f"-  {name:<12} {case:<10} {' | '.join(str(v) for v in params.values()):<60} skipped: {why}")
 
     def _against_plain_sleep(self) -> None:

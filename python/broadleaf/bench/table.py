@@ -35,7 +35,7 @@ def rows(records: list[Record]) -> list[tuple[str, ...]]:
     """The table's cells: case, parameters, system, way, metric, median, spread, unit, ours against it."""
     reference = reference_values(records)
     order = list(dict.fromkeys(r.case for r in records))
-    cells = []
+    cells: list[tuple[str, ...]] = []
     for r in sorted(records, key=lambda r: order.index(r.case)):
         own = {k: v for k, v in r.params.items() if k in ("mode", "config") and v not in ("", "default")}
         shared = {k: v for k, v in r.params.items() if k not in ("mode", "config")}
@@ -61,7 +61,9 @@ def findings(records: list[Record]) -> list[str]:
 
     def value(**wanted: Any) -> float | None:
         for r in records:
-            if all({"peer": r.peer, "case": r.case, "metric": r.metric, **r.params}.get(k) == v for k, v in wanted.items()):
+            if all(
+                {"peer": r.peer, "case": r.case, "metric": r.metric, **r.params}.get(k) == v for k, v in wanted.items()
+            ):
                 return r.median
         return None
 
@@ -82,7 +84,7 @@ def findings(records: list[Record]) -> list[str]:
     if copies is not None:
         lines.append(f"send: {copies:.2f} copies of the bytes were made in the client")
     lines += [
-        f"overhead: throughput with / without, {r.params['config']}: {r.median:.3f} ({min(r.values):.3f} to {max(r.values):.3f})"
+        f"overhead: throughput, {r.params['config']}: {r.median:.3f} ({min(r.values):.3f} to {max(r.values):.3f})"
         for r in records
         if r.metric == "rate_ratio"
     ]

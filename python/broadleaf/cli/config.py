@@ -53,7 +53,7 @@ def show(names: tuple[str, ...], profile: str, form: str | None) -> None:
     for name in chosen:
         origin = settings.origin(name)
         option = config.OPTIONS[name]
-        cells = [
+        cells: list[str | Text] = [
             name,
             Text(config.format_value(settings[name])),
             Text(origin, style="dim" if origin == "default" else "bold"),

@@ -19,7 +19,7 @@ def command(profile: str, cluster_id: str | None, engine: int | None, follow: bo
     cluster = chosen_cluster(profile, cluster_id)
     path = cluster.log_path(engine)
     try:
-        log = open(path, "rb")
+        log = open(path, "rb")  # noqa: SIM115 - entered below
     except FileNotFoundError:
         fail(f"engine {engine} of cluster {cluster.cluster_id!r} has no log" if engine is not None
              else f"{path} does not exist")  # fmt: skip

@@ -12,7 +12,8 @@ from broadleaf.cli.console import chosen_cluster, cluster_options, console
 
 @click.command("top")
 @cluster_options
-@click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds between looks.")
+@click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(min=0.1),
+              help="Seconds between looks.")  # fmt: skip
 @click.option("--count", type=click.IntRange(min=1), help="Leave after this many looks.")
 def command(profile: str, cluster_id: str | None, interval: float, count: int | None) -> None:
     """Watch a cluster: tasks per second, and what each engine does. Ctrl-C leaves."""

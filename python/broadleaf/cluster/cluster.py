@@ -162,10 +162,8 @@ class Cluster:
             if launcher.running():
                 self._ask_to_stop()
                 launcher.release()
-                if not launcher.wait(_STOP_GRACE_S + self.settings["stop_grace_s"]):
-                    launcher.end()
-            launcher.release()
-            self.remove_files()
+                launcher.wait(_STOP_GRACE_S + self.settings["stop_grace_s"])
+            launcher.end()
 
     def _ask_to_stop(self) -> None:
         try:
@@ -234,11 +232,10 @@ class Cluster:
         self._started()
         return Client(self.connection_file, cluster=self, **options)
 
-    def start_and_connect_sync(self, n: int | None = None, activate: bool = False) -> Client:
+    def start_and_connect_sync(self, n: int | None = None) -> Client:
         """Starts the cluster if it does not run, connects, and waits for all its engines.
 
-        `activate` makes the client's view the one that `%px` uses. Raises `ClusterStartError` when engines do not come
-        up in time, and stops the cluster then.
+        Raises `ClusterStartError` when engines do not come up in time, and stops the cluster then.
         """
         if not self.running:
             self.start_cluster_sync(n)
@@ -248,8 +245,6 @@ class Cluster:
         except BaseException:
             self.stop_cluster_sync()
             raise
-        if activate:
-            client[:].activate()
         return client
 
     def _wait_for_engines(self, client: Client) -> None:
@@ -283,7 +278,8 @@ class Cluster:
 
     async def start_cluster(self, n: int | None = None) -> Self:
         """See `start_cluster_sync`."""
-        return await _on_thread(self.start_cluster_sync, n)
+        await _on_thread(self.start_cluster_sync, n)
+        return self
 
     async def stop_cluster(self) -> None:
         """See `stop_cluster_sync`."""
@@ -322,9 +318,9 @@ class Cluster:
         client: Client = await _on_thread(lambda: self.connect_client_sync(**options))
         return client
 
-    async def start_and_connect(self, n: int | None = None, activate: bool = False) -> Client:
+    async def start_and_connect(self, n: int | None = None) -> Client:
         """See `start_and_connect_sync`."""
-        client: Client = await _on_thread(self.start_and_connect_sync, n, activate)
+        client: Client = await _on_thread(self.start_and_connect_sync, n)
         return client
 
     # Other processes' clusters

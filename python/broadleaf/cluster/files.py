@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ NODE_LOG = "node.log"
 CONFIG_FILE = "config.toml"
 
 MAX_SOCKET_PATH_BYTES = 107
+ORPHAN_AGE_S = 60.0
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 
@@ -86,9 +88,13 @@ def make_private_dir(path: Path) -> Path:
     return path
 
 
+def _run_dirs() -> Path:
+    return Path("/tmp") / f"broadleaf-{os.getuid()}"
+
+
 def make_run_dir(cluster_id: str) -> Path:
     """A fresh run directory, short enough for a socket's path."""
-    parent = make_private_dir(Path("/tmp") / f"broadleaf-{os.getuid()}")
+    parent = make_private_dir(_run_dirs())
     run_dir = parent / f"{cluster_id}-{secrets.token_hex(3)}"
     run_dir.mkdir(mode=0o700)
     return run_dir
@@ -141,10 +147,44 @@ def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_log
             continue  # gone, or someone keeps a file of theirs there
 
 
-def process_of_cluster(pid: int, cluster_id: str) -> bool:
-    """Whether `pid` is a living process that was started for this cluster, and not one that got its number later."""
+def remove_orphans() -> None:
+    """Removes what clusters have left that were killed before they could write down what they are.
+
+    Younger directories than `ORPHAN_AGE_S` may belong to a cluster that starts just now, and stay.
+    """
+    oldest = time.time() - ORPHAN_AGE_S
+    suspects = [
+        (path.name.rpartition("-")[0], path) for path in _run_dirs().glob("*-*") if path.stat().st_mtime < oldest
+    ] + [
+        (path.name, path)
+        for path in base_dir().glob("profiles/*/*")
+        if path.is_dir() and not (path / CLUSTER_FILE).exists() and path.stat().st_mtime < oldest
+    ]
+    if not suspects:
+        return
+    living = {cluster_id for pid in _own_processes() if (cluster_id := _cluster_of(pid))}
+    for cluster_id, path in suspects:
+        if cluster_id not in living:
+            remove_cluster_files(path, path)
+
+
+def _own_processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _cluster_of(pid: int) -> str | None:
+    """The cluster that a process was started for, or None."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return False
-    return f"BROADLEAF_CLUSTER_ID={cluster_id}".encode() in environment.split(b"\0")
+        return None
+    marker = b"BROADLEAF_CLUSTER_ID="
+    for entry in environment.split(b"\0"):
+        if entry.startswith(marker):
+            return entry[len(marker) :].decode("utf-8", "replace")
+    return None
+
+
+def process_of_cluster(pid: int, cluster_id: str) -> bool:
+    """Whether `pid` is a living process that was started for this cluster, and not one that got its number later."""
+    return _cluster_of(pid) == cluster_id

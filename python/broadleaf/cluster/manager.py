@@ -38,6 +38,7 @@ class ClusterManager:
                 self._clusters[key] = cluster
             else:
                 cluster.remove_files()
+        files.remove_orphans()
         for key, cluster in list(self._clusters.items()):
             if cluster._launcher is not None and not cluster.running:
                 del self._clusters[key]

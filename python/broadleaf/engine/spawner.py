@@ -35,7 +35,7 @@ class HostConfig:
     sys_path: list[str]
 
     @classmethod
-    def from_json(cls, text: bytes) -> "HostConfig":
+    def from_json(cls, text: bytes) -> HostConfig:
         """Reads the line that the launcher wrote."""
         return cls(**json.loads(text))
 
@@ -257,7 +257,7 @@ def _ignore(_signal_number: int, _frame: object) -> None:
     """SIGCHLD needs a handler to write to the wake-up descriptor."""
 
 
-def _next_death() -> "os.waitid_result | None":
+def _next_death() -> os.waitid_result | None:
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

@@ -174,6 +174,7 @@ impl Bench {
             payload: Payload {
                 bytes: Bytes::from(seq.to_le_bytes().to_vec()),
                 segments: SmallVec::new(),
+                lease: None,
             },
         };
         self.input(Input::Submit { client, record });

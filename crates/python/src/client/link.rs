@@ -13,6 +13,7 @@ use broadleaf_proto::task::FunctionRecord;
 use broadleaf_proto::{FrameKind, FunctionHash, FunctionId, OptionsId, TaskOptions};
 use bytes::Bytes;
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use rustc_hash::FxHashMap;
@@ -108,7 +109,7 @@ impl Link {
         if is_done() {
             return Ok(true);
         }
-        let deadline = timeout_s.map(|s| deadline_after(s)).transpose()?;
+        let deadline = timeout_s.map(deadline_after).transpose()?;
         self.flush_fully(py)?;
         loop {
             let mut incoming = Incoming::default();
@@ -187,6 +188,16 @@ pub fn tell(py: Python<'_>, hooks: &Py<PyAny>, incoming: Incoming) {
 
 #[pymethods]
 impl Link {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.hooks)?;
+        if let Ok(functions) = self.functions.try_lock() {
+            for (function, _) in functions.by_identity.values() {
+                visit.call(function)?;
+            }
+        }
+        Ok(())
+    }
+
     #[new]
     #[pyo3(signature = (connection, hooks, timeout_s = 10.0, name = String::new()))]
     fn new(
@@ -354,7 +365,11 @@ impl Link {
             counters.wakeups.load(Ordering::Relaxed),
         )?;
         dict.set_item("throttled", counters.throttled.load(Ordering::Relaxed))?;
-        let net = lock(&self.shared.net).counters();
+        let net = self
+            .shared
+            .wire
+            .with(|net| Ok(net.counters()))
+            .unwrap_or_default();
         dict.set_item("reads", net.reads)?;
         dict.set_item("writes", net.writes)?;
         dict.set_item("bytes_in", net.bytes_in)?;

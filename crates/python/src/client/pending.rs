@@ -6,6 +6,7 @@ use broadleaf_proto::control::{DeathCertificate, RefusalReason};
 use broadleaf_proto::layout::{PICKLED, PLAIN};
 use broadleaf_proto::{Status, control};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTimeoutError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use smallvec::SmallVec;
@@ -164,6 +165,24 @@ fn decode_failure<'py>(
 
 #[pymethods]
 impl Pending {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Some(inner) = self.inner.get() else {
+            return Ok(());
+        };
+        visit.call(&inner.link)?;
+        visit.call(&inner.origin)?;
+        visit.call(&inner.function)?;
+        // Held only while another thread decodes; then the next collection sees the values.
+        if let Ok(outcomes) = inner.outcomes.try_lock() {
+            for outcome in outcomes.iter().flatten() {
+                match outcome {
+                    Ok(object) | Err(object) => visit.call(object)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
     #[new]
     fn new() -> Self {
         Self {

@@ -2,7 +2,7 @@
 //!
 //! Whoever wants a reply reads it: a waiting thread takes the reader's role and polls the socket itself, so a
 //! round trip wakes no other thread here. The background thread reads only while nobody waits.
-//! Lock order: `net`, `submission`, `table`, then a request's own lock.
+//! Lock order: the wire, `submission`, `table`, then a request's own lock.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use broadleaf_net::{Frame, Link, LinkError};
-use broadleaf_proto::control::{self, ControlReply, Event};
+use broadleaf_net::{Link, LinkError};
+use broadleaf_proto::control::{self, ControlReply};
 use broadleaf_proto::task::{OutputRecord, ResultRecord};
-use broadleaf_proto::wire::Reader;
-use broadleaf_proto::{DecodeError, EngineId, EngineInfo, FrameKind, Payload, Status, TaskSeq};
+use broadleaf_proto::{EngineId, EngineInfo, FrameKind, Payload, Status, TaskSeq};
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
-use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::event::{EventfdFlags, PollFlags};
 
 use super::request::Request;
+use super::wire::Wire;
 use crate::payload::{DataPlane, lock};
 
 /// Longest time a waiting thread goes without looking at Python's signals.
@@ -55,10 +55,11 @@ pub struct SubmittedParts {
     pub request: Arc<Request>,
 }
 
-struct Unresolved {
-    request: Arc<Request>,
-    index: u32,
-    weight_bytes: u64,
+/// A part that is not resolved.
+pub(super) struct Unresolved {
+    pub(super) request: Arc<Request>,
+    pub(super) index: u32,
+    pub(super) weight_bytes: u64,
 }
 
 /// Something that the Python side wants to hear of.
@@ -125,11 +126,10 @@ pub struct Counters {
 /// See the module.
 pub struct Shared {
     /// The connection.
-    pub net: Mutex<Link>,
-    poll_fd: OwnedFd,
+    pub wire: Wire,
     /// What is to be sent.
     pub submission: Mutex<Submission>,
-    table: Mutex<FxHashMap<u64, Unresolved>>,
+    pub(super) table: Mutex<FxHashMap<u64, Unresolved>>,
     /// Next task number.
     pub next_seq: AtomicU64,
     /// Unresolved tasks.
@@ -141,15 +141,16 @@ pub struct Shared {
     pub foreground: AtomicUsize,
     generation: Mutex<u64>,
     progress: Condvar,
-    wake: OwnedFd,
+    /// Read by the background thread, written by whoever wants it.
+    pub(super) wake: OwnedFd,
     /// The background thread has been asked to flush.
     pub armed: AtomicBool,
     /// The background thread leaves the socket to waiting threads.
     pub parked: AtomicBool,
     /// Segments and buffers.
     pub data: DataPlane,
-    engines: Mutex<BTreeMap<EngineId, EngineInfo>>,
-    replies: Mutex<FxHashMap<u64, Option<ControlReply>>>,
+    pub(super) engines: Mutex<BTreeMap<EngineId, EngineInfo>>,
+    pub(super) replies: Mutex<FxHashMap<u64, Option<ControlReply>>>,
     next_request: AtomicU64,
     closed: AtomicBool,
     /// Live output is wanted.
@@ -174,8 +175,7 @@ impl Shared {
             .map(|info| (info.engine, info.clone()))
             .collect();
         Ok(Self {
-            poll_fd: net.as_fd().try_clone_to_owned()?,
-            net: Mutex::new(net),
+            wire: Wire::new(net)?,
             submission: Mutex::default(),
             table: Mutex::default(),
             next_seq: AtomicU64::new(0),
@@ -257,11 +257,10 @@ impl Shared {
 
     /// Hands everything submitted to the socket; `true` when the socket took all of it.
     pub fn flush(&self) -> Result<bool, LinkError> {
-        let mut net = lock(&self.net);
-        self.flush_locked(&mut net)
+        self.wire.with(|net| self.flush_into(net))
     }
 
-    fn flush_locked(&self, net: &mut Link) -> Result<bool, LinkError> {
+    fn flush_into(&self, net: &mut Link) -> Result<bool, LinkError> {
         let bytes = {
             let mut submission = lock(&self.submission);
             self.register(&mut submission);
@@ -283,9 +282,10 @@ impl Shared {
 
     /// Sends one control frame behind what was submitted before it.
     pub fn send(&self, kind: FrameKind, body: &[u8]) -> Result<(), LinkError> {
-        let mut net = lock(&self.net);
-        net.send(kind, body, &[])?;
-        self.flush_locked(&mut net).map(drop)
+        self.wire.with(|net| {
+            net.send(kind, body, &[])?;
+            self.flush_into(net).map(drop)
+        })
     }
 
     /// Queues a frame that later submissions rely on; the next flush sends it first.
@@ -295,24 +295,20 @@ impl Shared {
         body: &[u8],
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), LinkError> {
-        lock(&self.net).send(kind, body, fds)
+        self.wire.with(|net| net.send(kind, body, fds))
     }
 
     /// Waits until the socket took everything, reading replies meanwhile so that neither side blocks the other.
     pub fn drain(&self, incoming: &mut Incoming) -> Result<(), LinkError> {
         while !self.flush()? {
-            let flags = self.poll(PollFlags::IN | PollFlags::OUT, Some(SIGNAL_SLICE));
+            let flags = self
+                .wire
+                .poll(PollFlags::IN | PollFlags::OUT, Some(SIGNAL_SLICE));
             if flags.contains(PollFlags::IN) {
                 self.try_read(incoming)?;
             }
         }
         Ok(())
-    }
-
-    fn poll(&self, flags: PollFlags, timeout: Option<Duration>) -> PollFlags {
-        let mut fds = [PollFd::new(&self.poll_fd, flags)];
-        poll(&mut fds, timeout);
-        fds[0].revents()
     }
 
     /// Reads what is there, unless another thread does just that.
@@ -326,19 +322,19 @@ impl Shared {
     }
 
     fn read(&self, incoming: &mut Incoming) -> Result<(), LinkError> {
-        lock(&self.net).fill()?;
+        self.wire.with(Link::fill)?;
         self.take_frames(incoming)
     }
 
     /// Takes in what has been received. The first frames may have come together with the welcome.
     pub fn take_frames(&self, incoming: &mut Incoming) -> Result<(), LinkError> {
         let mut frames = Vec::new();
-        {
-            let mut net = lock(&self.net);
+        self.wire.with(|net| {
             while let Some(frame) = net.next_frame()? {
                 frames.push(frame);
             }
-        }
+            Ok(())
+        })?;
         let received_ns = wall_ns();
         for frame in frames {
             self.dispatch(frame, received_ns, incoming)?;
@@ -348,98 +344,6 @@ impl Shared {
             self.progress.notify_all();
         }
         Ok(())
-    }
-
-    fn dispatch(
-        &self,
-        frame: Frame,
-        received_ns: u64,
-        incoming: &mut Incoming,
-    ) -> Result<(), LinkError> {
-        match frame.kind {
-            FrameKind::Result => {
-                let mut reader = Reader::new(frame.body);
-                let mut table = lock(&self.table);
-                while !reader.is_empty() {
-                    let mut record = ResultRecord::decode(&mut reader)?;
-                    let Some(entry) = table.remove(&record.seq.0) else {
-                        continue;
-                    };
-                    self.data.adopt(&mut record.payload);
-                    self.on_resolved(entry.weight_bytes);
-                    incoming.callbacks.extend(entry.request.resolve(
-                        entry.index as usize,
-                        record,
-                        received_ns,
-                    ));
-                }
-            }
-            FrameKind::Output => {
-                let mut reader = Reader::new(frame.body);
-                while !reader.is_empty() {
-                    let record = OutputRecord::decode(&mut reader)?;
-                    let Some((request, index)) = self.find(record.task) else {
-                        continue;
-                    };
-                    request.on_output(index, &record);
-                    if self.live_output.load(Ordering::Relaxed) {
-                        incoming.output.push((request, index, record));
-                    }
-                }
-            }
-            FrameKind::SegmentAnnounce => self
-                .data
-                .on_announce(control::decode(&frame.body)?, frame.fds),
-            FrameKind::SegmentRelease => self.data.on_release(&control::decode(&frame.body)?),
-            FrameKind::Reply => {
-                let (number, reply): (u64, ControlReply) = control::decode(&frame.body)?;
-                if let Some(slot) = lock(&self.replies).get_mut(&number) {
-                    *slot = Some(reply);
-                }
-            }
-            FrameKind::Event => incoming
-                .notices
-                .push(self.on_event(control::decode(&frame.body)?)),
-            kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
-        }
-        Ok(())
-    }
-
-    fn find(&self, seq: u64) -> Option<(Arc<Request>, usize)> {
-        lock(&self.table)
-            .get(&seq)
-            .map(|entry| (Arc::clone(&entry.request), entry.index as usize))
-    }
-
-    fn on_resolved(&self, weight_bytes: u64) {
-        self.outstanding.fetch_sub(1, Ordering::AcqRel);
-        self.outstanding_bytes
-            .fetch_sub(weight_bytes, Ordering::AcqRel);
-        self.counters.resolved.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn on_event(&self, event: Event) -> Notice {
-        match event {
-            Event::EngineUp(info) => {
-                let body = json(&info);
-                lock(&self.engines).insert(info.engine, info);
-                Notice {
-                    kind: "engine_up",
-                    body,
-                }
-            }
-            Event::EngineDown(certificate) => {
-                lock(&self.engines).remove(&certificate.engine);
-                Notice {
-                    kind: "engine_down",
-                    body: json(&certificate),
-                }
-            }
-            Event::Stopping => Notice {
-                kind: "stopping",
-                body: "{}".to_owned(),
-            },
-        }
     }
 
     /// The connection is gone: every unresolved part ends as lost.
@@ -494,7 +398,7 @@ impl Shared {
         let before = *lock(&self.generation);
         if let Ok(role) = self.reader.try_lock() {
             if !is_done() {
-                let readable = self.poll(PollFlags::IN, Some(slice));
+                let readable = self.wire.poll(PollFlags::IN, Some(slice));
                 if !readable.is_empty()
                     && let Err(error) = self.read(incoming)
                 {
@@ -532,68 +436,15 @@ impl Shared {
         lock(&self.replies).remove(&number).flatten()
     }
 
-    /// Work of the background thread until the connection is closed; `tell` passes news to Python.
-    pub fn run_background(&self, tell: &dyn Fn(Incoming)) {
-        let mut watching = true;
-        while !self.is_closed() {
-            let busy = self.outstanding.load(Ordering::Acquire) > 0;
-            let timeout = (busy && !watching).then_some(Duration::from_millis(2));
-            let mut fds = [
-                PollFd::new(&self.wake, PollFlags::IN),
-                PollFd::new(&self.poll_fd, PollFlags::IN),
-            ];
-            let n = if watching { 2 } else { 1 };
-            poll(&mut fds[..n], timeout);
-            let woken = !fds[0].revents().is_empty();
-            let readable = watching && !fds[1].revents().is_empty();
-            if woken {
-                let mut count = [0; 8];
-                let _ = rustix::io::read(&self.wake, &mut count);
-            }
-            let mut incoming = Incoming::default();
-            let mut result = Ok(());
-            if self.armed.load(Ordering::Acquire) {
-                std::thread::sleep(self.tuning.linger);
-                self.armed.store(false, Ordering::Release);
-                result = self.flush().map(drop);
-            }
-            let nobody_waits = self.foreground.load(Ordering::Acquire) == 0;
-            watching = nobody_waits;
-            self.parked.store(!watching, Ordering::Release);
-            if readable && nobody_waits && result.is_ok() {
-                result = self.try_read(&mut incoming).map(drop);
-            }
-            if let Err(error) = result {
-                self.on_lost(&error, &mut incoming);
-            }
-            if !incoming.is_empty() {
-                tell(incoming);
-            }
-        }
-    }
-
     /// Ends the connection from this side.
     pub fn close(&self, incoming: &mut Incoming) {
         // What was submitted still goes out: closing is no abort.
         let _ = self.flush();
         self.on_lost(&LinkError::Closed, incoming);
-        let _ = rustix::net::shutdown(&self.poll_fd, rustix::net::Shutdown::Both);
+        self.wire.shut_down();
     }
 }
 
-fn json<T: serde::Serialize>(value: &T) -> String {
+pub(super) fn json<T: serde::Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("invariant: control messages have string keys only")
-}
-
-/// `poll(2)`; an interruption by a signal counts as nothing ready.
-fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) {
-    let timespec = timeout.map(|t| rustix::time::Timespec {
-        tv_sec: t.as_secs() as i64,
-        tv_nsec: i64::from(t.subsec_nanos()),
-    });
-    if rustix::event::poll(fds, timespec.as_ref()).is_err() {
-        for fd in fds {
-            fd.clear_revents();
-        }
-    }
 }

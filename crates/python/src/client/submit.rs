@@ -1,5 +1,10 @@
 //! `_native.Submitter`: the submission path of one view, with everything that does not change fixed.
 
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "Python's arguments arrive as values"
+)]
+
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -8,6 +13,7 @@ use broadleaf_proto::layout::PLAIN;
 use broadleaf_proto::task::SegmentRef;
 use broadleaf_proto::{FrameKind, FunctionId, OptionsId, control};
 use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
 
@@ -126,7 +132,6 @@ impl Submitter {
 
     /// Sees to it that what was submitted goes out soon, and that somebody reads the replies.
     fn after_submit(
-        &self,
         py: Python<'_>,
         link: &Link,
         was_idle: bool,
@@ -146,7 +151,7 @@ impl Submitter {
     }
 
     /// Waits until `n` more tasks of `weight_bytes` in all fit the bounds: a submitter that does not read is slowed down.
-    fn admit(&self, py: Python<'_>, link: &Link, n: u64, weight_bytes: u64) -> PyResult<bool> {
+    fn admit(py: Python<'_>, link: &Link, n: u64, weight_bytes: u64) -> PyResult<bool> {
         let shared = &link.shared;
         if shared.is_closed() {
             return Err(link_closed(py));
@@ -205,7 +210,7 @@ impl Submitter {
         let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
         let weight = weight_bytes(bytes, segments);
         let n = self.n_targets.max(1);
-        let was_idle = self.admit(py, link, n as u64, weight * n as u64)?;
+        let was_idle = Self::admit(py, link, n as u64, weight * n as u64)?;
         let (request, pending_bytes) = {
             let mut submission = lock(&link.shared.submission);
             let seq = link.shared.next_seq.fetch_add(n as u64, Ordering::Relaxed);
@@ -222,7 +227,7 @@ impl Submitter {
         };
         *lock(&self.scratch) = scratch;
         let pending = self.pending(py, request, function)?;
-        self.after_submit(py, link, was_idle, pending_bytes, waiter)?;
+        Self::after_submit(py, link, was_idle, pending_bytes, waiter)?;
         Ok(pending)
     }
 
@@ -250,7 +255,7 @@ impl Submitter {
             let encoded = Self::encode_call(link, args, None, &mut scratch)?;
             let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
             let weight = weight_bytes(bytes, segments);
-            let was_idle = self.admit(py, link, 1, weight)?;
+            let was_idle = Self::admit(py, link, 1, weight)?;
             let pending_bytes = {
                 let mut submission = lock(&link.shared.submission);
                 let seq = base + index as u64;
@@ -271,7 +276,7 @@ impl Submitter {
                 });
                 submission.bytes.len()
             };
-            self.after_submit(py, link, was_idle, pending_bytes, Waiter::Anyone)?;
+            Self::after_submit(py, link, was_idle, pending_bytes, Waiter::Anyone)?;
         }
         Ok(pending)
     }
@@ -308,6 +313,13 @@ pub fn split_announce(encoded: &mut Encoded) -> Vec<(Vec<u8>, Vec<std::os::fd::O
 
 #[pymethods]
 impl Submitter {
+    /// A view keeps its submitter, which keeps the view: the collector must see it.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.link)?;
+        visit.call(&self.result_type)?;
+        visit.call(&self.origin)
+    }
+
     #[new]
     fn new(
         link: Py<Link>,

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from . import tasks
 
@@ -17,11 +17,11 @@ class Adapter:
     """A system under test. A case it has no modes for is recorded as skipped."""
 
     #: Settings that need a start of their own; cases that are not named run under the first.
-    configs: dict[str, list[str]] = {"": ["default"]}
+    configs: ClassVar[dict[str, list[str]]] = {"": ["default"]}
     #: Whether `start` includes the launch of this process itself (under mpiexec).
     launched: bool = False
     #: Measurements of its own, by case, beside those of `measure`.
-    measures: dict[str, Callable[..., dict[str, float]]] = {}
+    measures: ClassVar[dict[str, Callable[..., dict[str, float]]]] = {}
 
     def version(self) -> str:
         raise NotImplementedError

@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import broadleaf as ipp
 
@@ -21,7 +21,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 class Peer(Adapter):
-    configs = {
+    configs: ClassVar[dict[str, list[str]]] = {
         "": ["unix"],
         "latency": ["unix", "tcp + tls", "tcp"],
         "throughput": ["unix", "tcp + tls", "tcp"],
@@ -49,7 +49,7 @@ class Peer(Adapter):
         return self.pids
 
     def counters(self) -> dict[str, int]:
-        return dict(self.client.counters())
+        return dict(self.client.link.counters())
 
     def latency(self) -> dict[str, Callable[[], Any]]:
         return {

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 os.environ["IPYTHONDIR"] = tempfile.mkdtemp(prefix="bench-ipython-")
 
@@ -16,7 +16,7 @@ CONTROLLER_ARGUMENTS = {"default": [], "hwm=0, nodb": ["--nodb", "--TaskSchedule
 
 
 class Peer(Adapter):
-    configs = {
+    configs: ClassVar[dict[str, list[str]]] = {
         "": ["default"],
         "latency": ["default", "hwm=0, nodb"],
         "throughput": ["default", "hwm=0, nodb"],
@@ -71,7 +71,9 @@ class Peer(Adapter):
         }
 
     def naps(self) -> dict[str, Callable[[list[float]], list[float]]]:
-        return {"load-balanced view": lambda lengths: gather([self.balanced.apply_async(tasks.nap, s) for s in lengths])}
+        return {
+            "load-balanced view": lambda lengths: gather([self.balanced.apply_async(tasks.nap, s) for s in lengths])
+        }
 
     def echo(self) -> dict[str, Callable[[Any, int], Any]]:
         return {

@@ -5,7 +5,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import parsl
 from parsl import python_app
@@ -18,7 +18,11 @@ from .adapter import Adapter, Send, Submit, results
 
 
 class Peer(Adapter):
-    configs = {"": ["tuned"], "latency": ["default", "tuned"], "throughput": ["default", "tuned"]}
+    configs: ClassVar[dict[str, list[str]]] = {
+        "": ["tuned"],
+        "latency": ["default", "tuned"],
+        "throughput": ["default", "tuned"],
+    }
 
     def version(self) -> str:
         return f"parsl {parsl.__version__}"

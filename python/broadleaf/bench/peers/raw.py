@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -170,7 +170,7 @@ def processes(peer: Adapter, what: str) -> Values:
 
 
 class Peer(Adapter):
-    measures = {
+    measures: ClassVar[dict[str, Callable[..., Values]]] = {
         "raw_rtt": round_trip,
         "raw_memcpy": memcpy,
         "raw_memcpy_many": memcpy_many,

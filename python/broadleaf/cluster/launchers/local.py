@@ -108,13 +108,13 @@ class LocalLauncher(Launcher):
     def end(self) -> None:
         """Kills every process of the cluster's session and removes the files."""
         self.release()
+        if self._child is not None:
+            self._child.kill()  # it may be too young to be known by its environment
         if self.host_pid:
             # The host leads a session, and all that it or an engine starts is in there until it leaves of its own.
-            for pid in _session(self.host_pid, self.cluster_id):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+            while members := _session(self.host_pid, self.cluster_id):
+                for pid in members:
+                    _kill_and_wait(pid)
             self.wait(None)
         files.remove_cluster_files(self.cluster_dir, self.run_dir)
 
@@ -140,6 +140,7 @@ class LocalLauncher(Launcher):
     def _start_host(self, request: StartRequest, keys: dict[str, Any], log: int) -> dict[str, Any]:
         import subprocess
 
+        unix_path, tcp = self._unix_path(), _tcp(request.settings)
         ready_read, ready_write = os.pipe()
         node_ready_read, node_ready_write = os.pipe()
         passed = [ready_write, node_ready_read, node_ready_write]
@@ -148,14 +149,13 @@ class LocalLauncher(Launcher):
             lifeline_read, self._lifeline = os.pipe()
             _lifelines.add(self)
             passed.append(lifeline_read)
-        unix_path = self._unix_path()
         node_config = {
             "cluster_id": self.cluster_id,
             "unix_path": unix_path,
             "python": _python_version(),
             "ready_fd": node_ready_write,
             "lifeline_fd": None if request.detached else lifeline_read,
-            "tcp": _tcp(request.settings),
+            "tcp": tcp,
             "keys": keys,
             "n_engines": request.n,
             "engine_env": request.engine_environment,
@@ -278,6 +278,20 @@ def _session(session_id: int, cluster_id: str) -> list[int]:
             if member and files.process_of_cluster(int(name), cluster_id):
                 pids.append(int(name))
     return pids
+
+
+def _kill_and_wait(pid: int) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        select.select([descriptor], [], [])
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(descriptor)
 
 
 def _tcp(settings: Settings) -> dict[str, Any] | None:

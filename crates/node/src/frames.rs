@@ -1,0 +1,147 @@
+//! What peers say becomes the controller's inputs.
+
+use broadleaf_core::Input;
+use broadleaf_net::{Frame, LinkError};
+use broadleaf_proto::control::{self, ControlReply, ControlRequest};
+use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord, SubmitRecord};
+use broadleaf_proto::wire::Reader;
+use broadleaf_proto::{ClientId, DecodeError, EngineId, FrameKind};
+
+use crate::node::Node;
+use crate::peers::Role;
+use crate::ring::Kind;
+
+impl Node {
+    /// Takes in one frame of a peer.
+    pub(crate) fn on_frame(&mut self, token: usize, frame: Frame) -> Result<(), LinkError> {
+        match self.peers[token].role {
+            Role::Unknown(_) => self.on_hello(token, &frame),
+            Role::Client { client, .. } => self.on_client_frame(token, client, frame),
+            Role::Engine { engine, .. } => self.on_engine_frame(token, engine, frame),
+            Role::Spawner if frame.kind == FrameKind::SpawnerEvent => {
+                self.input(Input::Spawner(control::decode(&frame.body)?));
+                Ok(())
+            }
+            Role::Leaving => Ok(()),
+            Role::Spawner => Err(DecodeError::UnknownKind(frame.kind as u8).into()),
+        }
+    }
+
+    fn on_client_frame(
+        &mut self,
+        token: usize,
+        client: ClientId,
+        frame: Frame,
+    ) -> Result<(), LinkError> {
+        let mut reader = Reader::new(frame.body.clone());
+        match frame.kind {
+            FrameKind::Submit => {
+                while !reader.is_empty() {
+                    let mut record = SubmitRecord::decode(&mut reader)?;
+                    self.segments.adopt(&mut record.payload);
+                    self.input(Input::Submit { client, record });
+                }
+            }
+            FrameKind::Function => {
+                while !reader.is_empty() {
+                    let record = FunctionRecord::decode(&mut reader)?;
+                    self.input(Input::Function { client, record });
+                }
+            }
+            FrameKind::Options => self.input(Input::Options {
+                client,
+                define: control::decode(&frame.body)?,
+            }),
+            FrameKind::Request => {
+                let (number, request): (u64, ControlRequest) = control::decode(&frame.body)?;
+                self.ring.note(Kind::Request, client.0, number);
+                self.on_request(token, client, number, request);
+            }
+            _ => return self.on_segment_frame(token, frame),
+        }
+        Ok(())
+    }
+
+    fn on_request(&mut self, token: usize, client: ClientId, number: u64, request: ControlRequest) {
+        let reply = match request {
+            ControlRequest::Status => ControlReply::Text(self.status_json()),
+            ControlRequest::Trace => ControlReply::Text(self.ring.chrome_trace()),
+            ControlRequest::SetLog { level, sink } => match self.ring.set(level, &sink) {
+                Ok(()) => ControlReply::Done,
+                Err(error) => ControlReply::Failed(format!("log sink {sink:?}: {error}")),
+            },
+            ControlRequest::Config => ControlReply::Text(format!("{:?}", self.config.options)),
+            request => {
+                self.input(Input::Request {
+                    client,
+                    number,
+                    request,
+                });
+                return;
+            }
+        };
+        self.send(token, FrameKind::Reply, &control::encode(&(number, reply)));
+    }
+
+    fn on_engine_frame(
+        &mut self,
+        token: usize,
+        engine: EngineId,
+        frame: Frame,
+    ) -> Result<(), LinkError> {
+        let mut reader = Reader::new(frame.body.clone());
+        match frame.kind {
+            FrameKind::Done => {
+                while !reader.is_empty() {
+                    let mut record = DoneRecord::decode(&mut reader)?;
+                    self.segments.adopt(&mut record.payload);
+                    self.ring.task(
+                        engine.0,
+                        record.key.0,
+                        record.started_ns,
+                        record.completed_ns,
+                    );
+                    self.input(Input::Done { engine, record });
+                }
+            }
+            FrameKind::Output => {
+                while !reader.is_empty() {
+                    let record = OutputRecord::decode(&mut reader)?;
+                    self.input(Input::Output { engine, record });
+                }
+            }
+            _ => return self.on_segment_frame(token, frame),
+        }
+        Ok(())
+    }
+
+    fn on_segment_frame(&mut self, token: usize, frame: Frame) -> Result<(), LinkError> {
+        match frame.kind {
+            FrameKind::SegmentAnnounce => {
+                let announce: control::SegmentAnnounce = control::decode(&frame.body)?;
+                for ((id, len), fd) in announce.segments.into_iter().zip(frame.fds) {
+                    self.segments.on_announce(token as u32, id, len, fd);
+                }
+            }
+            FrameKind::SegmentRelease => {
+                let release: control::SegmentRelease = control::decode(&frame.body)?;
+                let forget =
+                    self.segments
+                        .on_release(token as u32, &release.released, &release.retired);
+                for (peer, id) in forget {
+                    let release = control::SegmentRelease {
+                        released: Vec::new(),
+                        retired: vec![id],
+                    };
+                    self.send(
+                        peer as usize,
+                        FrameKind::SegmentRelease,
+                        &control::encode(&release),
+                    );
+                }
+            }
+            kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! The background thread of a connection: reads while nobody waits, writes what a submitter left behind.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::shared::{Incoming, Shared};
+use super::wire::poll;
+
+impl Shared {
+    /// Work of the background thread until the connection is closed; `tell` passes news to Python.
+    pub fn run_background(&self, tell: &dyn Fn(Incoming)) {
+        let Some(socket) = self.wire.poll_fd() else {
+            return;
+        };
+        let mut watching = true;
+        while !self.is_closed() {
+            let busy = self.outstanding.load(Ordering::Acquire) > 0;
+            // While a caller reads, this thread only looks whether that has ended: soon if results
+            // are due, later if only news of engines may come.
+            let look_ms = if busy { 2 } else { 20 };
+            let timeout = (!watching).then_some(Duration::from_millis(look_ms));
+            let mut fds = [
+                PollFd::new(&self.wake, PollFlags::IN),
+                PollFd::new(&socket, PollFlags::IN),
+            ];
+            let n = if watching { 2 } else { 1 };
+            poll(&mut fds[..n], timeout);
+            let woken = !fds[0].revents().is_empty();
+            let readable = watching && !fds[1].revents().is_empty();
+            if woken {
+                let mut count = [0; 8];
+                let _ = rustix::io::read(&self.wake, &mut count);
+            }
+            let mut incoming = Incoming::default();
+            let mut result = Ok(());
+            if self.armed.load(Ordering::Acquire) {
+                std::thread::sleep(self.tuning.linger);
+                self.armed.store(false, Ordering::Release);
+                result = self.flush().map(drop);
+            }
+            let nobody_waits = self.foreground.load(Ordering::Acquire) == 0;
+            watching = nobody_waits;
+            self.parked.store(!watching, Ordering::Release);
+            if readable && nobody_waits && result.is_ok() {
+                result = self.try_read(&mut incoming).map(drop);
+            }
+            if let Err(error) = result {
+                self.on_lost(&error, &mut incoming);
+            }
+            if !incoming.is_empty() {
+                tell(incoming);
+            }
+        }
+    }
+}

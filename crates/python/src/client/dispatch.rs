@@ -1,0 +1,110 @@
+//! What the controller says, taken into the client's state.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use broadleaf_net::{Frame, LinkError};
+use broadleaf_proto::control::{self, ControlReply, Event};
+use broadleaf_proto::task::{OutputRecord, ResultRecord};
+use broadleaf_proto::wire::Reader;
+use broadleaf_proto::{DecodeError, FrameKind};
+
+use super::request::Request;
+use super::shared::{Incoming, Notice, Shared, json};
+use crate::payload::lock;
+
+impl Shared {
+    /// Takes in one frame.
+    pub(super) fn dispatch(
+        &self,
+        frame: Frame,
+        received_ns: u64,
+        incoming: &mut Incoming,
+    ) -> Result<(), LinkError> {
+        match frame.kind {
+            FrameKind::Result => {
+                let mut reader = Reader::new(frame.body);
+                let mut table = lock(&self.table);
+                while !reader.is_empty() {
+                    let mut record = ResultRecord::decode(&mut reader)?;
+                    let Some(entry) = table.remove(&record.seq.0) else {
+                        continue;
+                    };
+                    self.data.adopt(&mut record.payload);
+                    self.on_resolved(entry.weight_bytes);
+                    incoming.callbacks.extend(entry.request.resolve(
+                        entry.index as usize,
+                        record,
+                        received_ns,
+                    ));
+                }
+            }
+            FrameKind::Output => {
+                let mut reader = Reader::new(frame.body);
+                while !reader.is_empty() {
+                    let record = OutputRecord::decode(&mut reader)?;
+                    let Some((request, index)) = self.find(record.task) else {
+                        continue;
+                    };
+                    request.on_output(index, &record);
+                    if self.live_output.load(Ordering::Relaxed) {
+                        incoming.output.push((request, index, record));
+                    }
+                }
+            }
+            FrameKind::SegmentAnnounce => self
+                .data
+                .on_announce(control::decode(&frame.body)?, frame.fds),
+            FrameKind::SegmentRelease => self.data.on_release(&control::decode(&frame.body)?),
+            FrameKind::Reply => {
+                let (number, reply): (u64, ControlReply) = control::decode(&frame.body)?;
+                if let Some(slot) = lock(&self.replies).get_mut(&number) {
+                    *slot = Some(reply);
+                }
+            }
+            FrameKind::Event => incoming
+                .notices
+                .push(self.on_event(control::decode(&frame.body)?)),
+            kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
+        }
+        Ok(())
+    }
+
+    fn find(&self, seq: u64) -> Option<(Arc<Request>, usize)> {
+        lock(&self.table)
+            .get(&seq)
+            .map(|entry| (Arc::clone(&entry.request), entry.index as usize))
+    }
+
+    /// Counts one task less to wait for.
+    pub(super) fn on_resolved(&self, weight_bytes: u64) {
+        self.outstanding.fetch_sub(1, Ordering::AcqRel);
+        self.outstanding_bytes
+            .fetch_sub(weight_bytes, Ordering::AcqRel);
+        self.counters.resolved.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn on_event(&self, event: Event) -> Notice {
+        match event {
+            Event::EngineUp(info) => {
+                let body = json(&info);
+                lock(&self.engines).insert(info.engine, info);
+                Notice {
+                    kind: "engine_up",
+                    body,
+                }
+            }
+            Event::EngineDown(certificate) => {
+                lock(&self.engines).remove(&certificate.engine);
+                Notice {
+                    kind: "engine_down",
+                    body: json(&certificate),
+                }
+            }
+            Event::Stopping => Notice {
+                kind: "stopping",
+                body: "{}".to_owned(),
+            },
+        }
+    }
+}

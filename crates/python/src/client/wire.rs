@@ -1,0 +1,72 @@
+//! The socket of a connection: written and read under one lock, polled without it.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use broadleaf_net::{Link, LinkError};
+use rustix::event::{PollFd, PollFlags};
+
+use crate::payload::lock;
+
+/// A link that any thread may use, until it is shut down.
+pub struct Wire {
+    link: Mutex<Option<Link>>,
+    poll_fd: Mutex<Option<Arc<OwnedFd>>>,
+}
+
+impl Wire {
+    /// Takes over a link.
+    pub fn new(link: Link) -> std::io::Result<Self> {
+        let poll_fd = Arc::new(link.as_fd().try_clone_to_owned()?);
+        Ok(Self {
+            link: Mutex::new(Some(link)),
+            poll_fd: Mutex::new(Some(poll_fd)),
+        })
+    }
+
+    /// Uses the link under its lock.
+    pub fn with<R>(
+        &self,
+        operate: impl FnOnce(&mut Link) -> Result<R, LinkError>,
+    ) -> Result<R, LinkError> {
+        operate(lock(&self.link).as_mut().ok_or(LinkError::Closed)?)
+    }
+
+    /// The descriptor to poll; it stays valid for its holder when the wire is shut down.
+    pub fn poll_fd(&self) -> Option<Arc<OwnedFd>> {
+        lock(&self.poll_fd).clone()
+    }
+
+    /// Waits until the socket is ready; a wire that is shut down always is.
+    pub fn poll(&self, flags: PollFlags, timeout: Option<Duration>) -> PollFlags {
+        let Some(fd) = self.poll_fd() else {
+            return PollFlags::IN | PollFlags::HUP;
+        };
+        let mut fds = [PollFd::new(&fd, flags)];
+        poll(&mut fds, timeout);
+        fds[0].revents()
+    }
+
+    /// Closes the connection and gives its descriptors back.
+    pub fn shut_down(&self) {
+        if let Some(fd) = lock(&self.poll_fd).take() {
+            // Wakes whoever polls the descriptor still; a socket the peer closed needs it no more.
+            let _ = rustix::net::shutdown(&fd, rustix::net::Shutdown::Both);
+        }
+        drop(lock(&self.link).take());
+    }
+}
+
+/// `poll(2)`; an interruption by a signal counts as nothing ready.
+pub(super) fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) {
+    let timespec = timeout.map(|t| rustix::time::Timespec {
+        tv_sec: t.as_secs() as i64,
+        tv_nsec: i64::from(t.subsec_nanos()),
+    });
+    if rustix::event::poll(fds, timespec.as_ref()).is_err() {
+        for fd in fds {
+            fd.clear_revents();
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Replies on their way out, and the thread that sends those a long task would hold back.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use broadleaf_net::{Link, LinkError};
+use broadleaf_proto::{FrameKind, control};
+
+use crate::payload::{DataPlane, lock};
+
+/// How long the flusher goes on ticking after the last reply before it sleeps until it is needed.
+const FLUSHER_IDLE_TICKS: u32 = 20;
+
+/// The half that the flusher thread shares with the main thread.
+pub struct Io {
+    pub(super) link: Mutex<Link>,
+    /// Monotonic time of the oldest reply not handed to the socket, ns after `epoch`; 0 for none.
+    pub(super) unflushed_since_ns: AtomicU64,
+    pub(super) flusher_asleep: AtomicBool,
+    pub(super) flusher: (Mutex<()>, Condvar),
+    pub(super) closed: AtomicBool,
+    pub(super) epoch: Instant,
+    pub(super) data: DataPlane,
+    pub(super) flush_after: Duration,
+    pub(super) flush_bytes: usize,
+}
+
+impl Io {
+    fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64 + 1
+    }
+
+    /// Hands everything queued to the socket; true when it took all of it.
+    pub fn flush(&self) -> Result<bool, LinkError> {
+        let mut link = lock(&self.link);
+        if let Some(release) = self.data.take_releases() {
+            link.send(FrameKind::SegmentRelease, &control::encode(&release), &[])?;
+        }
+        let all = link.flush()?;
+        self.unflushed_since_ns.store(0, Ordering::Release);
+        Ok(all)
+    }
+
+    /// A reply was queued: makes sure that it leaves soon, even if the next task takes long.
+    pub fn on_queued(&self, queued_bytes: usize) -> Result<(), LinkError> {
+        let now = self.now_ns();
+        let since = self.unflushed_since_ns.load(Ordering::Acquire);
+        if since == 0 {
+            self.unflushed_since_ns.store(now, Ordering::Release);
+            if self.flusher_asleep.load(Ordering::Acquire) {
+                drop(lock(&self.flusher.0));
+                self.flusher.1.notify_one();
+            }
+        }
+        let age_ns = if since == 0 { 0 } else { now - since };
+        if queued_bytes >= self.flush_bytes || age_ns >= self.flush_after.as_nanos() as u64 {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Sends replies that a long task would hold back.
+    pub fn run_flusher(&self) {
+        let tick = self.flush_after.max(Duration::from_micros(500)) * 2;
+        let mut idle_ticks = 0;
+        while !self.closed.load(Ordering::Acquire) {
+            if idle_ticks >= FLUSHER_IDLE_TICKS {
+                let guard = lock(&self.flusher.0);
+                self.flusher_asleep.store(true, Ordering::Release);
+                if self.unflushed_since_ns.load(Ordering::Acquire) == 0 {
+                    // A missed notification costs one second at most, and only on a reply behind a long task.
+                    drop(self.flusher.1.wait_timeout(guard, Duration::from_secs(1)));
+                }
+                self.flusher_asleep.store(false, Ordering::Release);
+                idle_ticks = 0;
+            }
+            std::thread::sleep(tick);
+            let since = self.unflushed_since_ns.load(Ordering::Acquire);
+            if since == 0 {
+                idle_ticks += 1;
+            } else if self.now_ns().saturating_sub(since) >= self.flush_after.as_nanos() as u64 {
+                idle_ticks = 0;
+                // The main thread meets the same error at its own next use of the link.
+                let _ = self.flush();
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+"""Nothing grows without bound: not the client, not the controller, whatever is submitted."""
+
+import itertools
+import json
+import operator
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import broadleaf as ipp
+
+FLAT_BYTES = 20 * 1024 * 1024
+
+
+def resident_bytes(pid: int) -> int:
+    with open(f"/proc/{pid}/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def node_pid(client: ipp.Client) -> int:
+    return int(json.loads(json.loads(client.link.request('"Status"'))["Text"])["pid"])
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[ipp.Client]:
+    with ipp.Cluster(n=2) as client:
+        yield client
+
+
+def test_memory_is_flat_over_consumed_tasks(client: ipp.Client) -> None:
+    view = client.load_balanced_view()
+    pids = (os.getpid(), node_pid(client))
+
+    def consume(n: int) -> None:
+        for _ in range(0, n, 5_000):
+            results = [view.apply_async(operator.neg, 1) for _ in range(5_000)]
+            assert all(r.get() == -1 for r in results)
+
+    consume(50_000)  # buffers and caches reach their size
+    before = [resident_bytes(pid) for pid in pids]
+    consume(200_000)
+    after = [resident_bytes(pid) for pid in pids]
+    assert [b - a < FLAT_BYTES for a, b in zip(before, after, strict=True)] == [True, True], (before, after)
+
+
+def test_imap_of_an_endless_generator_looks_a_bounded_way_ahead(client: ipp.Client) -> None:
+    taken = 0
+
+    def endless() -> Iterator[int]:
+        nonlocal taken
+        for taken in itertools.count():  # noqa: B020
+            yield taken
+
+    results = client.load_balanced_view().imap(operator.neg, endless())
+    for i in range(10_000):
+        assert next(results) == -i
+    results.cancel()
+    assert taken < 11_000
+
+
+def test_a_submitter_that_does_not_read_is_slowed_down() -> None:
+    with ipp.Cluster(n=1, max_outstanding_tasks=1_000) as client:
+        view = client.load_balanced_view()
+        results = [view.apply_async(operator.neg, i) for i in range(20_000)]
+        assert client.link.counters()["throttled"] > 0
+        assert client.link.outstanding() <= 1_000
+        assert [r.get() for r in results] == [-i for i in range(20_000)]
+
+
+def test_results_nobody_keeps_are_freed(client: ipp.Client) -> None:
+    view = client.load_balanced_view()
+    before = resident_bytes(os.getpid())
+    for _ in range(40):
+        view.apply_async(bytes, 4_000_000)
+        client.wait()
+    assert client.wait(timeout=20)
+    assert resident_bytes(os.getpid()) - before < 3 * FLAT_BYTES
+
+
+def test_a_task_larger_than_the_bound_alone_is_let_in() -> None:
+    with ipp.Cluster(n=1, max_outstanding_bytes=1_000_000) as client:
+        view = client.load_balanced_view()
+        assert view.apply_sync(len, b"x" * 3_000_000) == 3_000_000
+
+
+def test_waiting_costs_no_processor_time(client: ipp.Client) -> None:
+    view = client.load_balanced_view()
+    result = view.apply_async(time.sleep, 1)
+    before = time.process_time()
+    result.get()
+    assert time.process_time() - before < 0.2

@@ -1,0 +1,154 @@
+"""The `broadleaf` command against real clusters."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import broadleaf
+import pytest
+from broadleaf import Client, config
+
+pytestmark = pytest.mark.timeout(60)
+
+_RUN = "import sys; sys.argv[0] = 'broadleaf'; from broadleaf.cli import main; main()"
+
+
+def _environment(**more):
+    return os.environ | {"PYTHONPATH": str(Path(broadleaf.__file__).parent.parent)} | more
+
+
+def run(*arguments, code=0, **environment):
+    """Runs the command; returns what it wrote to standard output, or to standard error where `code` is not 0."""
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, *arguments], capture_output=True, text=True, timeout=50,
+        env=_environment(**environment),
+    )
+    assert done.returncode == code, done.stderr
+    return done.stderr if code else done.stdout
+
+
+@pytest.fixture(scope="module")
+def started():
+    """A cluster of two engines, started by the command under the id 'default'."""
+    yield run("start", "-n", "2")
+    run("stop")
+
+
+def test_start_says_how_to_go_on(started):
+    assert "cluster 'default' runs with 2 engines" in started
+    assert "broadleaf.Client()" in started
+    assert "broadleaf stop\n" in started
+    with Client() as rc:
+        assert rc.ids == [0, 1]
+
+
+def test_start_twice(started):
+    assert "'default' of profile 'default' is running already" in run("start", code=1)
+
+
+def test_list(started):
+    rows = json.loads(run("list", "--json"))
+    assert [(row["cluster_id"], row["n"], row["detached"]) for row in rows] == [("default", 2, True)]
+    assert "default" in run("list")
+    assert run("list", "--profile", "other") == "no cluster is running\n"
+
+
+def test_status(started):
+    status = json.loads(run("status", "--json"))
+    assert [engine["state"] for engine in status["engines"]] == ["up", "up"]
+    assert "ENGINE" in run("status")
+    text = run("status", "--prometheus")
+    assert 'broadleaf_engine_completed{cluster="default",engine="1"}' in text
+    assert 'broadleaf_controller_resolved_ok{cluster="default"}' in text
+    for line in text.splitlines():
+        assert line.startswith("# TYPE ") or float(line.rpartition(" ")[2]) >= 0
+
+
+def test_top(started):
+    assert "tasks/s" in run("top", "--count", "2", "--interval", "0.1")
+
+
+def test_logs(started):
+    with Client() as rc:
+        rc[1].apply_sync(os.write, 1, b"a line of C\n")
+    assert "a line of C" in run("logs", "--engine", "1")
+    assert run("logs") == ""
+    assert "engine 7 of cluster 'default' has no log" in run("logs", "--engine", "7", code=1)
+
+
+def test_foreground_stops_on_ctrl_c(cluster_processes):
+    child = subprocess.Popen(
+        [sys.executable, "-c", _RUN, "start", "-n", "1", "--foreground", "--cluster-id", "fore"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=_environment(),
+    )
+    with child:
+        while "Ctrl-C" not in (line := child.stdout.readline()):
+            assert line, "the command has ended"
+        child.send_signal(signal.SIGINT)
+        assert child.stdout.read() == "cluster 'fore' stopped\n"
+    assert child.returncode == 0
+    assert cluster_processes("fore") == {}
+
+
+def test_foreground_tells_when_the_cluster_ends():
+    child = subprocess.Popen(
+        [sys.executable, "-c", _RUN, "start", "-n", "0", "--foreground", "--cluster-id", "ends"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(),
+    )
+    with child:
+        while "Ctrl-C" not in (line := child.stdout.readline()):
+            assert line, "the command has ended"
+        run("stop", "--cluster-id", "ends")
+        assert "has ended by itself" in child.stderr.read()
+    assert child.returncode == 1
+
+
+def test_stop_all_and_nothing():
+    profile = "lonely"
+    run("start", "-n", "0", "--profile", profile, "--cluster-id", "a")
+    assert "no cluster 'b' is running in profile 'lonely'; running: a" in run(
+        "stop", "--profile", profile, "--cluster-id", "b", code=1
+    )
+    assert "cluster 'a' stopped" in run("stop", "--profile", profile)
+    assert "no cluster is running in profile 'lonely'" in run("stop", "--profile", profile, code=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["strat"], "Did you mean 'start'?"),
+        (["start", "-n", "-1"], "-1 is not in the range"),
+        (["start", "-o", "prefetch=3"], "did you mean"),
+        (["start", "-o", "prefetch"], "is not NAME=VALUE"),
+        (["start", "--cluster-id", "a/b"], "cluster id 'a/b'"),
+        (["stop", "--all", "--cluster-id", "x"], "exclude each other"),
+        (["config", "show", "nope"], "no option is called 'nope'"),
+    ],
+)
+def test_wrong_use(arguments, message):
+    assert message in run(*arguments, code=2)
+
+
+def test_config_show():
+    rows = json.loads(run("config", "show", "--json", BROADLEAF_STEAL="off"))
+    assert set(rows) == set(config.OPTIONS)
+    assert rows["steal"] == {"value": False, "origin": "environment BROADLEAF_STEAL"}
+    assert run("config", "show", "--markdown") == config.markdown_table()
+    assert "environment BROADLEAF_TLS" in run("config", "show", "tls", BROADLEAF_TLS="0")
+    assert "expected on or off" in run("config", "show", code=1, BROADLEAF_TLS="maybe")
+
+
+def test_help_lists_every_command():
+    text = run("--help")
+    for command in ("start", "stop", "list", "status", "top", "logs", "config", "bench"):
+        assert f"  {command} " in text
+        if command != "bench":
+            assert "Usage: broadleaf" in run(command, "--help")
