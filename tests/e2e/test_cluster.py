@@ -119,7 +119,10 @@ def test_an_id_in_use_is_refused_and_a_stale_one_is_not():
 
 
 def test_a_detached_cluster_outlives_its_client(cluster_processes):
-    code = "import broadleaf; rc = broadleaf.Cluster(n=1, cluster_id='stays', detached=True).start_and_connect_sync(); rc[0]['x'] = 1"
+    code = (
+        "import broadleaf; cluster = broadleaf.Cluster(n=1, cluster_id='stays', detached=True)\n"
+        "cluster.start_and_connect_sync()[0]['x'] = 1"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30, env=_environment())
     assert list(ClusterManager().load_clusters("default")) == ["default:stays"]
     cluster = Cluster.from_file(cluster_id="stays")
@@ -231,7 +234,7 @@ def test_engines_are_alike_however_started(engine_start):
         assert view.apply_sync(lambda: __import__("sys").modules["__main__"].engine_id) == 0
         assert view.apply_sync(lambda: os.getpgid(0) == os.getpid())
         assert len(view.apply_sync(os.sched_getaffinity, 0)) == 1
-        assert view.apply_sync(lambda: open(0).read()) == ""
+        assert view.apply_sync(lambda: sys.stdin.read()) == ""
         reply = view.execute("import atexit, sys\nprint('part', end='')\nsys.path is not None", silent=False)
         assert reply.get().execute_result["data"]["text/plain"] == "True"
         assert reply.stdout == "part"
@@ -280,7 +283,7 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(cluster_processes):
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         cluster = Cluster(n=1, listen=f"127.0.0.1:{taken.getsockname()[1]}")
-        with pytest.raises(ClusterStartError, match="(?s)did not start.*[Aa]ddress"):
+        with pytest.raises(ClusterStartError, match=r"(?s)did not start.*[Aa]ddress"):
             cluster.start_cluster_sync()
     assert cluster_processes(cluster.cluster_id) == {}
     assert not cluster.cluster_dir.exists()

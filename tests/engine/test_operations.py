@@ -15,6 +15,8 @@ def names(monkeypatch):
     created = namespace.create(3, "c")
     operations.install(created)
     yield created
+    if operations._session.loop is not None:
+        operations._session.loop.close()
     namespace.set_namespace(None)
 
 
