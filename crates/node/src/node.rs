@@ -1,6 +1,6 @@
 //! The event loop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -71,6 +71,8 @@ pub struct Node {
     /// Open as long as the owner may still be there.
     lifeline: Option<File>,
     dirty: Vec<usize>,
+    /// Connections whose hello had not come when last looked at, oldest first.
+    unknown: VecDeque<(Instant, usize)>,
     pub(crate) next_client: u32,
     pub(crate) next_token: u32,
     pub(crate) host: String,
@@ -142,6 +144,7 @@ impl Node {
             unix,
             tcp,
             dirty: Vec::new(),
+            unknown: VecDeque::new(),
             next_client: 0,
             next_token: 1,
             host: rustix::system::uname()
@@ -223,11 +226,10 @@ impl Node {
             .controller
             .next_deadline()
             .map(|at| Duration::from_nanos(at.saturating_sub(self.now_ns)));
-        let unknown = self
-            .peers
-            .iter()
-            .any(|(_, peer)| matches!(peer.role, Role::Unknown(_)));
-        let hello = unknown.then_some(Duration::from_secs(1));
+        let hello = self
+            .unknown
+            .front()
+            .map(|(deadline, _)| deadline.saturating_duration_since(Instant::now()));
         due.into_iter().chain(hello).min()
     }
 
@@ -265,16 +267,12 @@ impl Node {
             let Ok(Some(link)) = listener.accept() else {
                 return;
             };
-            let unknown = self
-                .peers
-                .iter()
-                .filter(|(_, p)| matches!(p.role, Role::Unknown(_)))
-                .count();
-            if unknown >= MAX_UNKNOWN_PEERS {
+            if self.unknown.len() >= MAX_UNKNOWN_PEERS {
                 self.ring.note(Kind::Refused, 0, 0);
                 continue;
             }
-            let role = Role::Unknown(Instant::now() + HELLO_TIME);
+            let deadline = Instant::now() + HELLO_TIME;
+            let role = Role::Unknown(deadline);
             let entry = self.peers.vacant_entry();
             let token = entry.key();
             let peer = entry.insert(Peer {
@@ -285,22 +283,32 @@ impl Node {
             });
             if watch(&self.poller, peer.link.as_fd(), token as u64).is_err() {
                 self.peers.remove(token);
+            } else {
+                self.unknown.push_back((deadline, token));
             }
             // A TLS handshake starts with reading, so the peer needs nothing written yet.
         }
     }
 
+    /// Closes connections whose hello is overdue and forgets those that have said it.
     fn drop_silent_peers(&mut self) {
-        let now = Instant::now();
-        let silent: Vec<usize> = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| matches!(peer.role, Role::Unknown(deadline) if deadline <= now))
-            .map(|(token, _)| token)
-            .collect();
-        for token in silent {
-            self.close(token);
+        if self.unknown.is_empty() {
+            return;
         }
+        let now = Instant::now();
+        let mut unknown = std::mem::take(&mut self.unknown);
+        unknown.retain(|(deadline, token)| {
+            let waits = self
+                .peers
+                .get(*token)
+                .is_some_and(|peer| matches!(peer.role, Role::Unknown(at) if at == *deadline));
+            if waits && *deadline <= now {
+                self.close(*token);
+                return false;
+            }
+            waits
+        });
+        self.unknown = unknown;
     }
 
     fn read(&mut self, token: usize) -> Result<(), LinkError> {

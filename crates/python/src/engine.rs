@@ -265,7 +265,8 @@ impl Engine {
             link.append(FrameKind::Done, |frame| record.encode(frame));
             link.queued_bytes()
         };
-        self.io.on_queued(queued_bytes)
+        self.io
+            .on_reply(queued_bytes, completed_ns.saturating_sub(started_ns))
     }
 
     fn wait(&self, for_write: bool) {
@@ -285,6 +286,7 @@ impl Engine {
         loop {
             let next = lock(&self.work).tasks.pop_front();
             if let Some(task) = next {
+                self.io.before_user_code();
                 if self.board.claim(task.offer)
                     && let Err(error) = self.run_task(py, task)
                 {
@@ -435,7 +437,7 @@ impl Engine {
             link.queued_bytes()
         };
         self.io
-            .on_queued(queued_bytes)
+            .on_output(queued_bytes)
             .map_err(|error| link_error(py, &error))
     }
 }

@@ -8,6 +8,10 @@ use rustix::event::{PollFd, PollFlags};
 use super::shared::{Incoming, Shared};
 use super::wire::poll;
 
+/// How often a thread that left the socket to callers looks whether they still read it. Each look costs a round trip
+/// a wake-up on its core.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
 impl Shared {
     /// Work of the background thread until the connection is closed; `tell` passes news to Python.
     pub fn run_background(&self, tell: &dyn Fn(Incoming)) {
@@ -16,11 +20,9 @@ impl Shared {
         };
         let mut watching = true;
         while !self.is_closed() {
-            let busy = self.outstanding.load(Ordering::Acquire) > 0;
-            // While a caller reads, this thread only looks whether that has ended: soon if results
-            // are due, later if only news of engines may come.
-            let look_ms = if busy { 2 } else { 20 };
-            let timeout = (!watching).then_some(Duration::from_millis(look_ms));
+            // While a caller reads, this thread only looks now and then whether that has ended. Whoever needs it
+            // sooner, for a callback or a submission, wakes it.
+            let timeout = (!watching).then_some(LOOK_PERIOD);
             let mut fds = [
                 PollFd::new(&self.wake, PollFlags::IN),
                 PollFd::new(&socket, PollFlags::IN),

@@ -32,11 +32,12 @@ impl Shared {
                     };
                     self.data.adopt(&mut record.payload);
                     self.on_resolved(entry.weight_bytes);
-                    incoming.callbacks.extend(entry.request.resolve(
-                        entry.index as usize,
-                        record,
-                        received_ns,
-                    ));
+                    self.collect(
+                        entry
+                            .request
+                            .resolve(entry.index as usize, record, received_ns),
+                        incoming,
+                    );
                 }
             }
             FrameKind::Output => {

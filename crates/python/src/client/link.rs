@@ -119,6 +119,7 @@ impl Link {
             });
             tell(py, &self.hooks, incoming);
             if is_done() {
+                self.shared.after_wait();
                 return Ok(true);
             }
             if self.shared.is_closed() {
@@ -126,6 +127,7 @@ impl Link {
             }
             py.check_signals()?;
             if step == Step::TimedOut {
+                self.shared.after_wait();
                 return Ok(false);
             }
         }

@@ -1,5 +1,6 @@
 //! `_native.Pending`: a request as Python sees it; the base of `AsyncResult`.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use broadleaf_proto::control::{DeathCertificate, RefusalReason};
@@ -298,12 +299,14 @@ impl Pending {
 
     fn on_done(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
         let inner = self.inner()?;
+        let link = inner.link.get();
+        link.shared.callbacks.fetch_add(1, Ordering::AcqRel);
         if let Some(callback) = inner.request.on_done(callback) {
+            link.shared.callbacks.fetch_sub(1, Ordering::AcqRel);
             callback.call0(py)?;
             return Ok(());
         }
         // The submission may still wait for company, and the background thread leave the socket to others.
-        let link = inner.link.get();
         link.flush_fully(py)?;
         link.shared.wake_background();
         Ok(())

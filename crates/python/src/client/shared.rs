@@ -153,6 +153,8 @@ pub struct Shared {
     pub(super) replies: Mutex<FxHashMap<u64, Option<ControlReply>>>,
     next_request: AtomicU64,
     closed: AtomicBool,
+    /// Requests whose completion somebody wants to be called for.
+    pub callbacks: AtomicUsize,
     /// Live output is wanted.
     pub live_output: AtomicBool,
     /// Settings.
@@ -193,6 +195,7 @@ impl Shared {
             replies: Mutex::default(),
             next_request: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            callbacks: AtomicUsize::new(0),
             live_output: AtomicBool::new(false),
             tuning,
             counters: Counters::default(),
@@ -364,11 +367,12 @@ impl Shared {
                 completed_ns: 0,
                 payload: Payload::default(),
             };
-            incoming.callbacks.extend(entry.request.resolve(
-                entry.index as usize,
-                record,
-                received_ns,
-            ));
+            self.collect(
+                entry
+                    .request
+                    .resolve(entry.index as usize, record, received_ns),
+                incoming,
+            );
         }
         incoming.notices.push(Notice {
             kind: "link_lost",
@@ -416,6 +420,21 @@ impl Shared {
             self.progress.notify_all();
         }
         Step::Progress
+    }
+
+    /// Takes over the callbacks of a request that is complete.
+    pub(super) fn collect(&self, callbacks: Vec<Py<PyAny>>, incoming: &mut Incoming) {
+        if !callbacks.is_empty() {
+            self.callbacks.fetch_sub(callbacks.len(), Ordering::AcqRel);
+            incoming.callbacks.extend(callbacks);
+        }
+    }
+
+    /// A caller stopped reading: somebody else must, if callbacks wait for results.
+    pub fn after_wait(&self) {
+        if self.parked.load(Ordering::Acquire) && self.callbacks.load(Ordering::Acquire) > 0 {
+            self.wake_background();
+        }
     }
 
     /// Sends a request and returns its number; the reply is fetched by [`Shared::take_reply`].

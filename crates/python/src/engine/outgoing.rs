@@ -38,23 +38,45 @@ impl Io {
             link.send(FrameKind::SegmentRelease, &control::encode(&release), &[])?;
         }
         let all = link.flush()?;
-        self.unflushed_since_ns.store(0, Ordering::Release);
+        let since = if all { 0 } else { self.now_ns() };
+        self.unflushed_since_ns.store(since, Ordering::Release);
         Ok(all)
     }
 
-    /// A reply was queued: makes sure that it leaves soon, even if the next task takes long.
-    pub fn on_queued(&self, queued_bytes: usize) -> Result<(), LinkError> {
+    /// A task ended and its reply was queued. Replies of tiny tasks wait for company; that of a task beside which
+    /// a system call is nothing leaves at once.
+    pub fn on_reply(&self, queued_bytes: usize, task_ns: u64) -> Result<(), LinkError> {
         let now = self.now_ns();
         let since = self.unflushed_since_ns.load(Ordering::Acquire);
         if since == 0 {
             self.unflushed_since_ns.store(now, Ordering::Release);
-            if self.flusher_asleep.load(Ordering::Acquire) {
-                drop(lock(&self.flusher.0));
-                self.flusher.1.notify_one();
-            }
         }
-        let age_ns = if since == 0 { 0 } else { now - since };
-        if queued_bytes >= self.flush_bytes || age_ns >= self.flush_after.as_nanos() as u64 {
+        let flush_after_ns = self.flush_after.as_nanos() as u64;
+        let old = since != 0 && now.saturating_sub(since) >= flush_after_ns;
+        if old || queued_bytes >= self.flush_bytes || task_ns >= flush_after_ns / 4 {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// User code is about to run, or runs, while something is queued: it may take long, so the flusher must be awake.
+    pub fn before_user_code(&self) {
+        if self.unflushed_since_ns.load(Ordering::Acquire) != 0
+            && self.flusher_asleep.load(Ordering::Acquire)
+        {
+            drop(lock(&self.flusher.0));
+            self.flusher.1.notify_one();
+        }
+    }
+
+    /// A running task wrote something.
+    pub fn on_output(&self, queued_bytes: usize) -> Result<(), LinkError> {
+        if self.unflushed_since_ns.load(Ordering::Acquire) == 0 {
+            self.unflushed_since_ns
+                .store(self.now_ns(), Ordering::Release);
+        }
+        self.before_user_code();
+        if queued_bytes >= self.flush_bytes {
             self.flush()?;
         }
         Ok(())
