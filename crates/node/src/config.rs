@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use broadleaf_core::Config;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The configuration is not what it should be.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,7 @@ pub struct Keys {
 }
 
 /// Settings of the controller that a user may vary.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default)]
 pub struct NodeOptions {
     /// See [`Config::prefetch_target_ns`].
@@ -121,6 +121,13 @@ impl Default for NodeOptions {
             log_level: 2,
             log_sink: "ring".to_owned(),
         }
+    }
+}
+
+impl NodeOptions {
+    /// Every option and its value, as a JSON object.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("invariant: plain fields serialise infallibly")
     }
 }
 
