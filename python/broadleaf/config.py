@@ -75,8 +75,8 @@ class Option:
             raise ValueError(f"expected a number, got {value!r}") from None
         if self.kind == "int" and isinstance(value, float) and number != value:
             raise ValueError(f"expected a whole number, got {value!r}")
-        if not number >= self.least:
-            raise ValueError(f"must be at least {self.least:g}, got {value!r}")
+        if not self.least <= number < float("inf"):
+            raise ValueError(f"must be at least {self.least:g} and finite, got {value!r}")
         return number
 
 
@@ -115,8 +115,8 @@ OPTIONS: dict[str, Option] = {
                "engine's running one."),
         Option("steal_after_us", "int", 500, "node", "Least work behind an engine's running task, or time that one has "
                "taken, for an idle engine to take some of it, in microseconds."),
-        Option("chunk_target", "int", 8, "client", "Chunks per engine that a map without `chunksize` is cut into.",
-               least=1),
+        Option("chunk_target", "int", 1024, "client", "Chunks that a map without `chunksize` is cut into; more where "
+               "that were fewer than 8 per engine, or chunks of more than 16,384 items.", least=1),
         # Batching
         Option("client_linger_us", "int", 100, "client", "Longest time a submitted task may wait in the client for "
                "others to travel with it, in microseconds."),
@@ -148,8 +148,6 @@ OPTIONS: dict[str, Option] = {
                "(the node's log), or a file's path."),
         Option("trace_events", "int", 65_536, "node", "Events that the ring keeps."),
         # Liveness and failure
-        Option("heartbeat_s", "float", 5.0, "node, client", "Time between signs of life on a TCP connection, in "
-               "seconds; 0 for none. A local socket needs none."),
         Option("restart_engines", "bool", False, "node", "Whether an engine that died is started again."),
         Option("max_restarts", "int", 10, "node", "Restarts of one engine within a minute before it is given up."),
         Option("interrupt_grace_s", "float", 2.0, "node", "Time that an interrupted, timed-out task has before its "

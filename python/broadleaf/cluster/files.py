@@ -29,7 +29,6 @@ CLIENT_FILE = "client.json"
 ENGINE_FILE = "engine.json"
 CLUSTER_FILE = "cluster.json"
 NODE_LOG = "node.log"
-CONFIG_FILE = "config.toml"
 
 MAX_SOCKET_PATH_BYTES = 107
 ORPHAN_AGE_S = 60.0
@@ -43,9 +42,7 @@ class ClusterFileError(KernelError):
 def check_id(kind: str, name: str) -> str:
     """`name` if it can be a directory's; else ValueError. `kind` is what it names."""
     if not _ID.fullmatch(name):
-        raise ValueError(
-            f"{kind} {name!r}: use up to 40 letters, digits, '.', '_' and '-', a letter or digit first"
-        )
+        raise ValueError(f"{kind} {name!r}: use up to 40 letters, digits, '.', '_' and '-', a letter or digit first")
     return name
 
 
