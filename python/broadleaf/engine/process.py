@@ -83,6 +83,4 @@ def thread_environment(
     `environment` wins; any other number is what the user asked of us, and wins itself.
     """
     share = threads_per_engine or max(1, n_cores // max(1, n_engines))
-    return {
-        name: str(share) for name in THREAD_VARIABLES if threads_per_engine or name not in environment
-    }
+    return {name: str(share) for name in THREAD_VARIABLES if threads_per_engine or name not in environment}

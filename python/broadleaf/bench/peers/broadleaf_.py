@@ -49,7 +49,7 @@ class Peer(Adapter):
         return self.pids
 
     def counters(self) -> dict[str, int]:
-        return dict(self.client.link.counters())
+        return self.client.counters()
 
     def latency(self) -> dict[str, Callable[[], Any]]:
         return {
