@@ -15,7 +15,7 @@ import click
               help="Return when it runs, or stay and stop it on Ctrl-C.")  # fmt: skip
 @click.option("--profile", default="default", show_default=True)
 @click.option("--cluster-id", default="default", show_default=True, metavar="ID")
-@click.option("--tcp", metavar="HOST[:PORT]", help="Listen for clients and engines on other hosts, with TLS.")
+@click.option("--tcp", metavar="HOST[:PORT]", help="Listen for clients on other hosts, with TLS.")
 @click.option("--restart", is_flag=True, default=None, help="Start engines again that die.")
 @click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE",
               help="Any option of `broadleaf config show`; may be given often.")  # fmt: skip
