@@ -49,6 +49,8 @@ def test_each_layer_wins_over_those_before(base, monkeypatch):
         ({"log_level": "loud"}, "expected one of off, error, info, debug"),
         ({"preload": 3}, "expected a list"),
         ({"log_sink": 3}, "expected text"),
+        ({"listen": "localhost"}, "expected host:port"),
+        ({"affinity": "0-"}, "expected none, spread, or a list"),
     ],
 )
 def test_faults_are_named(arguments, message):

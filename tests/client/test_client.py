@@ -175,3 +175,21 @@ def test_waiting_on_a_closed_client_is_a_lost_link(rc):
     rc.close()
     with pytest.raises(ipp.error.LinkLost):
         rc.status()
+
+
+def test_one_result_is_purged_by_its_id_or_itself(rc):
+    view = rc[:]
+    for form in (lambda ar: ar, lambda ar: ar.msg_ids[0], lambda ar: ar.msg_ids):
+        ar = view.apply_async(abs, -1)
+        ar.get()
+        [msg_id] = ar.msg_ids[:1]
+        rc.purge_results(form(ar))
+        with pytest.raises(KeyError):
+            rc.get_result(msg_id)
+
+
+def test_abort_of_targets_leaves_others_alone(rc):
+    ar = rc[:].apply_async(time.sleep, 0.3)
+    rc.abort(targets=[1, 3])
+    ar.wait()
+    assert ar.status == ["ok", "aborted", "ok", "aborted"]

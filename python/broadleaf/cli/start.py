@@ -43,10 +43,15 @@ def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     stop = _StopSignals()
-    cluster.start_cluster_sync()
-    up = _wait_for_engines(cluster)
+    try:
+        cluster.start_cluster_sync()
+        cluster.wait_for_engines_sync()
+    except BaseException:
+        cluster.stop_cluster_sync()
+        raise
+    stop.note_started()
     elapsed_s = time.perf_counter() - started
-    click.echo(f"cluster {cluster.cluster_id!r} runs with {up} engines (started in {elapsed_s:.2f} s)")
+    click.echo(f"cluster {cluster.cluster_id!r} runs with {cluster.n} engines (started in {elapsed_s:.2f} s)")
     click.echo(f"  connect:  broadleaf.Client({_client_arguments(profile, cluster_id)})")
     click.echo(f"  file:     {cluster.connection_file}")
     if detach:
@@ -64,19 +69,6 @@ def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str
     click.echo(f"cluster {cluster.cluster_id!r} stopped")
 
 
-def _wait_for_engines(cluster: Any) -> int:
-    """Waits until all engines are up; those that are missing in time end the cluster."""
-    from broadleaf.cli.console import fail
-
-    with cluster.control() as control:
-        timeout_s = cluster.settings["start_timeout_s"]
-        if not control.wait_for_engines(cluster.n, timeout_s):
-            up = len(control.engines())
-            cluster.stop_cluster_sync()
-            fail(f"only {up} of {cluster.n} engines came up within {timeout_s:g} s; the cluster was stopped")
-        return len(control.engines())
-
-
 def _client_arguments(profile: str, cluster_id: str) -> str:
     arguments = []
     if profile != "default":
@@ -87,15 +79,25 @@ def _client_arguments(profile: str, cluster_id: str) -> str:
 
 
 class _StopSignals:
-    """Waits for Ctrl-C or a request to end, or for the cluster to end by itself."""
+    """Waits for Ctrl-C or a request to end, or for the cluster to end by itself.
+
+    Until the cluster is started either breaks off the start.
+    """
 
     def __init__(self) -> None:
         self._asked = False
+        self._started = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, _signal_number: int, _frame: object) -> None:
         self._asked = True
+        if not self._started:
+            raise KeyboardInterrupt
+
+    def note_started(self) -> None:
+        """From now on a signal is for `wait`."""
+        self._started = True
 
     def wait(self, cluster: Any) -> bool:
         """True when asked to stop, False when the cluster is gone."""

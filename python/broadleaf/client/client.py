@@ -332,8 +332,26 @@ class Client(Control, RegisteredResults):
         return result.ready()
 
     def abort(self, jobs: Any = None, targets: Any = None, block: bool | None = None) -> None:
-        """Aborts `jobs` (results or task ids), or everything, queued or running."""
-        self.cancel_tasks(self.link.outstanding_seqs() if jobs is None else self._job_seqs(jobs))
+        """Aborts `jobs` (results or task ids), or everything, queued or running.
+
+        `targets` alone aborts what direct views have asked of these engines.
+        """
+        if jobs is not None:
+            self.cancel_tasks(self._job_seqs(jobs))
+        elif targets is not None and targets != "all":
+            self.cancel_tasks(self.seqs_addressed_to(targets))
+        else:
+            self.cancel_tasks(self.link.outstanding_seqs())
+
+    def seqs_addressed_to(self, targets: Any) -> list[int]:
+        """Numbers of the tasks that direct views have sent to these engines, and that are not done."""
+        ids, _ = self.resolve_targets(targets)
+        return [
+            result.seq + part
+            for result in list(self._registered.values())
+            for part, engine in enumerate(result.origin.targets or ())
+            if engine in ids and not result.part_done(part)
+        ]
 
 
 def _connection_text(info: str | os.PathLike[str] | dict[str, Any] | None, profile: str | None, cluster_id: str) -> str:

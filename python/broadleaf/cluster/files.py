@@ -159,13 +159,14 @@ def remove_orphans() -> None:
     ]
     if not suspects:
         return
-    living = {cluster_id for pid in _own_processes() if (cluster_id := _cluster_of(pid))}
+    living = {cluster_id for pid in process_ids() if (cluster_id := _cluster_of(pid))}
     for cluster_id, path in suspects:
         if cluster_id not in living:
             remove_cluster_files(path, path)
 
 
-def _own_processes() -> list[int]:
+def process_ids() -> list[int]:
+    """Numbers of all processes there are."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 

@@ -62,7 +62,7 @@ def engine_cores(affinity: str, engine_id: int) -> list[int] | None:
     ``"none"`` leaves the mask alone, ``"spread"`` gives each engine one of the usable cores in turn,
     and a list such as ``"0-3,8"`` gives every engine these.
     """
-    if affinity in ("", "none"):
+    if affinity == "none":
         return None
     usable = sorted(os.sched_getaffinity(0))
     if affinity == "spread":
