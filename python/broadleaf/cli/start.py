@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
+from broadleaf.cli.console import profile_option
+
 
 @click.command("start")
 @click.option("-n", "n", type=click.IntRange(min=0), help="Engines; the usable cores if left out.")
 @click.option("--detach/--foreground", default=True, show_default=True,
               help="Return when it runs, or stay and stop it on Ctrl-C.")  # fmt: skip
-@click.option("--profile", default="default", show_default=True)
+@profile_option
 @click.option("--cluster-id", default="default", show_default=True, metavar="ID")
 @click.option("--tcp", metavar="HOST[:PORT]", help="Listen for clients on other hosts, with TLS.")
 @click.option("--restart", is_flag=True, default=None, help="Start engines again that die.")

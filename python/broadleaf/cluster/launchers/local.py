@@ -182,6 +182,9 @@ class LocalLauncher(Launcher):
                 pass_fds=passed,
                 start_new_session=True,  # Ctrl-C in the client's terminal is not for the cluster
             )
+        except BaseException:
+            os.close(ready_read)
+            raise
         finally:
             for descriptor in passed:
                 os.close(descriptor)
