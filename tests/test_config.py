@@ -43,11 +43,14 @@ def test_each_layer_wins_over_those_before(base, monkeypatch):
         ({"prefetch_max": "many"}, "expected a number"),
         ({"prefetch_max": 1.5}, "whole number"),
         ({"prefetch_max": True}, "expected a number"),
-        ({"heartbeat_s": float("nan")}, "at least 0"),
+        ({"stop_grace_s": float("nan")}, "at least 0"),
+        ({"stop_grace_s": "inf"}, "finite"),
         ({"steal": "maybe"}, "expected on or off"),
         ({"log_level": "loud"}, "expected one of off, error, info, debug"),
         ({"preload": 3}, "expected a list"),
         ({"log_sink": 3}, "expected text"),
+        ({"listen": "localhost"}, "expected host:port"),
+        ({"affinity": "0-"}, "expected none, spread, or a list"),
     ],
 )
 def test_faults_are_named(arguments, message):

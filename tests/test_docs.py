@@ -1,4 +1,4 @@
-"""The pages' Python examples run as they stand, each page from top to bottom as one script."""
+"""The Python examples of the README and the pages run as they stand, each page from top to bottom as one script."""
 
 import os
 import re
@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = {str(page.relative_to(DOCS)): "".join(BLOCK.findall(page.read_text())) for page in sorted(DOCS.rglob("*.md"))}
+PAGES = {
+    str(page.relative_to(ROOT)): "".join(BLOCK.findall(page.read_text()))
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    if "_build" not in page.parts
+}
 
 
 def test_there_are_examples():
-    assert {"index.md", "tour.md", "guides/views.md"} <= {name for name, code in PAGES.items() if code}
+    assert {"README.md", "docs/index.md", "docs/tour.md"} <= {name for name, code in PAGES.items() if code}
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("page", [n for n, code in PAGES.items() if code and not n.startswith(("adr/", "internals/"))])
+@pytest.mark.parametrize("page", [name for name, code in PAGES.items() if code])
 def test_examples_run(page, tmp_path):
     pytest.importorskip("broadleaf._native", reason="the native module is not built")
     script = tmp_path / "page.py"
@@ -28,3 +32,10 @@ def test_examples_run(page, tmp_path):
         [sys.executable, str(script)], capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_to_files_lead_somewhere(page):
+    text = (ROOT / page).read_text()
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    assert [target for target in targets if not ((ROOT / page).parent / target).exists()] == []

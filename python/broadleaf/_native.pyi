@@ -40,6 +40,7 @@ class ClientHooks(Protocol):
 @final
 class Link:
     """One connection of a client to its controller. Thread-safe."""
+
     live_output: bool
     def __new__(cls, connection: str, hooks: ClientHooks, timeout_s: float = 10.0, name: str = "") -> Link:
         """`connection` is the connection file's JSON text."""
@@ -69,19 +70,34 @@ class Submitter:
     def __new__(cls, link: Link, result_type: type[Pending], origin: Any, options_id: int, n_targets: int) -> Submitter:
         """`n_targets` is 0 for balanced tasks, else the number of targets of mode 'each'."""
     def __call__(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
-        after: Sequence[int] = (), follow: Sequence[int] = (),
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        after: Sequence[int] = (),
+        follow: Sequence[int] = (),
     ) -> Pending:
         """One request: one part (balanced) or one part per target, in target order."""
     def for_caller(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
-        after: Sequence[int] = (), follow: Sequence[int] = (),
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        after: Sequence[int] = (),
+        follow: Sequence[int] = (),
     ) -> Pending:
         """As a call, for a caller that waits for the result at once (apply_sync): wakes no other thread."""
-    def many(self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]],
-             after: Sequence[int] = (), follow: Sequence[int] = ()) -> Pending:
+    def many(
+        self,
+        function: Callable[..., Any],
+        calls: Iterable[tuple[Any, ...]],
+        after: Sequence[int] = (),
+        follow: Sequence[int] = (),
+    ) -> Pending:
         """One balanced task per tuple of arguments, as the parts of one request."""
-    def each(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], options_ids: Sequence[int]) -> Pending:
+    def each(
+        self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], options_ids: Sequence[int]
+    ) -> Pending:
         """One request whose i-th part is the i-th tuple sent with the i-th options (mode 'each', one target each)."""
 
 class Pending:
@@ -137,6 +153,7 @@ class EngineHooks(Protocol):
 @final
 class Engine:
     """An engine's connection to its node; `run` executes tasks on the calling (main) thread."""
+
     output_held: bool
     """Set by the engine's streams when they hold part of a line; cleared when `flush_output` is called."""
     def __new__(cls, connection: str, engine_id: int | None, hooks: EngineHooks) -> Engine: ...
@@ -167,11 +184,12 @@ class Buffer:
     def __len__(self) -> int: ...
 
 def encode_plain(value: Any) -> bytes | None:
-    """The fast encoding of exact None, bool, int (64 bit), float, str, bytes and tuples of them; None if it does not apply."""
+    """The fast encoding of exact None, bool, int (64 bit), float, str, bytes and tuples of them; None for all else."""
 
 def decode_plain(data: bytes) -> Any: ...
 def generate_keys() -> str:
     """Fresh Ed25519 keys as JSON: server, client and engine, each {private, public} in base64."""
+
 def run_node(config: str) -> int:
     """Runs a node on the calling thread until it is stopped; returns its exit code. Releases the GIL.
 
@@ -179,5 +197,6 @@ def run_node(config: str) -> int:
     python, engine_env, options {...}. `ready_fd` and `lifeline_fd` may be null, and so may `tcp`. When the
     node listens it writes one line of JSON to `ready_fd` and closes it: {"pid": 1, "tcp_port": 2 or null}; closing
     it without a line means that the start failed. End of file on `lifeline_fd` means that the client is gone."""
+
 def pool_counters() -> dict[str, int]:
     """This process's segment pool: segments, bytes, warm bytes, copies, copied bytes, mappings."""

@@ -7,6 +7,7 @@ in the profile's directory, the environment variable ``BROADLEAF_<NAME>``, the a
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ class Option:
     meaning: str
     choices: tuple[str, ...] = ()
     least: float = 0
+    form: tuple[str, str] = ("", "")
+    """Regular expression of a text's form, and that form in words."""
 
     @property
     def variable(self) -> str:
@@ -64,6 +67,8 @@ class Option:
                     raise TypeError(f"expected text, got {value!r}")
                 if self.choices and value not in self.choices:
                     raise ValueError(f"expected one of {', '.join(self.choices)}, got {value!r}")
+                if self.form[0] and not re.fullmatch(self.form[0], value):
+                    raise ValueError(f"expected {self.form[1]}, got {value!r}")
                 return value
 
     def _to_number(self, value: Any) -> int | float:
@@ -75,8 +80,8 @@ class Option:
             raise ValueError(f"expected a number, got {value!r}") from None
         if self.kind == "int" and isinstance(value, float) and number != value:
             raise ValueError(f"expected a whole number, got {value!r}")
-        if not number >= self.least:
-            raise ValueError(f"must be at least {self.least:g}, got {value!r}")
+        if not self.least <= number < float("inf"):
+            raise ValueError(f"must be at least {self.least:g} and finite, got {value!r}")
         return number
 
 
@@ -115,8 +120,8 @@ OPTIONS: dict[str, Option] = {
                "engine's running one."),
         Option("steal_after_us", "int", 500, "node", "Least work behind an engine's running task, or time that one has "
                "taken, for an idle engine to take some of it, in microseconds."),
-        Option("chunk_target", "int", 8, "client", "Chunks per engine that a map without `chunksize` is cut into.",
-               least=1),
+        Option("chunk_target", "int", 1024, "client", "Chunks that a map without `chunksize` is cut into; more where "
+               "that were fewer than 8 per engine, or chunks of more than 16,384 items.", least=1),
         # Batching
         Option("client_linger_us", "int", 100, "client", "Longest time a submitted task may wait in the client for "
                "others to travel with it, in microseconds."),
@@ -148,8 +153,6 @@ OPTIONS: dict[str, Option] = {
                "(the node's log), or a file's path."),
         Option("trace_events", "int", 65_536, "node", "Events that the ring keeps."),
         # Liveness and failure
-        Option("heartbeat_s", "float", 5.0, "node, client", "Time between signs of life on a TCP connection, in "
-               "seconds; 0 for none. A local socket needs none."),
         Option("restart_engines", "bool", False, "node", "Whether an engine that died is started again."),
         Option("max_restarts", "int", 10, "node", "Restarts of one engine within a minute before it is given up."),
         Option("interrupt_grace_s", "float", 2.0, "node", "Time that an interrupted, timed-out task has before its "
@@ -160,7 +163,7 @@ OPTIONS: dict[str, Option] = {
                "start, in seconds.", least=0.1),
         # Network
         Option("listen", "str", "", "node", "TCP address to listen on as `host:port`, port 0 for a free one; empty "
-               "for the unix socket alone."),
+               "for the unix socket alone.", form=(r"|.+:\d{1,5}", "host:port")),
         Option("tls", "bool", True, "node, client", "Whether TCP is encrypted and both sides proven by their keys."),
         # Engines
         Option("engine_start", "choice", "fork", "host", "`fork` from a process that has imported what engines need, "
@@ -168,7 +171,8 @@ OPTIONS: dict[str, Option] = {
         Option("preload", "list", ["auto"], "host", "Modules imported before engines are forked, separated by commas; "
                "`auto` stands for numpy if the client has imported it."),
         Option("affinity", "str", "none", "engine", "Cores an engine may use: `none` (all of the cluster's), `spread` "
-               "(one each, in turn), or a list such as `0-3,8`."),
+               "(one each, in turn), or a list such as `0-3,8`.",
+               form=(r"none|spread|\d+(-\d+)?(,\d+(-\d+)?)*", "none, spread, or a list such as 0-3,8")),
         Option("threads_per_engine", "int", 0, "host", "Threads that numerical libraries use in an engine; 0 for the "
                "usable cores divided by the engines, unless OMP_NUM_THREADS and its like are set."),
     )
@@ -244,6 +248,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         text = path.read_text()
     except (FileNotFoundError, NotADirectoryError):
         return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
     import tomllib
 
     try:

@@ -139,12 +139,18 @@ def test_requests_that_fail(rc):
     ("n_items", "n_engines"), [(1, 4), (1024, 4), (1025, 4), (10**6, 4), (10**6, 1000), (10**9, 4)]
 )
 def test_automatic_chunks(n_items, n_engines):
-    items = automatic_chunk_items(n_items, n_engines)
+    items = automatic_chunk_items(n_items, n_engines, 1024)
     assert 1 <= items <= 16_384
     if n_items <= 1024:
         assert items == 1
     elif n_items < 10**7:
         assert n_items / items <= max(1024, 8 * n_engines)
+
+
+def test_the_option_chunk_target_is_read(rc):
+    assert rc.load_balanced_view().map_async(abs, range(1025)).n_parts == 513
+    rc.chunk_target = 32
+    assert rc.load_balanced_view().map_async(abs, range(64)).n_parts == 32
 
 
 @pytest.mark.parametrize("dist", ["b", "r"])
@@ -154,3 +160,36 @@ def test_parts_join_to_the_whole(dist, n_items):
     parts = [part_of(items, i, 4, n_items, dist) for i in range(4)]
     assert join_parts(parts, dist) == items
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_imap_goes_on_after_an_item_that_raised(rc, ordered):
+    values = rc.load_balanced_view().imap(lambda n: 1 // n, [1, 0, 1], ordered=ordered, max_outstanding=1)
+    assert next(values) == 1
+    with pytest.raises(ipp.RemoteError):
+        next(values)
+    assert list(values) == [1]
+
+
+def test_waiting_on_a_closed_client_is_a_lost_link(rc):
+    rc.close()
+    with pytest.raises(ipp.error.LinkLost):
+        rc.status()
+
+
+def test_one_result_is_purged_by_its_id_or_itself(rc):
+    view = rc[:]
+    for form in (lambda ar: ar, lambda ar: ar.msg_ids[0], lambda ar: ar.msg_ids):
+        ar = view.apply_async(abs, -1)
+        ar.get()
+        [msg_id] = ar.msg_ids[:1]
+        rc.purge_results(form(ar))
+        with pytest.raises(KeyError):
+            rc.get_result(msg_id)
+
+
+def test_abort_of_targets_leaves_others_alone(rc):
+    ar = rc[:].apply_async(time.sleep, 0.3)
+    rc.abort(targets=[1, 3])
+    ar.wait()
+    assert ar.status == ["ok", "aborted", "ok", "aborted"]

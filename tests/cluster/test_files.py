@@ -97,8 +97,10 @@ def test_finding_the_latest_connection_file(base):
 
 def test_removal_may_leave_the_logs(tmp_path):
     cluster_dir, run_dir = tmp_path / "c", tmp_path / "r"
-    for directory, names in ((cluster_dir, ["client.json", "engine.json", "cluster.json", "node.log"]),
-                             (run_dir, ["node.sock", "engine-0.log"])):
+    for directory, names in (
+        (cluster_dir, ["client.json", "engine.json", "cluster.json", "node.log"]),
+        (run_dir, ["node.sock", "engine-0.log"]),
+    ):
         directory.mkdir()
         for name in names:
             (directory / name).touch()

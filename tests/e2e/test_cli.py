@@ -23,7 +23,10 @@ def _environment(**more):
 def run(*arguments, code=0, **environment):
     """Runs the command; returns what it wrote to standard output, or to standard error where `code` is not 0."""
     done = subprocess.run(
-        [sys.executable, "-c", _RUN, *arguments], capture_output=True, text=True, timeout=50,
+        [sys.executable, "-c", _RUN, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=50,
         env=_environment(**environment),
     )
     assert done.returncode == code, done.stderr

@@ -13,8 +13,8 @@ import broadleaf
 import pytest
 from broadleaf import Cluster, EngineError
 from broadleaf.cluster import files
-from broadleaf.engine import operations
 from broadleaf.errors import ClusterConnectionError, LinkLost, TaskTimeout
+from broadleaf.serialize.namespace import evaluate
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -107,7 +107,7 @@ def test_engines_that_die_are_started_again():
         assert _certificate(rc[1].apply_async(os._exit, 4)).code == 4
         _until(lambda: rc.ids == [0, 1])
         assert rc[1].apply_sync(os.getpid) != before
-        assert rc[1].apply_sync(operations.evaluate, "'x' in globals()") is False
+        assert rc[1].apply_sync(evaluate, "'x' in globals()") is False
         assert rc.cluster.status_sync()["engines"][1]["restarts"] == 1
 
 

@@ -40,7 +40,7 @@ def test_any_chunk_size_gives_the_same(lview, chunksize):
 def test_a_long_map_goes_in_chunks(lview):
     n = 50_000
     ar = lview.map_async(square, range(n))
-    assert ar.n_parts == -(-n // automatic_chunk_items(n, 4)) < 1100
+    assert ar.n_parts == -(-n // automatic_chunk_items(n, 4, 1024)) < 1100
     assert ar.get() == [x * x for x in range(n)]
 
 

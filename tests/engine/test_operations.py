@@ -5,6 +5,7 @@ import traceback
 
 import pytest
 from broadleaf.engine import display, namespace, operations
+from broadleaf.serialize.namespace import evaluate
 
 
 @pytest.fixture
@@ -15,8 +16,7 @@ def names(monkeypatch):
     created = namespace.create(3, "c")
     operations.install(created)
     yield created
-    if operations._session.loop is not None:
-        operations._session.loop.close()
+    operations.close()
     namespace.set_namespace(None)
 
 
@@ -106,18 +106,6 @@ def test_pull_of_a_missing_name(names):
         operations.pull("nothing")
 
 
-def test_scatter_flattens_parts_of_one(names):
-    operations.scatter("x", [7], flatten=True)
-    operations.scatter("y", [7])
-    operations.scatter("z", [7, 8], flatten=True)
-    assert operations.pull(["x", "y", "z"]) == [7, [7], [7, 8]]
-
-
-def test_evaluate(names):
-    operations.push({"a": 20})
-    assert operations.evaluate("a * 2 + engine_id") == 43
-
-
 def test_clear_removes_what_the_user_set(names):
     import weakref
 
@@ -127,7 +115,7 @@ def test_clear_removes_what_the_user_set(names):
     assert kept() is None
     assert "c" not in names
     assert (names["engine_id"], names["cluster_id"], names["__name__"]) == (3, "c", "__main__")
-    assert operations.evaluate("len([1])") == 1
+    assert evaluate("len([1])") == 1
     assert sys.modules["__main__"].__dict__ is names
 
 
@@ -136,3 +124,25 @@ def test_ipython_formats_if_it_is_loaded(names):
     operations.execute("class H:\n    def _repr_html_(self): return '<b>'\n    def __repr__(self): return 'H'")
     bundle = operations.execute("H()")["execute_result"]
     assert bundle["data"] == {"text/plain": "H", "text/html": "<b>"}
+
+
+def test_awaiting_keeps_one_loop_and_leaves_none(names):
+    operations.execute("import asyncio\nfirst = await asyncio.sleep(0, asyncio.get_running_loop())")
+    operations.execute("second = await asyncio.sleep(0, asyncio.get_running_loop())")
+    assert names["first"] is names["second"]
+    operations.execute("left = asyncio.ensure_future(asyncio.sleep(1000))\nawait asyncio.sleep(0)")
+    operations.close()
+    assert names["left"].cancelled()
+    assert names["first"].is_closed()
+
+
+def test_interrupted_code_does_not_go_on(names):
+    operations.execute("import asyncio\ndef interrupt(): raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        operations.execute(
+            "task = asyncio.current_task()\n"
+            "asyncio.get_running_loop().call_soon(interrupt)\n"
+            "await asyncio.Event().wait()"
+        )
+    operations.execute("await asyncio.wait([task])")
+    assert names["task"].cancelled()

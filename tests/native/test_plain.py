@@ -8,18 +8,12 @@ from enum import IntEnum
 from typing import Any
 
 import pytest
+from broadleaf import _native
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broadleaf import _native
-
 plain = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False)
-    | st.text()
-    | st.binary(),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text() | st.binary(),
     lambda inner: st.lists(inner, max_size=5).map(tuple),
     max_leaves=20,
 )

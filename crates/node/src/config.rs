@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use broadleaf_core::Config;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The configuration is not what it should be.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,7 @@ pub struct Keys {
 }
 
 /// Settings of the controller that a user may vary.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default)]
 pub struct NodeOptions {
     /// See [`Config::prefetch_target_ns`].
@@ -74,12 +74,20 @@ pub struct NodeOptions {
     pub max_outstanding_tasks: u64,
     /// See [`Config::max_outstanding_bytes`].
     pub max_outstanding_bytes: u64,
+    /// See [`Config::history_tasks`].
+    pub history_tasks: usize,
+    /// See [`Config::function_cache_bytes`].
+    pub function_cache_bytes: u64,
     /// See [`Config::restart_engines`].
     pub restart_engines: bool,
     /// See [`Config::max_restarts_per_minute`].
     pub max_restarts: u32,
     /// See [`Config::interrupt_grace_ns`].
     pub interrupt_grace_s: f64,
+    /// See [`Config::stop_grace_ns`].
+    pub stop_grace_s: f64,
+    /// See [`Config::start_timeout_ns`].
+    pub start_timeout_s: f64,
     /// Outgoing bytes of a client above which none of its tasks is started.
     pub congestion_bytes: usize,
     /// Events kept in the ring.
@@ -101,15 +109,32 @@ impl Default for NodeOptions {
             steal_after_us: core.steal_after_ns / 1000,
             max_outstanding_tasks: core.max_outstanding_tasks,
             max_outstanding_bytes: core.max_outstanding_bytes,
+            history_tasks: core.history_tasks,
+            function_cache_bytes: core.function_cache_bytes,
             restart_engines: core.restart_engines,
             max_restarts: core.max_restarts_per_minute,
             interrupt_grace_s: core.interrupt_grace_ns as f64 / 1e9,
+            stop_grace_s: core.stop_grace_ns as f64 / 1e9,
+            start_timeout_s: core.start_timeout_ns as f64 / 1e9,
             congestion_bytes: 64 * 1024 * 1024,
             trace_events: 65_536,
             log_level: 2,
             log_sink: "ring".to_owned(),
         }
     }
+}
+
+impl NodeOptions {
+    /// Every option and its value, as a JSON object.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("invariant: plain fields serialise infallibly")
+    }
+}
+
+/// Nanoseconds of a time in seconds; a negative one is none.
+#[expect(clippy::cast_sign_loss, reason = "a negative time is clamped to none")]
+fn to_ns(seconds: f64) -> u64 {
+    (seconds.max(0.0) * 1e9) as u64
 }
 
 /// What a node is told at its start.
@@ -151,7 +176,6 @@ impl NodeConfig {
     }
 
     /// The controller's part.
-    #[expect(clippy::cast_sign_loss, reason = "a negative grace is clamped to none")]
     pub fn core(&self) -> Config {
         let o = &self.options;
         Config {
@@ -162,9 +186,13 @@ impl NodeConfig {
             steal_after_ns: o.steal_after_us * 1000,
             max_outstanding_tasks: o.max_outstanding_tasks,
             max_outstanding_bytes: o.max_outstanding_bytes,
+            history_tasks: o.history_tasks,
+            function_cache_bytes: o.function_cache_bytes,
             restart_engines: o.restart_engines,
             max_restarts_per_minute: o.max_restarts,
-            interrupt_grace_ns: (o.interrupt_grace_s.max(0.0) * 1e9) as u64,
+            interrupt_grace_ns: to_ns(o.interrupt_grace_s),
+            stop_grace_ns: to_ns(o.stop_grace_s),
+            start_timeout_ns: to_ns(o.start_timeout_s),
             n_engines: self.n_engines,
             ..Config::default()
         }

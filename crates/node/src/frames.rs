@@ -70,7 +70,7 @@ impl Node {
                 Ok(()) => ControlReply::Done,
                 Err(error) => ControlReply::Failed(format!("log sink {sink:?}: {error}")),
             },
-            ControlRequest::Config => ControlReply::Text(format!("{:?}", self.config.options)),
+            ControlRequest::Config => ControlReply::Text(self.config.options.to_json()),
             request => {
                 self.input(Input::Request {
                     client,

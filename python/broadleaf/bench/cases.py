@@ -6,7 +6,7 @@ from typing import Any
 
 SLEEPS_MS = [1, 2, 4, 8, 16, 32, 64, 128]
 ECHO_SIZES = [(1_000, 100), (10_000, 100), (100_000, 100), (1_000_000, 100), (10_000_000, 20)]
-MIB = 1_000_000
+MB = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ def sleep_raw(quick: bool) -> list[Step]:
 def echo(workers: int, repeats: int, quick: bool) -> list[Session]:
     sizes = [(1_000, 20), (1_000_000, 20)] if quick else ECHO_SIZES
     steps = [Step("echo", {"size_bytes": size, "n": n}, {"warmup": n}) for size, n in sizes]
-    steps.append(Step("send", {"size_bytes": 4 * MIB, "n": 10 if quick else 100}, {"warmup": 1}))
+    steps.append(Step("send", {"size_bytes": 4 * MB, "n": 10 if quick else 100}, {"warmup": 1}))
     return [Session(workers, steps, repeats)]
 
 
 def echo_raw(quick: bool) -> list[Step]:
-    return [Step("raw_memcpy_many", {"size_bytes": 4 * MIB, "n": 10 if quick else 100}, {})]
+    return [Step("raw_memcpy_many", {"size_bytes": 4 * MB, "n": 10 if quick else 100}, {})]
 
 
 def startup(workers: int, repeats: int, quick: bool) -> list[Session]:
@@ -116,7 +116,7 @@ def bounded(workers: int, repeats: int, quick: bool) -> list[Session]:
 
 
 def raw(quick: bool) -> list[Step]:
-    size = (8 if quick else 800) * MIB
+    size = (8 if quick else 800) * MB
     count = 200 if quick else 20_000
     pickles = ("pickle.dumps of a call", "pickle.loads of a call", "cloudpickle.dumps of a lambda",
                "pickle.loads of that lambda", "pickle 5 of 1 MB, in band", "pickle 5 of 1 MB, out of band")  # fmt: skip

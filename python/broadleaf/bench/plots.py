@@ -133,32 +133,17 @@ def rate(axes: Any, records: list[Record]) -> None:
     sent = {name: line for name, line in lines(records, "throughput", "sent", "n").items() if name in done}
     plot_lines(axes, done, "-", True)
     plot_lines(axes, sent, "--", False)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("tasks")
-    axes.set_ylabel("tasks/s (solid: collected, dashed: sent)")
-    axes.set_title("Small tasks")
-    _legend(axes)
+    _log_log(axes, "Small tasks", "tasks", "tasks/s (solid: collected, dashed: sent)")
 
 
 def bandwidth(axes: Any, records: list[Record]) -> None:
     plot_lines(axes, one_each(lines(records, "echo", "bandwidth", "size_bytes")), "-", True)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("array, bytes")
-    axes.set_ylabel("GB/s, both directions")
-    axes.set_title("Arrays there and back")
-    _legend(axes)
+    _log_log(axes, "Arrays there and back", "array, bytes", "GB/s, both directions")
 
 
 def message_time(axes: Any, records: list[Record]) -> None:
     plot_lines(axes, one_each(lines(records, "echo", "time_per_task", "size_bytes")), "-", True)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("array, bytes")
-    axes.set_ylabel("time a task, us")
-    axes.set_title("Arrays there and back")
-    _legend(axes)
+    _log_log(axes, "Arrays there and back", "array, bytes", "time a task, us")
 
 
 def task_length(axes: Any, records: list[Record]) -> None:
@@ -171,6 +156,15 @@ def task_length(axes: Any, records: list[Record]) -> None:
     axes.set_xlabel("length of a task, ms")
     axes.set_ylabel("efficiency")
     axes.set_title("Map of short tasks")
+    _legend(axes)
+
+
+def _log_log(axes: Any, title: str, x: str, y: str) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_title(title)
     _legend(axes)
 
 

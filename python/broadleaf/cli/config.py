@@ -6,7 +6,7 @@ import json
 
 import click
 
-from broadleaf.cli.console import console
+from broadleaf.cli.console import console, profile_option
 
 
 @click.group("config")
@@ -16,7 +16,7 @@ def command() -> None:
 
 @command.command("show")
 @click.argument("names", nargs=-1, metavar="[OPTION]...")
-@click.option("--profile", default="default", show_default=True)
+@profile_option
 @click.option("--json", "form", flag_value="json", help="As JSON.")
 @click.option("--markdown", "form", flag_value="markdown", help="The table of all options for the documentation.")
 def show(names: tuple[str, ...], profile: str, form: str | None) -> None:

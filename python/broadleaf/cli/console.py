@@ -22,9 +22,25 @@ def fail(message: str) -> NoReturn:
     raise SystemExit(1)
 
 
+def _checked_profile(ctx: click.Context, parameter: click.Parameter, profile: str) -> str:
+    from broadleaf.cluster.files import check_id
+
+    try:
+        return check_id("profile", profile)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def profile_option(command: _Command) -> _Command:
+    """The option that chooses a profile."""
+    option = click.option("--profile", default="default", show_default=True, callback=_checked_profile,
+                          help="Profile of the cluster.")  # fmt: skip
+    return option(command)
+
+
 def cluster_options(command: _Command) -> _Command:
     """The options that choose a running cluster."""
-    command = click.option("--profile", default="default", show_default=True, help="Profile of the cluster.")(command)
+    command = profile_option(command)
     return click.option("--cluster-id", metavar="ID", help="Id of the cluster; may be left out if one is running.")(
         command
     )

@@ -8,14 +8,16 @@ from typing import Any
 
 import click
 
+from broadleaf.cli.console import profile_option
+
 
 @click.command("start")
 @click.option("-n", "n", type=click.IntRange(min=0), help="Engines; the usable cores if left out.")
 @click.option("--detach/--foreground", default=True, show_default=True,
               help="Return when it runs, or stay and stop it on Ctrl-C.")  # fmt: skip
-@click.option("--profile", default="default", show_default=True)
+@profile_option
 @click.option("--cluster-id", default="default", show_default=True, metavar="ID")
-@click.option("--tcp", metavar="HOST[:PORT]", help="Listen for clients and engines on other hosts, with TLS.")
+@click.option("--tcp", metavar="HOST[:PORT]", help="Listen for clients on other hosts, with TLS.")
 @click.option("--restart", is_flag=True, default=None, help="Start engines again that die.")
 @click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE",
               help="Any option of `broadleaf config show`; may be given often.")  # fmt: skip
@@ -43,10 +45,15 @@ def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     stop = _StopSignals()
-    cluster.start_cluster_sync()
-    up = _wait_for_engines(cluster)
+    try:
+        cluster.start_cluster_sync()
+        cluster.wait_for_engines_sync()
+    except BaseException:
+        cluster.stop_cluster_sync()
+        raise
+    stop.note_started()
     elapsed_s = time.perf_counter() - started
-    click.echo(f"cluster {cluster.cluster_id!r} runs with {up} engines (started in {elapsed_s:.2f} s)")
+    click.echo(f"cluster {cluster.cluster_id!r} runs with {cluster.n} engines (started in {elapsed_s:.2f} s)")
     click.echo(f"  connect:  broadleaf.Client({_client_arguments(profile, cluster_id)})")
     click.echo(f"  file:     {cluster.connection_file}")
     if detach:
@@ -64,19 +71,6 @@ def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str
     click.echo(f"cluster {cluster.cluster_id!r} stopped")
 
 
-def _wait_for_engines(cluster: Any) -> int:
-    """Waits until all engines are up; those that are missing in time end the cluster."""
-    from broadleaf.cli.console import fail
-
-    with cluster.control() as control:
-        timeout_s = cluster.settings["start_timeout_s"]
-        if not control.wait_for_engines(cluster.n, timeout_s):
-            up = len(control.engines())
-            cluster.stop_cluster_sync()
-            fail(f"only {up} of {cluster.n} engines came up within {timeout_s:g} s; the cluster was stopped")
-        return len(control.engines())
-
-
 def _client_arguments(profile: str, cluster_id: str) -> str:
     arguments = []
     if profile != "default":
@@ -87,15 +81,25 @@ def _client_arguments(profile: str, cluster_id: str) -> str:
 
 
 class _StopSignals:
-    """Waits for Ctrl-C or a request to end, or for the cluster to end by itself."""
+    """Waits for Ctrl-C or a request to end, or for the cluster to end by itself.
+
+    Until the cluster is started either breaks off the start.
+    """
 
     def __init__(self) -> None:
         self._asked = False
+        self._started = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, _signal_number: int, _frame: object) -> None:
         self._asked = True
+        if not self._started:
+            raise KeyboardInterrupt
+
+    def note_started(self) -> None:
+        """From now on a signal is for `wait`."""
+        self._started = True
 
     def wait(self, cluster: Any) -> bool:
         """True when asked to stop, False when the cluster is gone."""

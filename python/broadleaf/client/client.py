@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
 
 from broadleaf.client.control import Control
-from broadleaf.client.failures import connection_error, death_certificate, link_lost
+from broadleaf.client.failures import connection_error, death_certificate
 from broadleaf.client.hooks import Hooks
 from broadleaf.client.known_results import KnownResults, RegisteredResults
 from broadleaf.client.options import TaskOptions
 from broadleaf.client.pending import ResultTypes, result_types
 from broadleaf.client.results import AsyncResult, seconds
 from broadleaf.client.views.base import HISTORY_TASKS, flatten
+from broadleaf.config import OPTIONS
 from broadleaf.errors import ClusterConnectionError, DeathCertificate, NoEnginesRegistered
 
 if TYPE_CHECKING:
@@ -73,14 +74,16 @@ class Client(Control, RegisteredResults):
         self._certificates: OrderedDict[int, DeathCertificate] = OrderedDict()
         self._listeners = 0
         self._listeners_lock = threading.Lock()
+        text = _connection_text(connection_info, profile, cluster_id)
         try:
-            self.link = self.native.Link(
-                _connection_text(connection_info, profile, cluster_id), Hooks(self), timeout, name
-            )
+            self.link = self.native.Link(text, Hooks(self), timeout, name)
         except self.native.ConnectionRefused as error:
             raise connection_error(error) from error
-        except self.native.LinkClosed as error:
-            raise link_lost(error) from error
+        except (OSError, ValueError, self.native.LinkClosed) as error:
+            raise ClusterConnectionError(f"no connection to the cluster: {error}") from error
+        options = json.loads(text).get("options", {})
+        self.chunk_target: int = options.get("chunk_target", OPTIONS["chunk_target"].default)
+        """The option of this name."""
 
     @property
     def result_types(self) -> ResultTypes:
@@ -116,14 +119,6 @@ class Client(Control, RegisteredResults):
         self.engines_version += 1
 
     @contextmanager
-    def submitting(self) -> Iterator[None]:
-        """Makes errors of the link those of the package."""
-        try:
-            yield
-        except self.native.LinkClosed as error:
-            raise link_lost(error) from error
-
-    @contextmanager
     def live_output(self) -> Iterator[None]:
         """Has output reported as it arrives while the block runs."""
         with self._listeners_lock:
@@ -138,7 +133,7 @@ class Client(Control, RegisteredResults):
 
     def define_options(self, options: TaskOptions) -> int:
         """The link's number for a set of task options."""
-        with self.submitting():
+        with self.link_errors():
             return self.link.define_options(options.to_json())  # type: ignore[no-any-return]
 
     # Engines ------------------------------------------------------------------------------------
@@ -233,7 +228,9 @@ class Client(Control, RegisteredResults):
             future = pool.submit(self.wait_for_engines, n, timeout=timeout)
             pool.shutdown(wait=False)
             return future
-        if not self.link.wait_for_engines(n, seconds(timeout)):
+        with self.link_errors():
+            there = self.link.wait_for_engines(n, seconds(timeout))
+        if not there:
             raise TimeoutError(f"{n} engines were not there in {timeout} s; there are {len(self.link.engines())}")
         self.engines_version += 1
         return None
@@ -300,7 +297,8 @@ class Client(Control, RegisteredResults):
         """
         if jobs is None:
             try:
-                return self.link.wait_all(seconds(timeout))  # type: ignore[no-any-return]
+                with self.link_errors():
+                    return self.link.wait_all(seconds(timeout))  # type: ignore[no-any-return]
             except KeyboardInterrupt:
                 self.cancel_tasks(self.link.outstanding_seqs())
                 raise
@@ -318,7 +316,8 @@ class Client(Control, RegisteredResults):
                     return False
                 # The link waits for everything or for one result; others' tasks may go on, hence the look now and then.
                 only_these = len(seqs) == self.link.outstanding()
-                self.link.wait_all(left if only_these else min(_LOOK_S, _LOOK_S if left is None else left))
+                with self.link_errors():
+                    self.link.wait_all(left if only_these else min(_LOOK_S, _LOOK_S if left is None else left))
         except KeyboardInterrupt:
             self.cancel_tasks(outstanding())
             raise
@@ -333,8 +332,26 @@ class Client(Control, RegisteredResults):
         return result.ready()
 
     def abort(self, jobs: Any = None, targets: Any = None, block: bool | None = None) -> None:
-        """Aborts `jobs` (results or task ids), or everything, queued or running."""
-        self.cancel_tasks(self.link.outstanding_seqs() if jobs is None else self._job_seqs(jobs))
+        """Aborts `jobs` (results or task ids), or everything, queued or running.
+
+        `targets` alone aborts what direct views have asked of these engines.
+        """
+        if jobs is not None:
+            self.cancel_tasks(self._job_seqs(jobs))
+        elif targets is not None and targets != "all":
+            self.cancel_tasks(self.seqs_addressed_to(targets))
+        else:
+            self.cancel_tasks(self.link.outstanding_seqs())
+
+    def seqs_addressed_to(self, targets: Any) -> list[int]:
+        """Numbers of the tasks that direct views have sent to these engines, and that are not done."""
+        ids, _ = self.resolve_targets(targets)
+        return [
+            result.seq + part
+            for result in list(self._registered.values())
+            for part, engine in enumerate(result.origin.targets or ())
+            if engine in ids and not result.part_done(part)
+        ]
 
 
 def _connection_text(info: str | os.PathLike[str] | dict[str, Any] | None, profile: str | None, cluster_id: str) -> str:

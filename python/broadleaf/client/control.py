@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from broadleaf import requests
 from broadleaf.client.failures import link_lost
-from broadleaf.client.options import target_set
 from broadleaf.client.results import AsyncResult
-from broadleaf.errors import KernelError
+from broadleaf.config import OPTIONS
 
 # Task numbers in one request to cancel.
 _CANCEL_BATCH = 50_000
@@ -23,24 +24,24 @@ class Control:
     link: Any
     native: Any
 
+    @contextmanager
+    def link_errors(self) -> Iterator[None]:
+        """Makes errors of the link those of the package."""
+        try:
+            yield
+        except self.native.LinkClosed as error:
+            raise link_lost(error) from error
+
     def resolve_targets(self, targets: Any) -> tuple[tuple[int, ...], bool]:
         """See `Client`."""
         raise NotImplementedError
 
     def request(self, request: object, timeout: float | None = 10.0) -> Any:
-        """Sends one control request; returns the reply's content. Raises `KernelError` when it was not done."""
-        try:
+        """Sends one control request; returns the reply's content. Raises `RequestFailed` when it was not done."""
+        with self.link_errors():
             # Tasks submitted before must be known to the controller when it reads this.
             self.link.flush()
-            reply = json.loads(self.link.request(json.dumps(request), timeout))
-        except self.native.LinkClosed as error:
-            raise link_lost(error) from error
-        if reply == "Done":
-            return None
-        kind, content = next(iter(reply.items()))
-        if kind == "Failed":
-            raise KernelError(content)
-        return content
+            return requests.send(self.link, request, timeout)
 
     def cancel_tasks(self, seqs: Sequence[int]) -> None:
         """Aborts tasks by number, queued or running; those that are done are left alone."""
@@ -68,8 +69,8 @@ class Control:
 
     def _target_set(self, targets: Any) -> object:
         if targets is None or targets == "all":
-            return target_set(None)
-        return target_set(self.resolve_targets(targets)[0])
+            return requests.target_set(None)
+        return requests.target_set(self.resolve_targets(targets)[0])
 
     def queue_status(self, targets: Any = "all", verbose: bool = False) -> dict[Any, Any]:
         """Numbers of tasks `queue`d, running (`tasks`) and `completed`, by engine; 'unassigned' those with none."""
@@ -97,8 +98,8 @@ class Control:
 
     def status(self) -> dict[str, Any]:
         """Counters of the controller and the engines."""
-        status: dict[str, Any] = json.loads(self.request("Status"))
-        return status
+        with self.link_errors():
+            return requests.status(self.link)
 
     def counters(self) -> dict[str, int]:
         """What this connection has done: tasks submitted and resolved, reads, writes, bytes, copies."""
@@ -110,9 +111,9 @@ class Control:
         return config
 
     def set_log(self, level: str | int = "info", sink: str = "ring") -> None:
-        """What the controller records ('off', 'errors', 'info', 'debug') and where ('ring', 'stderr', or a path)."""
+        """What the controller records and where, from now on: the options `log_level` and `log_sink`."""
         if isinstance(level, str):
-            names = ("off", "errors", "info", "debug")
+            names = OPTIONS["log_level"].choices
             if level not in names:
                 raise ValueError(f"level must be one of {', '.join(names)}, not {level!r}")
             level = names.index(level)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.client.failures import STATUS_OK
 from broadleaf.client.results import AsyncResult
 from broadleaf.errors import InvalidDependency
 
@@ -108,11 +107,7 @@ def is_dependency(value: Any) -> bool:
 
 
 def resolve_dependency(value: Any, client: Client) -> tuple[tuple[int, ...], Rule]:
-    """Numbers of the tasks depended on, and the rule. Raises `InvalidDependency` for ids that are not this client's.
-
-    Tasks known here to have succeeded are left out where that settles them, so that the controller need not
-    remember them.
-    """
+    """Numbers of the tasks depended on, and the rule. Raises `InvalidDependency` for ids that are not this client's."""
     if not value:
         return (), DEFAULT_RULE
     rule = value.rule if isinstance(value, Dependency) else DEFAULT_RULE
@@ -133,8 +128,3 @@ def resolve_dependency(value: Any, client: Client) -> tuple[tuple[int, ...], Rul
                 raise InvalidDependency(f"{dependency!r} is not the id of a task of this client")
             seqs.append(seq)
     return tuple(dict.fromkeys(seqs)), rule
-
-
-def all_succeeded(result: AsyncResult) -> bool:
-    """Whether every task of `result` is known to have returned."""
-    return result.all_done() and all(result.part_status(part) == STATUS_OK for part in range(result.n_parts))

@@ -60,9 +60,8 @@ class RegisteredResults:
         Raises `KeyError` for tasks whose result is gone or that are not this client's.
         """
         jobs = -1 if indices_or_msg_ids is None else indices_or_msg_ids
-        single = not isinstance(jobs, list | tuple | set)
-        wanted: list[Any] = [jobs] if not isinstance(jobs, list | tuple | set) else list(jobs)
-        found = self._find_all(wanted)
+        single = isinstance(jobs, str | int | AsyncResult)
+        found = self._find_all(jobs)
         whole = found[0][0]
         if found == whole.parts():
             result = whole
@@ -75,9 +74,9 @@ class RegisteredResults:
             result.wait()
         return result
 
-    def _find_all(self, jobs: list[Any]) -> list[tuple[AsyncResult, int]]:
+    def _find_all(self, jobs: Any) -> list[tuple[AsyncResult, int]]:
         found: list[tuple[AsyncResult, int]] = []
-        for job in jobs:
+        for job in _listed(jobs):
             if isinstance(job, AsyncResult):
                 found.extend(job.parts())
                 continue
@@ -104,10 +103,8 @@ class RegisteredResults:
 
     def _job_seqs(self, jobs: Any) -> list[int]:
         """Numbers of tasks given by results, ids or indices, one or several."""
-        if isinstance(jobs, str | int | AsyncResult):
-            jobs = [jobs]
         seqs: list[int] = []
-        for job in jobs:
+        for job in _listed(jobs):
             if isinstance(job, AsyncResult):
                 seqs.extend(owner._part_seq(part) for owner, part in job.parts())
             else:
@@ -116,7 +113,7 @@ class RegisteredResults:
 
     def result_status(self, msg_ids: Any, status_only: bool = True) -> dict[str, Any]:
         """Ids of tasks `completed` and `pending`; without `status_only` also the completed values by id."""
-        parts = self._find_all([msg_ids] if isinstance(msg_ids, str | AsyncResult) else list(msg_ids))
+        parts = self._find_all(msg_ids)
         status: dict[str, Any] = {"completed": [], "pending": []}
         for result, part in parts:
             msg_id = self.msg_id(result._part_seq(part))
@@ -132,7 +129,8 @@ class RegisteredResults:
         if jobs == "all" or targets == "all":
             chosen = list(self._registered.values())
         else:
-            chosen = list(dict.fromkeys(result for result, _ in self._find_all(list(jobs)))) if jobs else []
+            wanted = _listed(jobs)
+            chosen = list(dict.fromkeys(result for result, _ in self._find_all(wanted))) if wanted else []
         pending = [result for result in chosen if not result.all_done()]
         if pending:
             raise RuntimeError(f"Can't purge outstanding tasks: {[id for r in pending for id in r.msg_ids]}")
@@ -147,6 +145,11 @@ class RegisteredResults:
         """Forgets all results and the history. Raises `RuntimeError` when some tasks are not done."""
         self.purge_local_results("all")
         self.submitted.clear()  # type: ignore[attr-defined]
+
+
+def _listed(jobs: Any) -> list[Any]:
+    """One job, or several, as a list; a result is one, though it can be iterated over."""
+    return [jobs] if isinstance(jobs, str | int | AsyncResult) else list(jobs)
 
 
 class KnownResults(Mapping[str, Any]):

@@ -103,7 +103,7 @@ class LazyFuture(Parts, Future[Any]):
         except TimeoutError:
             if not self.all_done():
                 raise
-            return None
+            return self.exception()  # done since then
         except CancelledError:
             raise
         except Exception as error:

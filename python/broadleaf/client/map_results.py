@@ -87,8 +87,4 @@ class AsyncMapResult(AsyncResult):
     def get_dict(self, timeout: float | None = None) -> dict[int, Any]:
         """The chunks by engine id. Raises `ValueError` when an engine ran more than one of them."""
         self.get(timeout)
-        engines = [self._engine_id(part) for part in range(self.n_parts)]
-        if len(set(engines)) < len(engines):
-            busiest = max(engines, key=engines.count)
-            raise ValueError(f"Cannot build dict, {engines.count(busiest)} jobs ran on engine #{busiest}")
-        return {engine: self._part_value(part) for part, engine in enumerate(engines) if engine is not None}
+        return self._by_engine(map(self._part_value, range(self.n_parts)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from broadleaf.client.dependency import DEFAULT_RULE, Rule
+from broadleaf.requests import target_set
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,3 @@ class TaskOptions:
                 "follow": self.follow.as_dict(),
             }
         )
-
-
-def target_set(targets: Sequence[int] | None) -> object:
-    """Engine ids as a TargetSet: 'All', or half-open ranges that keep their order."""
-    if targets is None:
-        return "All"
-    ranges: list[list[int]] = []
-    for engine in targets:
-        if ranges and ranges[-1][1] == engine:
-            ranges[-1][1] = engine + 1
-        else:
-            ranges.append([engine, engine + 1])
-    return {"Ranges": ranges}

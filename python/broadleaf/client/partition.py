@@ -8,20 +8,18 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-# An automatic chunk size makes about this many chunks, or 8 per engine where that is more: few enough that a chunk's
-# overhead (some 10 us) does not count, many enough that the last chunk keeps nobody waiting.
-AUTO_CHUNKS = 1024
+# However few chunks are wanted, each engine gets several, so that the last ones keep nobody waiting.
 AUTO_CHUNKS_PER_ENGINE = 8
 AUTO_CHUNK_ITEMS_MAX = 16_384
 
 
-def automatic_chunk_items(n_items: int, n_engines: int) -> int:
+def automatic_chunk_items(n_items: int, n_engines: int, chunk_target: int) -> int:
     """Items per chunk when the user does not say.
 
-    Up to 1,024 items go one by one: balance is worth more than the few milliseconds of overhead. Beyond, the
-    sequence is cut into 1,024 chunks (8 per engine from 129 engines on), of 16,384 items at most.
+    Up to `chunk_target` items go one by one: balance is worth more than a few milliseconds of overhead. Beyond, the
+    sequence is cut into `chunk_target` chunks, or 8 per engine where that is more, of 16,384 items at most.
     """
-    chunks = max(AUTO_CHUNKS, AUTO_CHUNKS_PER_ENGINE * n_engines)
+    chunks = max(chunk_target, AUTO_CHUNKS_PER_ENGINE * n_engines)
     return max(1, min(math.ceil(n_items / chunks), AUTO_CHUNK_ITEMS_MAX))
 
 

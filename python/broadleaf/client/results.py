@@ -158,11 +158,14 @@ class AsyncResult(LazyFuture):
         results = self.get(timeout)
         if self.origin.single:
             results = [results]
+        return self._by_engine(results)
+
+    def _by_engine(self, values: Iterable[Any]) -> dict[int, Any]:
         engines = [self._engine_id(part) for part in range(self.n_parts)]
         if len(set(engines)) < len(engines):
             busiest = max(engines, key=engines.count)
             raise ValueError(f"Cannot build dict, {engines.count(busiest)} jobs ran on engine #{busiest}")
-        return {engine: value for engine, value in zip(engines, results, strict=False) if engine is not None}
+        return {engine: value for engine, value in zip(engines, values, strict=True) if engine is not None}
 
     @property
     def result_dict(self) -> dict[int, Any]:

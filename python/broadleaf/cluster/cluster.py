@@ -241,24 +241,27 @@ class Cluster:
             self.start_cluster_sync(n)
         try:
             client = self.connect_client_sync()
-            self._wait_for_engines(client)
+            try:
+                client.wait_for_engines(self.n, timeout=self.settings["start_timeout_s"])
+            except TimeoutError:
+                raise self._missing_engines(client.ids) from None
         except BaseException:
             self.stop_cluster_sync()
             raise
         return client
 
-    def _wait_for_engines(self, client: Client) -> None:
+    def wait_for_engines_sync(self) -> None:
+        """Waits until all engines are up. Raises `ClusterStartError` when they are not in time."""
+        with self.control() as control:
+            if not control.wait_for_engines(self.n, self.settings["start_timeout_s"]):
+                raise self._missing_engines([engine_id for engine_id, *_ in control.engines()])
+
+    def _missing_engines(self, up: Sequence[int]) -> ClusterStartError:
+        missing = [engine_id for engine_id in range(self.n) if engine_id not in up]
+        log = self.log_path(missing[0]) if missing else self.log_path()
+        text = log.read_text(errors="replace")[-4096:] if log.exists() else ""
         timeout_s: float = self.settings["start_timeout_s"]
-        try:
-            client.wait_for_engines(self.n, timeout=timeout_s)
-        except TimeoutError:
-            up = set(client.ids)
-            missing = [engine_id for engine_id in range(self.n) if engine_id not in up]
-            log = self.log_path(missing[0]) if missing else self.log_path()
-            text = log.read_text(errors="replace")[-4096:] if log.exists() else ""
-            raise ClusterStartError(
-                f"only {len(up)} of {self.n} engines came up within {timeout_s:g} s", text
-            ) from None
+        return ClusterStartError(f"only {len(up)} of {self.n} engines came up within {timeout_s:g} s", text)
 
     def __enter__(self) -> Client:
         self._client = self.start_and_connect_sync()

@@ -29,7 +29,6 @@ CLIENT_FILE = "client.json"
 ENGINE_FILE = "engine.json"
 CLUSTER_FILE = "cluster.json"
 NODE_LOG = "node.log"
-CONFIG_FILE = "config.toml"
 
 MAX_SOCKET_PATH_BYTES = 107
 ORPHAN_AGE_S = 60.0
@@ -43,9 +42,7 @@ class ClusterFileError(KernelError):
 def check_id(kind: str, name: str) -> str:
     """`name` if it can be a directory's; else ValueError. `kind` is what it names."""
     if not _ID.fullmatch(name):
-        raise ValueError(
-            f"{kind} {name!r}: use up to 40 letters, digits, '.', '_' and '-', a letter or digit first"
-        )
+        raise ValueError(f"{kind} {name!r}: use up to 40 letters, digits, '.', '_' and '-', a letter or digit first")
     return name
 
 
@@ -162,13 +159,14 @@ def remove_orphans() -> None:
     ]
     if not suspects:
         return
-    living = {cluster_id for pid in _own_processes() if (cluster_id := _cluster_of(pid))}
+    living = {cluster_id for pid in process_ids() if (cluster_id := _cluster_of(pid))}
     for cluster_id, path in suspects:
         if cluster_id not in living:
             remove_cluster_files(path, path)
 
 
-def _own_processes() -> list[int]:
+def process_ids() -> list[int]:
+    """Numbers of all processes there are."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 

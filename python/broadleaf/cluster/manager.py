@@ -32,8 +32,8 @@ class ClusterManager:
                 continue
             try:
                 cluster = Cluster.from_file(path)
-            except (files.ClusterFileError, config.ConfigError, KeyError):
-                continue  # not ours to judge: another version's, or half written
+            except (files.ClusterFileError, ValueError, TypeError, KeyError):
+                continue  # not ours to judge: another version's or launcher's, or half written
             if cluster.running:
                 self._clusters[key] = cluster
             else:

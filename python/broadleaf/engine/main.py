@@ -71,6 +71,7 @@ def run_engine(setup: EngineSetup) -> int:
     try:
         engine.run()
     finally:
+        operations.close()
         streams.remove()
         # The interpreter does not shut down in a forked child, so what was registered is run here.
         atexit._run_exitfuncs()

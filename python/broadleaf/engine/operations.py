@@ -33,7 +33,7 @@ class _Session:
         self.names = names
         self.execution_count = 0
         self.sources: deque[str] = deque()
-        self.loop: Any = None
+        self.runner: Any = None
 
 
 _session = _Session({})
@@ -42,7 +42,15 @@ _session = _Session({})
 def install(names: namespace.Namespace) -> None:
     """Makes `names` the namespace that operations act on, and starts counting executions anew."""
     global _session
+    close()
     _session = _Session(names)
+
+
+def close() -> None:
+    """Ends what awaited code has left behind: its tasks are cancelled and its event loop is closed."""
+    runner, _session.runner = _session.runner, None
+    if runner is not None:
+        runner.close()
 
 
 def execute(code: str, silent: bool = False) -> ExecuteReply:
@@ -61,12 +69,13 @@ def execute(code: str, silent: bool = False) -> ExecuteReply:
     if isinstance(last, ast.Expr):
         tree.body.pop()
         shown = ast.Expression(last.value)
-    _run(session, compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
-    result: display.Bundle | None = None
+    parts = [compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)]
     if shown is not None:
-        value = _run(session, compile(shown, name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
-        if not silent and not code.rstrip().endswith(";"):
-            result = _show(session, value)
+        parts.append(compile(shown, name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+    value = _run(session, parts)
+    result: display.Bundle | None = None
+    if shown is not None and not silent and not code.rstrip().endswith(";"):
+        result = _show(session, value)
     return {
         "status": "ok",
         "execution_count": session.execution_count,
@@ -75,20 +84,37 @@ def execute(code: str, silent: bool = False) -> ExecuteReply:
     }
 
 
-def _run(session: _Session, compiled: CodeType) -> Any:
-    value = eval(compiled, session.names)
-    if compiled.co_flags & inspect.CO_COROUTINE:
-        return _await(session, value)
+def _run(session: _Session, parts: list[CodeType]) -> Any:
+    """Runs one part after the other; the value of the last. With an await in any, a loop runs in all."""
+    if any(part.co_flags & inspect.CO_COROUTINE for part in parts):
+        return _await(session, _run_in_loop(session, parts))
+    value: Any = None
+    for part in parts:
+        value = eval(part, session.names)
+    return value
+
+
+async def _run_in_loop(session: _Session, parts: list[CodeType]) -> Any:
+    value: Any = None
+    for part in parts:
+        value = eval(part, session.names)
+        if part.co_flags & inspect.CO_COROUTINE:
+            value = await value
     return value
 
 
 def _await(session: _Session, coroutine: Coroutine[Any, Any, Any]) -> Any:
-    import asyncio
+    if session.runner is None:
+        import asyncio
 
-    if session.loop is None:
-        session.loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(session.loop)
-    return session.loop.run_until_complete(coroutine)
+        session.runner = asyncio.Runner()
+    loop = session.runner.get_loop()
+    task = loop.create_task(coroutine)
+    try:
+        return loop.run_until_complete(task)
+    except BaseException:
+        task.cancel()  # interrupted, it would go on beside whatever is awaited next
+        raise
 
 
 def _show(session: _Session, value: Any) -> display.Bundle | None:
@@ -124,18 +150,6 @@ def pull(names: str | Sequence[str]) -> Any:
     if isinstance(names, str):
         return namespace.lookup(_session.names, names)
     return [namespace.lookup(_session.names, name) for name in names]
-
-
-def scatter(name: str, part: Any, flatten: bool = False) -> None:
-    """Sets `name` to this engine's part of a sequence; with `flatten` a part of one item is that item."""
-    if flatten and len(part) == 1:
-        part = part[0]
-    namespace.assign(_session.names, name, part)
-
-
-def evaluate(expression: str) -> Any:
-    """The value of `expression`."""
-    return eval(expression, _session.names)
 
 
 def clear() -> None:

@@ -62,7 +62,7 @@ def engine_cores(affinity: str, engine_id: int) -> list[int] | None:
     ``"none"`` leaves the mask alone, ``"spread"`` gives each engine one of the usable cores in turn,
     and a list such as ``"0-3,8"`` gives every engine these.
     """
-    if affinity in ("", "none"):
+    if affinity == "none":
         return None
     usable = sorted(os.sched_getaffinity(0))
     if affinity == "spread":
@@ -83,6 +83,4 @@ def thread_environment(
     `environment` wins; any other number is what the user asked of us, and wins itself.
     """
     share = threads_per_engine or max(1, n_cores // max(1, n_engines))
-    return {
-        name: str(share) for name in THREAD_VARIABLES if threads_per_engine or name not in environment
-    }
+    return {name: str(share) for name in THREAD_VARIABLES if threads_per_engine or name not in environment}

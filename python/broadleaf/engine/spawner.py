@@ -72,9 +72,7 @@ def serve(config_text: bytes, node_pid: int, ready_write: int, node_ready_read: 
 def prepare(config: HostConfig) -> None:
     """Imports what engines need, with thread counts set before any numerical library reads them."""
     os.environ.update(
-        process.thread_environment(
-            config.options["threads_per_engine"], config.n_engines, config.n_cores, os.environ
-        )
+        process.thread_environment(config.options["threads_per_engine"], config.n_engines, config.n_cores, os.environ)
     )
     sys.path[:] = config.sys_path
     import faulthandler  # noqa: F401
@@ -230,9 +228,7 @@ class ForkServer:
             if engine_id is None:
                 _reap(pid)
                 continue
-            event = deaths.describe_exit(
-                engine_id, info, self._config.log_path(engine_id), self._out_of_memory
-            )
+            event = deaths.describe_exit(engine_id, info, self._config.log_path(engine_id), self._out_of_memory)
             # What the engine started and left behind ends with it. It is reaped after that, since
             # only then can another process get its number.
             _kill_group(pid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from joblib.parallel import (  # type: ignore[import-untyped]
+from joblib.parallel import (
     AutoBatchingMixin,
     ParallelBackendBase,
     register_parallel_backend,

@@ -15,13 +15,12 @@ from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle
 
+from broadleaf.serialize import PROTOCOL
 from broadleaf.serialize.buffers import keep_out_of_band
 from broadleaf.serialize.namespace import fill, function_globals
 from broadleaf.serialize.snapshot import Snapshot, is_importable
-
-PROTOCOL = 5
 
 _GLOBAL_OPS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _global_names: WeakKeyDictionary[CodeType, tuple[str, ...]] = WeakKeyDictionary()

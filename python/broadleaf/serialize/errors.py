@@ -8,8 +8,8 @@ import traceback
 from typing import Any
 
 from broadleaf.errors import RemoteError
+from broadleaf.serialize import PROTOCOL
 
-PROTOCOL = 5
 # Bounds of what is kept of an exception's text.
 _TRACEBACK_LINES = 400
 _EVALUE_CHARACTERS = 20_000

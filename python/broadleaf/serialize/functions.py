@@ -15,6 +15,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from broadleaf.errors import SerializationError
+from broadleaf.serialize import PROTOCOL
 from broadleaf.serialize import namespace as _namespace
 from broadleaf.serialize.errors import Failed
 from broadleaf.serialize.namespace import Namespace, collecting_fills, current_namespace, fill, set_namespace
@@ -23,7 +24,6 @@ from broadleaf.serialize.snapshot import Snapshot, is_importable
 
 Function = Callable[..., Any]
 
-PROTOCOL = 5
 # Functions whose body is kept; each is a few hundred bytes.
 _CACHE_ENTRIES = 512
 _bodies: OrderedDict[tuple[Any, ...], tuple[Snapshot, bytes]] = OrderedDict()

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from broadleaf.errors import SerializationError
+from broadleaf.serialize import PROTOCOL
 from broadleaf.serialize.buffers import keep_out_of_band
-
-PROTOCOL = 5
 
 
 def dumps(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:

@@ -133,8 +133,8 @@ class LoadBalancedView(View):
     ) -> Any:
         """Calls `function` on each item, in chunks of `chunksize` items, each on whichever engine is free.
 
-        Without `chunksize` (or with 0) up to 1,024 items go one by one and longer sequences in 1,024 chunks (see
-        `partition.automatic_chunk_items`). Sequences of unequal length are cut to the shortest. With
+        Without `chunksize` (or with 0) it follows from the option `chunk_target`; see
+        `partition.automatic_chunk_items`. Sequences of unequal length are cut to the shortest. With
         `ordered=False` iteration gives results as they come; `get` always gives them in order. With
         `return_exceptions` an item that raised stands as its exception in the result.
         """
@@ -173,9 +173,9 @@ class LoadBalancedView(View):
             from broadleaf.client.combined import EmptyMapResult
 
             return EmptyMapResult(Origin(self.client, None, False), function)
-        items = chunksize or automatic_chunk_items(n_items, len(self))
+        items = chunksize or automatic_chunk_items(n_items, len(self), self.client.chunk_target)
         n_chunks = -(-n_items // items)
-        with self.client.submitting():
+        with self.client.link_errors():
             result: AsyncMapResult = self._submit_mapped.many(
                 function, chunks(cut, n_items, items), self._after, self._follow
             )

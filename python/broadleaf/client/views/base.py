@@ -214,11 +214,15 @@ class View:
         return self.client.wait(self._resolve_indices(jobs), timeout)
 
     def abort(self, jobs: Any = None, targets: Any = None, block: bool | None = None) -> None:
-        """Aborts `jobs`, or all of this view's tasks, queued or running."""
-        if jobs is None:
-            self.client.cancel_tasks(self._outstanding_seqs())
-        else:
+        """Aborts `jobs`, or all of this view's tasks, queued or running. See `Client.abort`."""
+        if jobs is not None:
             self.client.abort(self._resolve_indices(jobs))
+            return
+        seqs = self._outstanding_seqs()
+        if targets is not None and targets != "all":
+            own = set(seqs)
+            seqs = [seq for seq in self.client.seqs_addressed_to(targets) if seq in own]
+        self.client.cancel_tasks(seqs)
 
     def get_result(self, indices_or_msg_ids: Any = None, block: bool | None = None, owner: bool = False) -> AsyncResult:
         """The result of tasks given by id or by index in this view's history, by default the last."""

@@ -105,7 +105,7 @@ class DirectView(View):
         options = [
             self.client.define_options(TaskOptions(mode="Each", targets=(engine,), label=label or "")) for engine in ids
         ]
-        with self.client.submitting():
+        with self.client.link_errors():
             result = submit.each(function, calls, options)
         return self._record(result, len(ids))
 
@@ -162,7 +162,7 @@ class DirectView(View):
     def push(
         self, ns: dict[str, Any], targets: Any = None, block: bool | None = None, track: bool | None = None
     ) -> Any:
-        """Sets variables on each engine; names may be dotted or indexed. The values are copied before it returns."""
+        """Sets variables on each engine; names may be dotted. The values are copied before it returns."""
         if not isinstance(ns, dict):
             raise TypeError(f"Must be a dict, not {type(ns)}")
         return self._call("push", (ns,), targets, block)
@@ -172,7 +172,7 @@ class DirectView(View):
         return self.push(ns)
 
     def pull(self, names: str | Iterable[str], targets: Any = None, block: bool | None = None) -> Any:
-        """Gets a variable, or a list of several, from each engine; names may be dotted or indexed."""
+        """Gets a variable, or a list of several, from each engine; names may be dotted."""
         if isinstance(names, list | tuple | set):
             names = list(names)
             for name in names:

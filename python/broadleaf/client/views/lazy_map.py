@@ -67,10 +67,14 @@ class LazyMapIterator:
                 raise error
             raise StopIteration
         result = self._waiting[0] if self._ordered else self._done.get()
-        value = result.get(return_exceptions=self._return_exceptions)
-        if self._ordered:
-            self._waiting.popleft()
-        self._n_waiting -= 1
+        try:
+            value = result.get(return_exceptions=self._return_exceptions)
+        finally:
+            # One that raised has been taken, too: the caller may go on with the next. An interrupted wait has not.
+            if result.done():
+                if self._ordered:
+                    self._waiting.popleft()
+                self._n_waiting -= 1
         # Before the caller works on the value, so that the engines have work meanwhile.
         self._submit_more()
         return value

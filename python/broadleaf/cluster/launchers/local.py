@@ -182,6 +182,9 @@ class LocalLauncher(Launcher):
                 pass_fds=passed,
                 start_new_session=True,  # Ctrl-C in the client's terminal is not for the cluster
             )
+        except BaseException:
+            os.close(ready_read)
+            raise
         finally:
             for descriptor in passed:
                 os.close(descriptor)
@@ -269,14 +272,13 @@ def _search_path() -> list[str]:
 def _session(session_id: int, cluster_id: str) -> list[int]:
     """Processes of the session, which must be the cluster's."""
     pids = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                member = os.getsid(int(name)) == session_id
-            except ProcessLookupError:
-                continue
-            if member and files.process_of_cluster(int(name), cluster_id):
-                pids.append(int(name))
+    for pid in files.process_ids():
+        try:
+            member = os.getsid(pid) == session_id
+        except ProcessLookupError:
+            continue
+        if member and files.process_of_cluster(pid, cluster_id):
+            pids.append(pid)
     return pids
 
 
@@ -297,9 +299,7 @@ def _kill_and_wait(pid: int) -> None:
 def _tcp(settings: Settings) -> dict[str, Any] | None:
     if not settings["listen"]:
         return None
-    host, colon, port = settings["listen"].rpartition(":")
-    if not colon or not port.isdigit():
-        raise ClusterStartError(f"listen={settings['listen']!r} is not an address; write host:port")
+    host, _, port = settings["listen"].rpartition(":")
     return {"host": host.strip("[]"), "port": int(port), "tls": settings["tls"]}
 
 
