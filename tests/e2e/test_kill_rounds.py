@@ -31,7 +31,7 @@ def resources() -> tuple[int, int, int]:
 @pytest.mark.timeout(60 + 10 * ROUNDS)
 def test_kills_under_load(tmp_path: Path) -> None:
     chance = random.Random(20_260_101)
-    with ipp.Cluster(n=4, restart_engines=True, max_restarts=1_000_000) as client:
+    with ipp.Cluster(n=4, restart_engines=True, max_restarts=1_000_000, restart_backoff_max_s=0.1) as client:
         view = client.load_balanced_view()
         view.map_sync(abs, range(100))
         before = resources()

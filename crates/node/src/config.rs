@@ -82,6 +82,8 @@ pub struct NodeOptions {
     pub restart_engines: bool,
     /// See [`Config::max_restarts_per_minute`].
     pub max_restarts: u32,
+    /// See [`Config::restart_backoff_max_ns`].
+    pub restart_backoff_max_s: f64,
     /// See [`Config::interrupt_grace_ns`].
     pub interrupt_grace_s: f64,
     /// See [`Config::stop_grace_ns`].
@@ -113,6 +115,7 @@ impl Default for NodeOptions {
             function_cache_bytes: core.function_cache_bytes,
             restart_engines: core.restart_engines,
             max_restarts: core.max_restarts_per_minute,
+            restart_backoff_max_s: core.restart_backoff_max_ns as f64 / 1e9,
             interrupt_grace_s: core.interrupt_grace_ns as f64 / 1e9,
             stop_grace_s: core.stop_grace_ns as f64 / 1e9,
             start_timeout_s: core.start_timeout_ns as f64 / 1e9,
@@ -190,6 +193,7 @@ impl NodeConfig {
             function_cache_bytes: o.function_cache_bytes,
             restart_engines: o.restart_engines,
             max_restarts_per_minute: o.max_restarts,
+            restart_backoff_max_ns: to_ns(o.restart_backoff_max_s),
             interrupt_grace_ns: to_ns(o.interrupt_grace_s),
             stop_grace_ns: to_ns(o.stop_grace_s),
             start_timeout_ns: to_ns(o.start_timeout_s),

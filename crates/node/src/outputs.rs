@@ -4,9 +4,10 @@ use std::os::fd::AsFd;
 
 use broadleaf_core::{Input, Output};
 use broadleaf_proto::control::{
-    self, EngineCommand, SegmentAnnounce, SegmentRelease, SpawnerCommand,
+    self, EngineCommand, RefusalReason, SegmentAnnounce, SegmentRelease, SpawnerCommand,
 };
-use broadleaf_proto::{ClientId, EngineId, FrameKind, Payload, SegmentId};
+use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
+use broadleaf_proto::{ClientId, EngineId, FrameKind, Payload, SegmentId, Status};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::node::Node;
@@ -39,6 +40,13 @@ impl Node {
                         self.lend(token, &record.payload);
                     } else {
                         self.segments.inline(&mut record.payload);
+                        if record.payload.bytes.len() > MAX_INLINE_PAYLOAD_BYTES {
+                            record.status = Status::Refused;
+                            record.payload = Payload {
+                                bytes: control::encode(&RefusalReason::OverLimit).into(),
+                                ..Payload::default()
+                            };
+                        }
                     }
                     self.append(token, FrameKind::Result, |frame| record.encode(frame));
                 }

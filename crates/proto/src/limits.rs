@@ -4,6 +4,8 @@
 pub const MAX_HANDSHAKE_FRAME_BYTES: u32 = 16 * 1024;
 /// Largest frame after the handshake.
 pub const MAX_FRAME_BYTES: u32 = 256 * 1024 * 1024;
+/// Most bytes of one payload that ride inline: a record and its frame must hold them.
+pub const MAX_INLINE_PAYLOAD_BYTES: usize = MAX_FRAME_BYTES as usize - 1024 * 1024;
 /// Buffers up to this size ride inline; larger ones travel in shared segments on one host.
 pub const INLINE_BUFFER_BYTES: usize = 64 * 1024;
 /// File descriptors that may ride with one frame (the kernel's own limit is 253 a message).

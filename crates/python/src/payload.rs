@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use broadleaf_proto::layout::{IN_SEGMENT, INLINE, PICKLED, Pickled};
+use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
 use broadleaf_proto::task::{LeaseGuard, Payload, SegmentRef};
 use broadleaf_proto::{DecodeError, SegmentId, control};
 use broadleaf_shm::{Pool, PoolConfig, Segment, ShmError};
@@ -119,6 +120,13 @@ impl DataPlane {
         bytes.extend_from_slice(&(pickle.len() as u32).to_le_bytes());
         bytes.extend_from_slice(pickle);
         bytes.append(&mut inline);
+        if bytes.len() > MAX_INLINE_PAYLOAD_BYTES {
+            return Err(PyValueError::new_err(format!(
+                "{} bytes are too many for one message of at most {MAX_INLINE_PAYLOAD_BYTES}: send large data as \
+                 arrays or other buffers to a cluster on this host, where they go through shared memory, or in parts",
+                bytes.len()
+            )));
+        }
         Ok(out)
     }
 

@@ -264,28 +264,29 @@ impl Shared {
     }
 
     fn flush_into(&self, net: &mut Link) -> Result<bool, LinkError> {
-        let bytes = {
-            let mut submission = lock(&self.submission);
-            self.register(&mut submission);
-            if submission.bytes.is_empty() {
-                Vec::new()
-            } else {
-                let capacity = submission.bytes.capacity();
-                std::mem::replace(&mut submission.bytes, Vec::with_capacity(capacity))
-            }
-        };
-        if !bytes.is_empty() {
-            net.append(FrameKind::Submit, |frame| frame.extend_from_slice(&bytes));
-        }
+        self.append_submissions(net);
         if let Some(release) = self.data.take_releases() {
             net.send(FrameKind::SegmentRelease, &control::encode(&release), &[])?;
         }
         net.flush()
     }
 
+    fn append_submissions(&self, net: &mut Link) {
+        let mut submission = lock(&self.submission);
+        self.register(&mut submission);
+        if submission.bytes.is_empty() {
+            return;
+        }
+        let capacity = submission.bytes.capacity();
+        let bytes = std::mem::replace(&mut submission.bytes, Vec::with_capacity(capacity));
+        drop(submission);
+        net.append(FrameKind::Submit, |frame| frame.extend_from_slice(&bytes));
+    }
+
     /// Sends one control frame behind what was submitted before it.
     pub fn send(&self, kind: FrameKind, body: &[u8]) -> Result<(), LinkError> {
         self.wire.with(|net| {
+            self.append_submissions(net);
             net.send(kind, body, &[])?;
             self.flush_into(net).map(drop)
         })
