@@ -89,14 +89,18 @@ impl Shared {
         match event {
             Event::EngineUp(info) => {
                 let body = json(&info);
-                lock(&self.engines).insert(info.engine, info);
+                let mut engines = lock(&self.engines);
+                engines.insert(info.engine, info);
+                self.n_engines.store(engines.len() as u64, Ordering::Relaxed);
                 Notice {
                     kind: "engine_up",
                     body,
                 }
             }
             Event::EngineDown(certificate) => {
-                lock(&self.engines).remove(&certificate.engine);
+                let mut engines = lock(&self.engines);
+                engines.remove(&certificate.engine);
+                self.n_engines.store(engines.len() as u64, Ordering::Relaxed);
                 Notice {
                     kind: "engine_down",
                     body: json(&certificate),

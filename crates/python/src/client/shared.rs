@@ -150,6 +150,8 @@ pub struct Shared {
     /// Segments and buffers.
     pub data: DataPlane,
     pub(super) engines: Mutex<BTreeMap<EngineId, EngineInfo>>,
+    /// How many those are. With fewer tasks on their way an engine may idle, so the next waits for no company.
+    pub n_engines: AtomicU64,
     pub(super) replies: Mutex<FxHashMap<u64, Option<ControlReply>>>,
     next_request: AtomicU64,
     closed: AtomicBool,
@@ -191,6 +193,7 @@ impl Shared {
             armed: AtomicBool::new(false),
             parked: AtomicBool::new(false),
             data,
+            n_engines: AtomicU64::new(welcome.engines.len() as u64),
             engines: Mutex::new(engines),
             replies: Mutex::default(),
             next_request: AtomicU64::new(0),

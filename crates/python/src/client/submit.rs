@@ -134,14 +134,14 @@ impl Submitter {
     fn after_submit(
         py: Python<'_>,
         link: &Link,
-        was_idle: bool,
+        at_once: bool,
         pending_bytes: usize,
         waiter: Waiter,
     ) -> PyResult<()> {
         let shared = &link.shared;
-        if was_idle || pending_bytes >= shared.tuning.flush_bytes {
+        if at_once || pending_bytes >= shared.tuning.flush_bytes {
             link.flush_fully(py)?;
-            if was_idle && waiter == Waiter::Anyone && shared.parked.load(Ordering::Acquire) {
+            if at_once && waiter == Waiter::Anyone && shared.parked.load(Ordering::Acquire) {
                 shared.wake_background();
             }
         } else if waiter == Waiter::Anyone && !shared.armed.swap(true, Ordering::AcqRel) {
@@ -150,7 +150,8 @@ impl Submitter {
         Ok(())
     }
 
-    /// Waits until `n` more tasks of `weight_bytes` in all fit the bounds: a submitter that does not read is slowed down.
+    /// Waits until `n` more tasks of `weight_bytes` in all fit the bounds: a submitter that does not read is slowed
+    /// down. Returns whether an engine may be idle, so that they should leave at once.
     fn admit(py: Python<'_>, link: &Link, n: u64, weight_bytes: u64) -> PyResult<bool> {
         let shared = &link.shared;
         if shared.is_closed() {
@@ -166,7 +167,7 @@ impl Submitter {
                 || (bytes + weight_bytes > shared.tuning.max_bytes && bytes > 0)
         };
         if !over(before, bytes_before) {
-            return Ok(before == 0);
+            return Ok(before < shared.n_engines.load(Ordering::Relaxed));
         }
         shared.outstanding.fetch_sub(n, Ordering::AcqRel);
         shared
@@ -191,7 +192,7 @@ impl Submitter {
                 .fetch_sub(weight_bytes, Ordering::AcqRel);
             return Err(error);
         }
-        Ok(before == 0)
+        Ok(before < shared.n_engines.load(Ordering::Relaxed))
     }
 
     fn submit<'py>(
@@ -210,7 +211,7 @@ impl Submitter {
         let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
         let weight = weight_bytes(bytes, segments);
         let n = self.n_targets.max(1);
-        let was_idle = Self::admit(py, link, n as u64, weight * n as u64)?;
+        let at_once = Self::admit(py, link, n as u64, weight * n as u64)?;
         let (request, pending_bytes) = {
             let mut submission = lock(&link.shared.submission);
             let seq = link.shared.next_seq.fetch_add(n as u64, Ordering::Relaxed);
@@ -227,7 +228,7 @@ impl Submitter {
         };
         *lock(&self.scratch) = scratch;
         let pending = self.pending(py, request, function)?;
-        Self::after_submit(py, link, was_idle, pending_bytes, waiter)?;
+        Self::after_submit(py, link, at_once, pending_bytes, waiter)?;
         Ok(pending)
     }
 
@@ -255,7 +256,7 @@ impl Submitter {
             let encoded = Self::encode_call(link, args, None, &mut scratch)?;
             let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
             let weight = weight_bytes(bytes, segments);
-            let was_idle = Self::admit(py, link, 1, weight)?;
+            let at_once = Self::admit(py, link, 1, weight)?;
             let pending_bytes = {
                 let mut submission = lock(&link.shared.submission);
                 let seq = base + index as u64;
@@ -276,7 +277,7 @@ impl Submitter {
                 });
                 submission.bytes.len()
             };
-            Self::after_submit(py, link, was_idle, pending_bytes, Waiter::Anyone)?;
+            Self::after_submit(py, link, at_once, pending_bytes, Waiter::Anyone)?;
         }
         Ok(pending)
     }
