@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import broadleaf
@@ -155,3 +156,30 @@ def test_help_lists_every_command():
         assert f"  {command} " in text
         if command != "bench":
             assert "Usage: broadleaf" in run(command, "--help")
+
+
+def test_a_start_without_its_engines_shows_their_log_and_leaves_nothing():
+    said = run("start", "-n", "1", "--cluster-id", "none", "-o", "affinity=4000", "-o", "start_timeout_s=1", code=1)
+    assert "only 0 of 1 engines came up within 1 s" in said
+    assert "sched_setaffinity" in said
+    assert "none" not in run("list")
+
+
+def test_a_start_is_broken_off_by_ctrl_c(tmp_path):
+    child = subprocess.Popen(
+        [sys.executable, "-c", _RUN, "start", "-n", "1", "-o", "affinity=4000"],
+        env=_environment(BROADLEAF_DIR=str(tmp_path)),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list(tmp_path.glob("profiles/default/default/cluster.json")):
+        assert child.poll() is None
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=40)
+    assert (child.returncode, said.strip()) == (1, "Aborted!")
+    assert not list(tmp_path.glob("profiles/default/*"))
+
+
+def test_a_wrong_profile_is_a_wrong_option():
+    assert "profile 'a/b'" in run("config", "show", "--profile", "a/b", code=2)

@@ -202,3 +202,40 @@ impl NodeConfig {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(options: &str) -> NodeConfig {
+        let text = format!(
+            r#"{{"cluster_id": "c", "unix_path": "/run/s", "python": "3.11", "ready_fd": null,
+                "lifeline_fd": null, "tcp": null, "options": {options}}}"#
+        );
+        NodeConfig::parse(&text).unwrap()
+    }
+
+    #[test]
+    fn what_is_not_given_is_the_controllers_default() {
+        assert_eq!(parsed("{}").core(), Config::default());
+    }
+
+    #[test]
+    fn options_reach_the_controller() {
+        let core = parsed(
+            r#"{"stop_grace_s": 0.5, "start_timeout_s": -1, "history_tasks": 7, "function_cache_bytes": 8}"#,
+        )
+        .core();
+        assert_eq!(core.stop_grace_ns, 500_000_000);
+        assert_eq!(core.start_timeout_ns, 0);
+        assert_eq!(core.history_tasks, 7);
+        assert_eq!(core.function_cache_bytes, 8);
+    }
+
+    #[test]
+    fn options_told_are_options_read() {
+        let told = parsed(r#"{"stop_grace_s": 0.25}"#).options.to_json();
+        assert_eq!(parsed(&told).options.to_json(), told);
+        assert!(told.contains(r#""stop_grace_s":0.25"#));
+    }
+}
