@@ -43,6 +43,7 @@ fn an_idle_engine_takes_half_of_the_longest_tail_latest_first() {
     let mut bench = Bench::new(
         Config {
             prefetch_min: 5,
+            steal_after_ns: 0,
             ..config()
         },
         1,
@@ -62,6 +63,45 @@ fn an_idle_engine_takes_half_of_the_longest_tail_latest_first() {
     assert_eq!(bench.assigned(), [], "it runs where it was");
     bench.done(0, offered[3].1.key, Status::Ok, MS);
     assert_eq!(bench.ends(), [(3, Status::Ok)]);
+}
+
+#[test]
+fn a_short_tail_is_left_alone_until_its_head_takes_too_long() {
+    let patient = Config {
+        prefetch_min: 3,
+        steal_after_ns: MS,
+        ..config()
+    };
+    let mut bench = Bench::new(patient, 1);
+    bench.submit(3);
+    let offered = bench.assigns();
+    bench.engine_up(1);
+    bench.schedule();
+    assert_eq!(bench.revokes(), [], "nobody knows yet that it takes long");
+    bench.pass(MS / 2);
+    bench.schedule();
+    assert_eq!(bench.revokes(), []);
+    bench.pass(MS / 2);
+    bench.schedule();
+    assert_eq!(bench.revokes(), [(0, offered[2].1.key)]);
+}
+
+#[test]
+fn a_tail_of_long_tasks_is_taken_from_at_once() {
+    let patient = Config {
+        prefetch_min: 3,
+        steal_after_ns: MS,
+        ..config()
+    };
+    let mut bench = Bench::new(patient, 1);
+    bench.submit(1);
+    let first = bench.assigns().remove(0).1;
+    bench.done(0, first.key, Status::Ok, 5 * MS);
+    bench.submit(3);
+    let offered = bench.assigns();
+    bench.engine_up(1);
+    bench.schedule();
+    assert_eq!(bench.revokes(), [(0, offered[2].1.key)]);
 }
 
 #[test]
