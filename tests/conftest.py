@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,14 @@ import pytest
 
 # In the environment of every process that a test starts, however indirectly.
 MARKER = "BROADLEAF_TEST_RUN"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible():
+    """Ctrl-C is tested, and a run started in the background inherits that it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -191,7 +191,8 @@ class DirectView(View):
         return self.get(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self.push({name: value})
+        # An assignment is done when it returns, and says so if it cannot be done.
+        self.push({name: value}, block=True)
 
     def clear(self, targets: Any = None, block: bool | None = None) -> Any:
         """Removes the user's variables from each engine."""
