@@ -56,7 +56,7 @@ def test_every_transfer_takes_at_least_what_it_must(hosts, n_bytes, link):
         # Scatter and gather counts log2 p as it is, without rounding up to whole messages.
         slack = link.latency_s if found.algorithm == "scatter-allgather" else 0
         assert found.seconds + slack >= least * (1 - 1e-12)
-        assert (found.segments - 1) * found.segment_bytes <= n_bytes <= found.segments * found.segment_bytes
+        assert found.segment_bytes == math.ceil(n_bytes / found.segments)
 
 
 @settings(deadline=None)
@@ -94,6 +94,12 @@ def test_choices():
     large = plan.choose(16, GIB, LINK)
     assert (large.algorithm, large.segment_bytes) == ("chain", pytest.approx(2.9 * MIB, rel=0.02))
     assert plan.choose(16, GIB, LINK, among=["binomial"]).algorithm == "binomial"
+
+
+def test_the_limits_cost_a_slow_link_little():
+    slow = plan.Link.measured(latency_us=100, gbit=1)
+    for n_bytes in (10**3, 10**5, 10**6, 16 * 10**6, 64 * 10**6):
+        assert plan.choose(16, n_bytes, slow).seconds <= 1.15 * plan.choose(16, n_bytes, slow, None).seconds
 
 
 def test_a_link_without_latency_is_cut_as_finely_as_allowed():

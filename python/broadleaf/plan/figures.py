@@ -14,7 +14,8 @@ from broadleaf.plan import cost, transfer
 SIZE_INCHES = (7.2, 4.6)
 ENGINES = tuple(2**power for power in range(12))
 DEPTHS = range(7)
-ARITIES = (2, 3, 4, 8)
+ARITIES = range(2, 17)
+MANY_ENGINES = (100, 1000, 10_000)
 SIZES_BYTES = tuple(int(1000 * 10 ** (step / 8)) for step in range(49))
 # Told apart also by readers who see few colours, and in print by their markers.
 COLOURS = {
@@ -37,7 +38,7 @@ def draw(
         "sends": lambda axes: sends(axes, arity),
         "ratio-to-direct": lambda axes: ratio_to_direct(axes, arity),
         "formulas": lambda axes: formulas(axes, engines),
-        "arities": lambda axes: arities(axes),
+        "arities": arities,
         "transfer-time": lambda axes: transfer_time(axes, hosts, link),
     }
     try:
@@ -62,13 +63,13 @@ def draw(
 def _depth_colours() -> list[Any]:
     from matplotlib import colormaps
 
-    # Its last tenth is too light a yellow to be seen on white.
-    return [colormaps["viridis"](0.9 * depth / max(DEPTHS)) for depth in DEPTHS]
+    # Its ends are too near the black of the direct view's line and the white of the paper.
+    return [colormaps["viridis"](0.15 + 0.75 * depth / max(DEPTHS)) for depth in DEPTHS]
 
 
 def sends(axes: Any, arity: int) -> None:
     """Sends that the last of N engines waits for: direct, and by depth."""
-    axes.plot(ENGINES, [cost.direct_sends(n) for n in ENGINES], "--k", label="direct view")
+    axes.plot(ENGINES, [cost.direct_sends(n) for n in ENGINES], "--k", label="direct view", zorder=4)
     for depth, colour in zip(DEPTHS, _depth_colours(), strict=True):
         _mark(axes, ENGINES, [cost.sends(n, arity, depth) for n in ENGINES], depth, colour, f"depth {depth}")
     _logarithmic(axes, ENGINES)
@@ -79,7 +80,7 @@ def sends(axes: Any, arity: int) -> None:
 
 def ratio_to_direct(axes: Any, arity: int) -> None:
     """The same over the direct view's; below 1 the tree is better."""
-    axes.plot(ENGINES, [1] * len(ENGINES), "--k", label="direct view")
+    axes.plot(ENGINES, [1] * len(ENGINES), "--k", label="direct view", zorder=4)
     for depth, colour in zip(DEPTHS, _depth_colours(), strict=True):
         ratios = [cost.sends(n, arity, depth) / cost.direct_sends(n) for n in ENGINES]
         _mark(axes, ENGINES, ratios, depth, colour, f"depth {depth}")
@@ -129,21 +130,23 @@ def formulas(axes: Any, engines: int) -> None:
 
 
 def arities(axes: Any) -> None:
-    """The fewest sends over N by arity, each at its best depth, beside the fewest any scheme needs."""
-    axes.plot(ENGINES, [cost.direct_sends(n) for n in ENGINES], "--k", label="direct view")
-    colours = ("#0072b2", RIGHT, WRONG, "#cc79a7")
-    for arity, colour, marker in zip(ARITIES, colours, "os^D", strict=True):
-        best = [cost.best_depth(n, arity).sends for n in ENGINES]
-        axes.plot(ENGINES, best, marker + "-", color=colour, markersize=4, linewidth=1.4, label=f"{arity} branches")
-    fewest = [cost.binomial_rounds(n) for n in ENGINES]
-    axes.plot(ENGINES, fewest, ":k", label="fewest possible, $\\lceil\\log_2(N+1)\\rceil$")
-    _logarithmic(axes, ENGINES)
-    # A direct view's line would press the others into the lowest fifth.
-    axes.set_ylim(0.8, 120)
-    axes.yaxis.set_major_formatter("{x:g}")
+    """Sends at the best depth over the arity, for some N: the lowest point of the smooth curve, and whole sends counted."""
+    for engines, colour, marker in zip(MANY_ENGINES, ("#0072b2", RIGHT, WRONG), "os^", strict=True):
+        axes.plot(
+            ARITIES, [cost.least_sends(engines, k) for k in ARITIES], "-", color=colour, label=f"N = {engines:,}, formula"
+        )
+        counted = [cost.best_depth(engines, k).sends for k in ARITIES]
+        axes.plot(ARITIES, counted, marker, color=colour, markersize=5, label=f"N = {engines:,}, whole depth, counted")
+        axes.axhline(cost.binomial_rounds(engines), linestyle=":", linewidth=1, color=colour,
+                     label=f"N = {engines:,}, fewest of any scheme")  # fmt: skip
+    axes.axvline(3, color="#777777", linewidth=0.6)
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(ARITIES)
+    axes.grid(True, axis="y", linewidth=0.3)
+    axes.set_xlabel("arity: branches at each scheduler")
     axes.set_ylabel("sends, one after another")
-    axes.set_title("Sends at the best depth, by the branches at each scheduler")
-    _legend(axes)
+    axes.set_title("Sends at the best depth, by arity: least at 3")
+    axes.figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
 
 
 def transfer_time(axes: Any, hosts: int, link: transfer.Link) -> None:
@@ -162,7 +165,7 @@ def transfer_time(axes: Any, hosts: int, link: transfer.Link) -> None:
             label=name if name in transfer.RUNNABLE else f"{name} (for comparison)",
         )
     chosen = [transfer.choose(hosts, size, link).seconds for size in SIZES_BYTES]
-    axes.plot(SIZES_BYTES, chosen, color="#0b5d3b", alpha=0.2, linewidth=8, label="chosen", zorder=1)
+    axes.plot(SIZES_BYTES, chosen, color=RIGHT, alpha=0.2, linewidth=8, label="chosen", zorder=1)
     least = [transfer.least_possible_time(hosts, size, link) for size in SIZES_BYTES]
     axes.plot(SIZES_BYTES, least, ":k", label="nothing is faster")
     from matplotlib.ticker import EngFormatter
