@@ -75,8 +75,9 @@ def _show_sends(found: dict[str, Any]) -> None:
     engines, arity, direct = found["engines"], found["arity"], found["direct"]
     published = arity == 2
     out = console()
-    out.print(f"{engines:,} engines, {arity} branches at each scheduler: sends that the last engine waits for", style="bold")
-    table = _table("DEPTH", "LEAVES", *(["PUBLISHED"] if published else []), "CORRECTED", "COUNTED", "TO DIRECT",
+    title = f"{_engines(engines)}, {arity} branches at each scheduler: sends that the last engine waits for"
+    out.print(title, style="bold")
+    table = _table("DEPTH", "LEAVES", *(["PUBLISHED"] if published else []), "CORRECTED", "SENDS", "TO DIRECT",
                    "MESSAGES", "")  # fmt: skip
     for row in found["depths"]:
         mark = "best" if row["best"] else "best by the published formula" if row["published_best"] else ""
@@ -93,13 +94,13 @@ def _show_sends(found: dict[str, Any]) -> None:
         )
     out.print(table)
     if published:
-        out.print("published: 1 + 2^d + N/2^d   corrected: 1 + 2 d + N/2^d   counted: N/2^d rounded up")
+        out.print("published: 1 + 2^d + N/2^d   corrected: 1 + 2 d + N/2^d   sends: N/2^d rounded up")
     else:
-        out.print(f"corrected: 1 + {arity} d + N/{arity}^d   counted: N/{arity}^d rounded up")
+        out.print(f"corrected: 1 + {arity} d + N/{arity}^d   sends: N/{arity}^d rounded up")
     out.print(f"direct: {direct['sends']:,} sends, {direct['messages']:,} messages")
     out.print()
-    out.print(f"{engines:,} engines: the best depth for each number of branches", style="bold")
-    table = _table("ARITY", "OPTIMUM", "LEAST", "DEPTH", "COUNTED", "MESSAGES", "")
+    out.print(f"{_engines(engines)}: the best depth for each number of branches", style="bold")
+    table = _table("ARITY", "OPTIMUM", "LEAST", "DEPTH", "SENDS", "MESSAGES", "")
     for row in found["arities"]:
         table.add_row(
             str(row["arity"]),
@@ -119,8 +120,9 @@ def _show_sends(found: dict[str, Any]) -> None:
 def _show_transfer(found: dict[str, Any], latency_us: float, gbit: float) -> None:
     out = console()
     out.print()
-    title = f"{size(found['bytes'])} to {found['hosts']:,} hosts, {latency_us:g} us and {gbit:g} Gb/s a hop"
-    out.print(f"{title}: time until the last host has it", style="bold")
+    hosts = f"{found['hosts']:,} host{'' if found['hosts'] == 1 else 's'}"
+    title = f"{size(found['bytes'])} to {hosts}, {latency_us:g} us and {gbit:g} Gb/s a hop"
+    out.print(f"{title}: time until the last has it", style="bold")
     table = _table("ALGORITHM", "TIME", "SEGMENTS", "OF", "CLIENT SENDS", "A HOST GETS", "A HOST SENDS", "")
     for row in found["algorithms"]:
         name = row["algorithm"] if row["arity"] is None else f"{row['algorithm']}, k = {row['arity']}"
@@ -136,8 +138,12 @@ def _show_transfer(found: dict[str, Any], latency_us: float, gbit: float) -> Non
             style="bold" if row["chosen"] else None if row["runnable"] else "dim",
         )
     out.print(table)
-    out.print(f"nothing is faster than {_exact(found['least_possible_s'])}; hosts: the one that gets or sends most")
+    out.print(f"no way is faster than {_exact(found['least_possible_s'])}; a host: the one that gets or sends most")
     out.print(f"one copy to each engine from the client would be {size(found['direct_client_out_bytes'])}")
+
+
+def _engines(count: int) -> str:
+    return f"{count:,} engine{'' if count == 1 else 's'}"
 
 
 def _two_digits(value: float) -> str:
@@ -147,7 +153,9 @@ def _two_digits(value: float) -> str:
 
 def _exact(seconds: float) -> str:
     # Two algorithms may differ by a few per cent: more digits than a duration for people has.
-    return f"{seconds:.3f} s" if 1 <= seconds < 60 else f"{seconds * 1e3:.3g} ms" if 1e-3 <= seconds < 1 else duration(seconds)
+    if 1 <= seconds < 60:
+        return f"{seconds:.3f} s"
+    return f"{seconds * 1e3:.3g} ms" if 1e-3 <= seconds < 1 else duration(seconds)
 
 
 def size(n_bytes: int) -> str:

@@ -117,8 +117,8 @@ def formulas(axes: Any, engines: int) -> None:
             color=colour,
             arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8},
         )
-    counted = [cost.sends(engines, 2, d) for d in depths]
-    axes.plot(depths, counted, "x", color="black", markersize=6, label="counted, send by send")
+    whole = [cost.sends(engines, 2, d) for d in depths]
+    axes.plot(depths, whole, "x", color="black", markersize=6, label="whole sends: $N/2^d$ rounded up")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylim(bottom=min(lines[1][3]) / 1.8)
@@ -130,13 +130,13 @@ def formulas(axes: Any, engines: int) -> None:
 
 
 def arities(axes: Any) -> None:
-    """Sends at the best depth over the arity, for some N: the lowest point of the smooth curve, and whole sends counted."""
+    """Sends at the best depth over the arity, for some N: the lowest point of the smooth curve, and whole sends."""
     for engines, colour, marker in zip(MANY_ENGINES, ("#0072b2", RIGHT, WRONG), "os^", strict=True):
         axes.plot(
             ARITIES, [cost.least_sends(engines, k) for k in ARITIES], "-", color=colour, label=f"N = {engines:,}, formula"
         )
-        counted = [cost.best_depth(engines, k).sends for k in ARITIES]
-        axes.plot(ARITIES, counted, marker, color=colour, markersize=5, label=f"N = {engines:,}, whole depth, counted")
+        whole = [cost.best_depth(engines, k).sends for k in ARITIES]
+        axes.plot(ARITIES, whole, marker, color=colour, markersize=5, label=f"N = {engines:,}, whole depth and sends")
         axes.axhline(cost.binomial_rounds(engines), linestyle=":", linewidth=1, color=colour,
                      label=f"N = {engines:,}, fewest of any scheme")  # fmt: skip
     axes.axvline(3, color="#777777", linewidth=0.6)
