@@ -133,7 +133,7 @@ def test_bytes_of_the_others():
     assert plan.host_bytes("flat", 16, 100) == plan.HostBytes(1600, 100, 0, 1600)
     assert plan.host_bytes("chain", 16, 100) == plan.HostBytes(100, 100, 100, 1600)
     assert plan.host_bytes("chain", 1, 100) == plan.HostBytes(100, 100, 0, 100)
-    # Four machines, pieces of 25: two and one go to those who pass on and who keep, then three a machine round the ring.
+    # Four machines, pieces of 25: four go down the tree, one of them twice, then three a machine round the ring.
     assert plan.host_bytes("scatter-allgather", 3, 100) == plan.HostBytes(150, 125, 100, 400)
 
 

@@ -37,8 +37,8 @@ def command(
 ) -> None:
     """Show what telling N engines the same thing costs, and the best tree for it.
 
-    With --hosts and --bytes, also how long a payload takes to all hosts by each algorithm, and which is chosen. Needs no
-    cluster.
+    With --hosts and --bytes, also how long a payload takes to all hosts by each algorithm, and which is chosen. Needs
+    no cluster.
     """
     from broadleaf import plan
     from broadleaf.plan import tables

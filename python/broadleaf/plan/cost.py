@@ -1,11 +1,11 @@
 """Sends of a broadcast through a tree of schedulers, in closed form.
 
 The unit is one send. A process sends one message after another; a message is there when its send is over, and whoever
-has it may send it on at once. `arity` is k, the branches at each scheduler, and `depth` is d, the levels below the root,
-so k**d leaves; a depth of 0 is one scheduler that sends to every engine itself.
+has it may send it on at once. `arity` is k, the branches at each scheduler, and `depth` is d, the levels below the
+root, so k**d leaves; a depth of 0 is one scheduler that sends to every engine itself.
 
-Source of the model: the page "Broadcast View" of IPython Parallel's documentation, whose text counts as `sends` does and
-whose formula (`published_sends`) does not. `broadleaf.plan.tree` counts the same sends one by one.
+Source of the model: the page "Broadcast View" of IPython Parallel's documentation, whose text counts as `sends` does
+and whose formula (`published_sends`) does not. `broadleaf.plan.tree` counts the same sends one by one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def sends(engines: int, arity: int = 2, depth: int = 1) -> int:
     which has the largest share. ValueError for fewer than 1 engine, an arity below 2 or a negative depth.
     """
     check(engines, arity, depth)
-    return 1 + arity * depth + -(-engines // arity**depth)
+    return 1 + arity * depth + -(-engines // leaves(arity, depth))
 
 
 def smooth_sends(engines: float, arity: float = 2, depth: float = 1) -> float:
     """`sends` without rounding a leaf's share up: S = 1 + k d + N / k**d, for the curve, its optimum and its plot."""
     check(engines, arity, depth)
-    return 1 + arity * depth + engines / arity**depth
+    return 1 + arity * depth + engines / math.pow(arity, depth)
 
 
 def published_sends(engines: float, depth: float = 1) -> float:
@@ -37,7 +37,7 @@ def published_sends(engines: float, depth: float = 1) -> float:
     2**d = sqrt(N), where it is 1 + 2 sqrt(N).
     """
     check(engines, 2, depth)
-    return 1 + 2**depth + engines / 2**depth
+    return 1 + math.pow(2, depth) + engines / math.pow(2, depth)
 
 
 def direct_sends(engines: int) -> int:
@@ -56,7 +56,7 @@ def messages(engines: int, arity: int = 2, depth: int = 1) -> int:
     As IPython's page counts them, for any arity.
     """
     check(engines, arity, depth)
-    return engines + sum(arity**level for level in range(depth + 1))
+    return engines + sum(leaves(arity, level) for level in range(depth + 1))
 
 
 def direct_messages(engines: int) -> int:
@@ -78,8 +78,8 @@ def optimum_depth(engines: float, arity: float = 2, inner_cost: float = 1, leaf_
     """The depth, not rounded, at which k a1 d + a2 N / k**d is least.
 
     Its derivative k a1 - a2 N ln(k) / k**d is zero where k**d = (a2 / a1) N ln(k) / k: with equal costs a leaf then has
-    k / ln k engines. `inner_cost` a1 is that of a send to a scheduler, `leaf_cost` a2 that of one to an engine, in any one
-    unit. 0 where no depth helps.
+    k / ln k engines. `inner_cost` a1 is that of a send to a scheduler, `leaf_cost` a2 that of one to an engine, in any
+    one unit. 0 where no depth helps.
     """
     check(engines, arity)
     _check_costs(inner_cost, leaf_cost)
@@ -107,31 +107,30 @@ class Shape:
     sends: int
     cost: float
     """The time of those sends, in the unit of the costs given; equal to `sends` where both are 1."""
+    smooth_cost: float
+    """The same without rounding a leaf's share up."""
 
 
 def best_depth(engines: int, arity: int = 2, inner_cost: float = 1, leaf_cost: float = 1) -> Shape:
     """The whole depth whose sends take least; of those that tie, the one with the least smooth cost.
 
-    Costs as in `optimum_depth`; the client's send costs as much as one to a scheduler. ValueError as `sends`, and for costs
-    that are not above 0.
+    Costs as in `optimum_depth`; the client's send costs as much as one to a scheduler. ValueError as `sends`, and for
+    costs that are not above 0.
     """
     check(engines, arity)
     _check_costs(inner_cost, leaf_cost)
     # Past the depth at which every leaf has one engine, a level only adds sends.
     deepest = 0
-    while arity**deepest < engines:
+    while leaves(arity, deepest) < engines:
         deepest += 1
-
-    def rank(depth: int) -> tuple[float, float]:
-        shared = inner_cost * (1 + arity * depth)
-        return (shared + leaf_cost * -(-engines // arity**depth), shared + leaf_cost * engines / arity**depth)
-
-    depth = min(range(deepest + 1), key=rank)
-    return Shape(arity, depth, sends(engines, arity, depth), rank(depth)[0])
+    return min((_shape(engines, arity, depth, inner_cost, leaf_cost) for depth in range(deepest + 1)), key=_rank)
 
 
 def best_shape(engines: int, inner_cost: float = 1, leaf_cost: float = 1) -> Shape:
-    """The arity and depth whose sends take least, over all arities; ties go to the least smooth cost, then to fewer branches."""
+    """The arity and depth whose sends take least, over all arities.
+
+    Ties go to the least smooth cost, then to fewer branches. Costs and errors as in `best_depth`.
+    """
     check(engines)
     _check_costs(inner_cost, leaf_cost)
     found = best_depth(engines, 2, inner_cost, leaf_cost)
@@ -139,23 +138,36 @@ def best_shape(engines: int, inner_cost: float = 1, leaf_cost: float = 1) -> Sha
     # A tree with a level costs at least the client's send, one level and one engine.
     while arity <= engines and inner_cost * (1 + arity) + leaf_cost <= found.cost:
         other = best_depth(engines, arity, inner_cost, leaf_cost)
-        smooth = [
-            inner_cost * (1 + s.arity * s.depth) + leaf_cost * engines / s.arity**s.depth for s in (other, found)
-        ]
-        if (other.cost, smooth[0]) < (found.cost, smooth[1]):
-            found = other
+        found = min(found, other, key=_rank)
         arity += 1
     return found
 
 
 def check(engines: float, arity: float = 2, depth: float = 0) -> None:
-    """ValueError, naming what is wrong, unless there is at least 1 engine, an arity of at least 2 and no negative depth."""
+    """ValueError that names what is wrong: fewer than 1 engine, an arity below 2, a negative depth."""
     if engines < 1:
         raise ValueError(f"engines must be at least 1, not {engines}")
     if arity < 2:
         raise ValueError(f"arity must be at least 2, not {arity}")
     if depth < 0:
         raise ValueError(f"depth must not be negative, and is {depth}")
+
+
+def leaves(arity: int, depth: int) -> int:
+    """Leaves of a tree: k**d."""
+    return int(arity**depth)
+
+
+def _shape(engines: int, arity: int, depth: int, inner_cost: float, leaf_cost: float) -> Shape:
+    inner = inner_cost * (1 + arity * depth)
+    share = engines / leaves(arity, depth)
+    return Shape(
+        arity, depth, sends(engines, arity, depth), inner + leaf_cost * math.ceil(share), inner + leaf_cost * share
+    )
+
+
+def _rank(shape: Shape) -> tuple[float, float]:
+    return (shape.cost, shape.smooth_cost)
 
 
 def _check_costs(inner_cost: float, leaf_cost: float) -> None:

@@ -133,7 +133,11 @@ def arities(axes: Any) -> None:
     """Sends at the best depth over the arity, for some N: the lowest point of the smooth curve, and whole sends."""
     for engines, colour, marker in zip(MANY_ENGINES, ("#0072b2", RIGHT, WRONG), "os^", strict=True):
         axes.plot(
-            ARITIES, [cost.least_sends(engines, k) for k in ARITIES], "-", color=colour, label=f"N = {engines:,}, formula"
+            ARITIES,
+            [cost.least_sends(engines, k) for k in ARITIES],
+            "-",
+            color=colour,
+            label=f"N = {engines:,}, formula",
         )
         whole = [cost.best_depth(engines, k).sends for k in ARITIES]
         axes.plot(ARITIES, whole, marker, color=colour, markersize=5, label=f"N = {engines:,}, whole depth and sends")

@@ -13,8 +13,8 @@ ARITIES = (2, 3, 4, 8)
 def depths(engines: int, arity: int = 2) -> list[dict[str, Any]]:
     """One row a depth, until one past the best of either formula.
 
-    `published`: IPython's formula, which is for two branches, else None. `corrected`: the smooth formula. `sends`: with a
-    leaf's share rounded up, which is what counting gives. `to_direct`: `sends` over a direct view's. `best`: whether
+    `published`: IPython's formula, which is for two branches, else None. `corrected`: the smooth formula. `sends`: with
+    a leaf's share rounded up, which is what counting gives. `to_direct`: `sends` over a direct view's. `best`: whether
     no other depth is better; `published_best`: what the published formula would have one choose.
     """
     best = cost.best_depth(engines, arity).depth
@@ -22,7 +22,7 @@ def depths(engines: int, arity: int = 2) -> list[dict[str, Any]]:
     return [
         {
             "depth": depth,
-            "leaves": arity**depth,
+            "leaves": cost.leaves(arity, depth),
             "published": cost.published_sends(engines, depth) if arity == 2 else None,
             "corrected": cost.smooth_sends(engines, arity, depth),
             "sends": cost.sends(engines, arity, depth),
@@ -89,9 +89,7 @@ def algorithms(hosts: int, n_bytes: int, link: transfer.Link) -> list[dict[str, 
     return rows
 
 
-def everything(
-    engines: int, arity: int, hosts: int | None, n_bytes: int | None, link: transfer.Link
-) -> dict[str, Any]:
+def everything(engines: int, arity: int, hosts: int | None, n_bytes: int | None, link: transfer.Link) -> dict[str, Any]:
     """What `broadleaf plan --json` prints; without `transfer` where hosts or bytes are not given."""
     best = cost.best_shape(engines)
     found: dict[str, Any] = {

@@ -1,9 +1,9 @@
 """Time to bring n bytes from one client to H hosts, in closed form.
 
-A link has a latency a (seconds a message) and a cost b (seconds a byte); every machine sends one message and receives one
-at a time, at once. The client is one of p = H + 1 machines. A payload sent in c segments of n / c bytes can be passed on
-while the rest of it is still arriving. Formulas: van de Geijn's and Traff's models as MPI libraries use them (MPICH's
-bcast_intra_scatter_ring_allgather, Open MPI's pipelines, arXiv 2205.10072 for the fewest rounds).
+A link has a latency a (seconds a message) and a cost b (seconds a byte). A machine can send one message while it receives
+one, and no more. The client is one of p = H + 1 machines. A payload sent in c segments of n / c bytes can be passed on
+while the rest of it is still arriving. Sources: the models by which MPI libraries choose their algorithms (MPICH's
+bcast_intra_scatter_ring_allgather, Open MPI's pipelines), and arXiv 2205.10072 for the fewest rounds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 SEGMENT_LIMITS_BYTES = (32 * 1024, 8 * 1024 * 1024)
-"""No segment is smaller, lest a fast link with little latency drown in headers, or larger, as credit is given in segments.
+"""No segment is smaller, lest a link of little latency drown in headers, or larger, as credit is given in segments.
 
 A higher lower limit costs slow links much: at 1 Gb/s, 256 KiB would double the time of 1 MB to 16 hosts.
 """
@@ -90,7 +90,7 @@ def round_optimal_time(hosts: int, n_bytes: float, link: Link, segments: int) ->
 
 
 def least_possible_time(hosts: int, n_bytes: float, link: Link) -> float:
-    """No algorithm is faster than ceil(log2 p) messages in a row, nor than all bytes over one link: the larger of the two."""
+    """The larger of ceil(log2 p) a, messages in a row, and a + n b, all bytes over one link: each a bound for all."""
     return max(hosts.bit_length() * link.latency_s, link.hop(n_bytes))
 
 
@@ -199,7 +199,10 @@ def choose(
     limits_bytes: tuple[int, int] | None = SEGMENT_LIMITS_BYTES,
     among: Sequence[str] = RUNNABLE,
 ) -> Transfer:
-    """The transfer that takes least time; of those that tie, the first in `among`. Errors as `transfers`, and for no name."""
+    """The transfer that takes least time; of those that tie, the first in `among`.
+
+    ValueError as `transfers`, and for an empty `among`.
+    """
     if not among:
         raise ValueError("there is no algorithm to choose from")
     return min(transfers(hosts, n_bytes, link, limits_bytes, among), key=lambda transfer: transfer.seconds)
@@ -229,8 +232,8 @@ def host_bytes(algorithm: str, hosts: int, n_bytes: int, arity: int = 2) -> Host
     if algorithm == "flat":
         return HostBytes(once, n_bytes, 0, once)
     if algorithm == "binomial":
-        # Machine r, from the client's 0, is told by r without its lowest bit, and tells r + 1, r + 2, r + 4 ... below that bit.
-        # The last to be told by the client may lack some of those; the one before has them all.
+        # The client is machine 0. Machine r is told by r without its lowest bit, and tells r + 1, r + 2, r + 4 ... below
+        # that bit. Of the client's children the last may lack some of its own; the one before has them all.
         rounds = hosts.bit_length()
         most = max((hosts - 2 ** (rounds - 1)).bit_length(), rounds - 2)
         return HostBytes(rounds * n_bytes, n_bytes, most * n_bytes, once)
@@ -250,8 +253,8 @@ def host_bytes(algorithm: str, hosts: int, n_bytes: int, arity: int = 2) -> Host
 
 def _scatter_allgather_bytes(hosts: int, n_bytes: int) -> HostBytes:
     machines = hosts + 1
-    # In pieces of n / p bytes: machine r gets those of all machines below it in the binomial tree, keeps its own, and then
-    # sends p - 1 pieces on round the ring.
+    # In pieces of n / p bytes: machine r gets its own and those of all machines below it in the binomial tree, sends
+    # these on, and then p - 1 pieces round the ring.
     below = [min(machine & -machine, machines - machine) for machine in range(1, machines)]
     ring = hosts
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from broadleaf.plan.cost import check
+from broadleaf.plan.cost import check, leaves
 
 CLIENT = "client"
 """The sender of the first message."""
@@ -44,12 +44,12 @@ class Tree:
     @property
     def leaves(self) -> int:
         """How many schedulers send to engines."""
-        return self.arity**self.depth
+        return leaves(self.arity, self.depth)
 
     @property
     def schedulers(self) -> int:
         """How many schedulers there are."""
-        return sum(self.arity**level for level in range(self.depth + 1))
+        return sum(leaves(self.arity, level) for level in range(self.depth + 1))
 
     @property
     def first_leaf(self) -> int:
@@ -64,7 +64,7 @@ class Tree:
         return range(first, first + self.arity)
 
     def engines_of(self, scheduler: int) -> range:
-        """The engines of a leaf, in the order they are told: shares differ by one at most, and the last is a largest."""
+        """The engines of a leaf, in the order they are told: shares differ by one at most, and none exceeds the last."""
         leaf = scheduler - self.first_leaf
         if leaf < 0:
             return range(0)
