@@ -1,8 +1,8 @@
 """Time to bring n bytes from one client to H hosts, in closed form.
 
-A link has a latency a (seconds a message) and a cost b (seconds a byte). A machine can send one message while it receives
-one, and no more. The client is one of p = H + 1 machines. A payload sent in c segments of n / c bytes can be passed on
-while the rest of it is still arriving. Sources: the models by which MPI libraries choose their algorithms (MPICH's
+A link has a latency a (seconds a message) and a cost b (seconds a byte). A machine can send one message while it
+receives one, and no more. The client is one of p = H + 1 machines. A payload sent in c segments of n / c bytes can be
+passed on while the rest of it is still arriving. Sources: the models by which MPI libraries choose their algorithms (MPICH's
 bcast_intra_scatter_ring_allgather, Open MPI's pipelines), and arXiv 2205.10072 for the fewest rounds.
 """
 
@@ -122,6 +122,7 @@ def best_segments(waiting: int, n_bytes: int, link: Link, limits_bytes: tuple[in
 
 
 KARY_ARITIES = (2, 3, 4, 8)
+"""Those tried for a k-ary tree of hosts; the fastest is taken."""
 
 _Plan = Callable[[int, int, Link, tuple[int, int] | None], Transfer]
 
@@ -232,8 +233,8 @@ def host_bytes(algorithm: str, hosts: int, n_bytes: int, arity: int = 2) -> Host
     if algorithm == "flat":
         return HostBytes(once, n_bytes, 0, once)
     if algorithm == "binomial":
-        # The client is machine 0. Machine r is told by r without its lowest bit, and tells r + 1, r + 2, r + 4 ... below
-        # that bit. Of the client's children the last may lack some of its own; the one before has them all.
+        # The client is machine 0. Machine r is told by r without its lowest bit, and tells r + 1, r + 2, r + 4 ... up
+        # to that bit. Of the client's children the last may lack some of its own; the one before has them all.
         rounds = hosts.bit_length()
         most = max((hosts - 2 ** (rounds - 1)).bit_length(), rounds - 2)
         return HostBytes(rounds * n_bytes, n_bytes, most * n_bytes, once)
