@@ -99,29 +99,26 @@ def formulas(axes: Any, engines: int) -> None:
     """The published formula and the corrected one over the depth, two branches, with the best depth of each."""
     deepest = max(len(DEPTHS) - 1, cost.best_depth(engines).depth + 2)
     depths = list(range(deepest + 1))
-    lines = (
-        ("published: $1 + 2^d + N/2^d$", WRONG, "s--", [cost.published_sends(engines, d) for d in depths]),
-        ("corrected: $1 + 2d + N/2^d$", RIGHT, "o-", [cost.smooth_sends(engines, 2, d) for d in depths]),
-    )
-    for label, colour, style, values in lines:
-        axes.plot(depths, values, style, color=colour, markersize=5, label=label)
-        best = min(depths, key=values.__getitem__)
-        # The published formula is never below the corrected one, so its note has room above.
-        above = colour == WRONG
-        axes.annotate(
-            f"best: d = {best}, {values[best]:.1f} sends",
-            (best, values[best]),
-            (0, 30 if above else -26),
-            textcoords="offset points",
-            ha="center",
-            color=colour,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8},
-        )
+    published = [cost.published_sends(engines, d) for d in depths]
+    corrected = [cost.smooth_sends(engines, 2, d) for d in depths]
+    axes.plot(depths, published, "s--", color=WRONG, markersize=5, label="published: $1 + 2^d + N/2^d$")
+    axes.plot(depths, corrected, "o-", color=RIGHT, markersize=5, label="corrected: $1 + 2d + N/2^d$")
     whole = [cost.sends(engines, 2, d) for d in depths]
     axes.plot(depths, whole, "x", color="black", markersize=6, label="whole sends: $N/2^d$ rounded up")
+    wrong, right = min(depths, key=published.__getitem__), cost.best_depth(engines)
+    # The published formula is never below the corrected one, so its note has room above, and the other's below.
+    notes = (
+        (f"best: d = {wrong}, {published[wrong]:.1f} sends", wrong, published[wrong], 30, WRONG),
+        (f"best: d = {right.depth}, {right.sends} sends", right.depth, corrected[right.depth], -28, RIGHT),
+    )
+    for text, depth, height, offset, colour in notes:
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.8}
+        axes.annotate(text, (depth, height), (0, offset), textcoords="offset points", ha="center", color=colour,
+                      arrowprops=line)  # fmt: skip
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_ylim(bottom=min(lines[1][3]) / 1.8)
+    axes.yaxis.set_major_formatter("{x:,g}")
+    lowest = min(corrected)
+    axes.set_ylim(bottom=lowest / (max(published) / lowest) ** 0.22)
     axes.set_xticks(depths)
     axes.set_xlabel("depth d of the tree of schedulers")
     axes.set_ylabel("sends, one after another")
@@ -137,12 +134,12 @@ def arities(axes: Any) -> None:
             [cost.least_sends(engines, k) for k in ARITIES],
             "-",
             color=colour,
-            label=f"N = {engines:,}, formula",
+            label=f"N = {engines:,}: formula",
         )
         whole = [cost.best_depth(engines, k).sends for k in ARITIES]
-        axes.plot(ARITIES, whole, marker, color=colour, markersize=5, label=f"N = {engines:,}, whole depth and sends")
+        axes.plot(ARITIES, whole, marker, color=colour, markersize=5, label=f"N = {engines:,}: whole depth")
         axes.axhline(cost.binomial_rounds(engines), linestyle=":", linewidth=1, color=colour,
-                     label=f"N = {engines:,}, fewest of any scheme")  # fmt: skip
+                     label=f"N = {engines:,}: least of any scheme")  # fmt: skip
     axes.axvline(3, color="#777777", linewidth=0.6)
     axes.set_ylim(bottom=0)
     axes.set_xticks(ARITIES)

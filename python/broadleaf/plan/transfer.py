@@ -2,7 +2,7 @@
 
 A link has a latency a (seconds a message) and a cost b (seconds a byte). A machine can send one message while it
 receives one, and no more. The client is one of p = H + 1 machines. A payload sent in c segments of n / c bytes can be
-passed on while the rest of it is still arriving. Sources: the models by which MPI libraries choose their algorithms (MPICH's
+passed on while the rest of it is still arriving. Sources: the models by which MPI libraries choose (MPICH's
 bcast_intra_scatter_ring_allgather, Open MPI's pipelines), and arXiv 2205.10072 for the fewest rounds.
 """
 

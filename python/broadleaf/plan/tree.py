@@ -64,7 +64,7 @@ class Tree:
         return range(first, first + self.arity)
 
     def engines_of(self, scheduler: int) -> range:
-        """The engines of a leaf, in the order they are told. Shares differ by one at most; the last leaf's is a largest."""
+        """The engines of a leaf, in the order they are told. Shares differ by one at most; the last is a largest."""
         leaf = scheduler - self.first_leaf
         if leaf < 0:
             return range(0)
