@@ -97,6 +97,8 @@ def _mark(axes: Any, xs: Sequence[int], ys: Sequence[float], depth: int, colour:
 
 def formulas(axes: Any, engines: int) -> None:
     """The published formula and the corrected one over the depth, two branches, with the best depth of each."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     deepest = max(len(DEPTHS) - 1, cost.best_depth(engines).depth + 2)
     depths = list(range(deepest + 1))
     published = [cost.published_sends(engines, d) for d in depths]
@@ -113,10 +115,13 @@ def formulas(axes: Any, engines: int) -> None:
     )
     for text, depth, height, offset, colour in notes:
         line = {"arrowstyle": "-", "color": colour, "linewidth": 0.8}
-        axes.annotate(text, (depth, height), (0, offset), textcoords="offset points", ha="center", color=colour,
+        axes.annotate(text, (depth, height), (0, offset), textcoords="offset points", ha="center" if depth else "left", color=colour,
                       arrowprops=line)  # fmt: skip
     axes.set_yscale("log")
+    # Few engines span less than a decade, whose powers of ten alone would leave an axis with one number.
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:,g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
     lowest = min(corrected)
     axes.set_ylim(bottom=lowest / (max(published) / lowest) ** 0.22)
     axes.set_xticks(depths)
