@@ -115,8 +115,15 @@ def formulas(axes: Any, engines: int) -> None:
     )
     for text, depth, height, offset, colour in notes:
         line = {"arrowstyle": "-", "color": colour, "linewidth": 0.8}
-        axes.annotate(text, (depth, height), (0, offset), textcoords="offset points", ha="center" if depth else "left", color=colour,
-                      arrowprops=line)  # fmt: skip
+        axes.annotate(
+            text,
+            (depth, height),
+            (0, offset),
+            textcoords="offset points",
+            ha="center" if depth else "left",
+            color=colour,
+            arrowprops=line,
+        )
     axes.set_yscale("log")
     # Few engines span less than a decade, whose powers of ten alone would leave an axis with one number.
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
