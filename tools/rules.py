@@ -36,7 +36,7 @@ UNSAFE = re.compile(r"\bunsafe\s*(?:\{|fn|impl|extern|trait)|allow\(unsafe_code\
 
 # Packages of python/broadleaf that may import `_native`, and those that may use only what `import broadleaf` offers.
 NATIVE_USERS = {"client", "engine", "cluster"}
-PUBLIC_API_USERS = {"cli", "lab", "bench", "notebook", "interop"}
+PUBLIC_API_USERS = {"cli", "lab", "bench", "plan", "notebook", "interop"}
 # What they may import besides: the version, the errors and the public objects' own modules hold no machinery.
 PUBLIC_MODULES = {"errors", "options", "config"}
 # A command is a thin face of one of these.

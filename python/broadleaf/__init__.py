@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
 
     from broadleaf import errors as error
+    from broadleaf import plan as plan
     from broadleaf.client.client import Client
     from broadleaf.client.dependency import Dependency
     from broadleaf.client.execute_reply import ExecuteReply
@@ -161,6 +162,7 @@ __all__ = [
     "error",
     "interactive",
     "parallel",
+    "plan",
     "register_joblib_backend",
     "remote",
     "require",
@@ -172,6 +174,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "error":
         return import_module(_ERRORS)
+    if name == "plan":
+        return import_module("broadleaf.plan")
     if name == "version_info":
         return tuple(int(part) if part.isdigit() else part for part in __getattr__("__version__").split("."))
     home = _HOMES.get(name)

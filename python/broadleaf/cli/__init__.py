@@ -18,6 +18,7 @@ _COMMANDS = {
     "top": "Watch a cluster.",
     "logs": "Show logs of a cluster.",
     "config": "Show options and where their values come from.",
+    "plan": "Show what a broadcast costs, and the best tree for it.",
     "bench": "Measure, and compare with other libraries.",
 }
 

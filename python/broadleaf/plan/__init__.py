@@ -1,0 +1,72 @@
+"""What telling N engines the same thing costs, and which tree costs least: numbers, tables and figures.
+
+Nothing here needs a cluster. `from broadleaf import plan`, then `plan.sends(100, arity=2, depth=5)`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.plan.cost import (
+    Shape,
+    best_depth,
+    best_shape,
+    binomial_rounds,
+    direct_messages,
+    direct_sends,
+    least_sends,
+    messages,
+    optimum_depth,
+    published_sends,
+    sends,
+    smooth_sends,
+)
+from broadleaf.plan.transfer import ALGORITHMS, RUNNABLE, HostBytes, Link, Transfer, choose, host_bytes, transfers
+from broadleaf.plan.tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "ALGORITHMS",
+    "RUNNABLE",
+    "HostBytes",
+    "Link",
+    "Shape",
+    "Transfer",
+    "Tree",
+    "best_depth",
+    "best_shape",
+    "binomial_rounds",
+    "choose",
+    "direct_messages",
+    "direct_sends",
+    "draw",
+    "host_bytes",
+    "least_sends",
+    "messages",
+    "optimum_depth",
+    "published_sends",
+    "sends",
+    "smooth_sends",
+    "transfers",
+]
+
+
+def draw(
+    folder: Path | str,
+    engines: int = 100,
+    arity: int = 2,
+    hosts: int = 16,
+    link: Link | None = None,
+    kinds: Sequence[str] = ("png", "svg"),
+) -> list[Path]:
+    """Draws every figure into `folder`, made if missing; the paths written.
+
+    ImportError where matplotlib is missing (`pip install broadleaf[plan]`); ValueError for numbers below 1.
+    """
+    figures: Any = import_module("broadleaf.plan.figures")
+    written: list[Path] = figures.draw(Path(folder), engines, arity, hosts, link or Link(), kinds)
+    return written

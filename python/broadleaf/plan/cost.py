@@ -1,0 +1,175 @@
+"""Sends of a broadcast through a tree of schedulers, in closed form.
+
+The unit is one send. A process sends one message after another; a message is there when its send is over, and whoever
+has it may send it on at once. `arity` is k, the branches at each scheduler, and `depth` is d, the levels below the
+root, so k**d leaves; a depth of 0 is one scheduler that sends to every engine itself.
+
+Source of the model: the page "Broadcast View" of IPython Parallel's documentation, whose text counts as `sends` does
+and whose formula (`published_sends`) does not. `broadleaf.plan.tree` counts the same sends one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+def sends(engines: int, arity: int = 2, depth: int = 1) -> int:
+    """Sends, one after another, until the last engine has the message.
+
+    S = 1 + k d + ceil(N / k**d): one at the client, k at every level of schedulers, and those of one leaf, the last of
+    which has the largest share. ValueError for fewer than 1 engine, an arity below 2 or a negative depth.
+    """
+    check(engines, arity, depth)
+    return 1 + arity * depth + -(-engines // leaves(arity, depth))
+
+
+def smooth_sends(engines: float, arity: float = 2, depth: float = 1) -> float:
+    """`sends` without rounding a leaf's share up: S = 1 + k d + N / k**d, for the curve, its optimum and its plot."""
+    check(engines, arity, depth)
+    return 1 + arity * depth + engines / math.pow(arity, depth)
+
+
+def published_sends(engines: float, depth: float = 1) -> float:
+    """The formula as IPython's page prints it, for two branches: 1 + 2**d + N / 2**d sends.
+
+    Its middle term is the number of leaves, where the text counts two sends at each of d levels. It is smallest at
+    2**d = sqrt(N), where it is 1 + 2 sqrt(N).
+    """
+    check(engines, 2, depth)
+    return 1 + math.pow(2, depth) + engines / math.pow(2, depth)
+
+
+def direct_sends(engines: int) -> int:
+    """Sends of a direct view: the client's own, N, one after another.
+
+    A scheduler between client and engines passes each message on while the client sends the next, which adds 1.
+    IPython's page adds another N, as if the scheduler waited for the last message before it sent the first.
+    """
+    check(engines)
+    return engines
+
+
+def messages(engines: int, arity: int = 2, depth: int = 1) -> int:
+    """Messages in total, N + 1 + sum of k**i for i from 1 to d: to the root, to every other scheduler, to every engine.
+
+    As IPython's page counts them, for any arity.
+    """
+    check(engines, arity, depth)
+    return engines + sum(leaves(arity, level) for level in range(depth + 1))
+
+
+def direct_messages(engines: int) -> int:
+    """Messages of a direct view in total, 2 N: each passes the scheduler."""
+    check(engines)
+    return 2 * engines
+
+
+def binomial_rounds(engines: int) -> int:
+    """Sends one after another if everyone who has the message goes on sending it: ceil(log2(N + 1)).
+
+    No scheme in which a process sends one message at a time has fewer: who has it at most doubles with each send.
+    """
+    check(engines)
+    return engines.bit_length()
+
+
+def optimum_depth(engines: float, arity: float = 2, inner_cost: float = 1, leaf_cost: float = 1) -> float:
+    """The depth, not rounded, at which k a1 d + a2 N / k**d is least.
+
+    Its derivative k a1 - a2 N ln(k) / k**d is zero where k**d = (a2 / a1) N ln(k) / k: with equal costs a leaf then has
+    k / ln k engines. `inner_cost` a1 is that of a send to a scheduler, `leaf_cost` a2 that of one to an engine, in any
+    one unit. 0 where no depth helps.
+    """
+    check(engines, arity)
+    _check_costs(inner_cost, leaf_cost)
+    return max(0.0, math.log(leaf_cost / inner_cost * engines * math.log(arity) / arity, arity))
+
+
+def least_sends(engines: float, arity: float = 2) -> float:
+    """`smooth_sends` at `optimum_depth`: S* = 1 + (k / ln k) (1 + ln N - ln(k / ln k)); 1 + N where no depth helps.
+
+    k / ln k is least at e, so of whole numbers 3 is the best arity for many engines, and 2 and 4 tie behind it.
+    """
+    check(engines, arity)
+    share = arity / math.log(arity)
+    if engines <= share:
+        return 1.0 + engines
+    return 1 + share * (1 + math.log(engines) - math.log(share))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A tree of schedulers: branches at each, levels below the root, and the sends until the last engine has it."""
+
+    arity: int
+    depth: int
+    sends: int
+    cost: float
+    """The time of those sends, in the unit of the costs given; equal to `sends` where both are 1."""
+    smooth_cost: float
+    """The same without rounding a leaf's share up."""
+
+
+def best_depth(engines: int, arity: int = 2, inner_cost: float = 1, leaf_cost: float = 1) -> Shape:
+    """The whole depth whose sends take least; of those that tie, the one with the least smooth cost.
+
+    Costs as in `optimum_depth`; the client's send costs as much as one to a scheduler. ValueError as `sends`, and for
+    costs that are not above 0.
+    """
+    check(engines, arity)
+    _check_costs(inner_cost, leaf_cost)
+    # Past the depth at which every leaf has one engine, a level only adds sends.
+    deepest = 0
+    while leaves(arity, deepest) < engines:
+        deepest += 1
+    return min((_shape(engines, arity, depth, inner_cost, leaf_cost) for depth in range(deepest + 1)), key=_rank)
+
+
+def best_shape(engines: int, inner_cost: float = 1, leaf_cost: float = 1) -> Shape:
+    """The arity and depth whose sends take least, over all arities.
+
+    Ties go to the least smooth cost, then to fewer branches. Costs and errors as in `best_depth`.
+    """
+    check(engines)
+    _check_costs(inner_cost, leaf_cost)
+    found = best_depth(engines, 2, inner_cost, leaf_cost)
+    arity = 3
+    # A tree with a level costs at least the client's send, one level and one engine.
+    while arity <= engines and inner_cost * (1 + arity) + leaf_cost <= found.cost:
+        other = best_depth(engines, arity, inner_cost, leaf_cost)
+        found = min(found, other, key=_rank)
+        arity += 1
+    return found
+
+
+def check(engines: float, arity: float = 2, depth: float = 0) -> None:
+    """ValueError that names what is wrong: fewer than 1 engine, an arity below 2, a negative depth."""
+    if engines < 1:
+        raise ValueError(f"engines must be at least 1, not {engines}")
+    if arity < 2:
+        raise ValueError(f"arity must be at least 2, not {arity}")
+    if depth < 0:
+        raise ValueError(f"depth must not be negative, and is {depth}")
+
+
+def leaves(arity: int, depth: int) -> int:
+    """Leaves of a tree: k**d."""
+    return int(arity**depth)
+
+
+def _shape(engines: int, arity: int, depth: int, inner_cost: float, leaf_cost: float) -> Shape:
+    inner = inner_cost * (1 + arity * depth)
+    share = engines / leaves(arity, depth)
+    return Shape(
+        arity, depth, sends(engines, arity, depth), inner + leaf_cost * math.ceil(share), inner + leaf_cost * share
+    )
+
+
+def _rank(shape: Shape) -> tuple[float, float]:
+    return (shape.cost, shape.smooth_cost)
+
+
+def _check_costs(inner_cost: float, leaf_cost: float) -> None:
+    if inner_cost <= 0 or leaf_cost <= 0:
+        raise ValueError(f"costs must be above 0, not {inner_cost} and {leaf_cost}")
