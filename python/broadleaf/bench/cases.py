@@ -85,7 +85,7 @@ def sleep_raw(quick: bool) -> list[Step]:
 
 def echo(workers: int, repeats: int, quick: bool) -> list[Session]:
     sizes = [(1_000, 20), (1_000_000, 20)] if quick else ECHO_SIZES
-    steps = [Step("echo", {"size_bytes": size, "n": n}, {"warmup": n}) for size, n in sizes]
+    steps = [Step("echo", {"size_bytes": size, "n": n}, {"warmup": 3}) for size, n in sizes]
     steps.append(Step("send", {"size_bytes": 4 * MB, "n": 10 if quick else 100}, {"warmup": 1}))
     return [Session(workers, steps, repeats)]
 

@@ -87,12 +87,16 @@ def straggler(peer: Adapter, mode: str, n: int, ms: float, straggler_s: float, p
 
 
 def echo(peer: Adapter, mode: str, size_bytes: int, n: int, warmup: int) -> Values:
-    """An array to n queued tasks and back; both directions count."""
+    """An array to n queued tasks and back; both directions count.
+
+    Warm: `warmup` whole rounds before, so that memory which a system keeps has been touched wherever it comes to lie.
+    """
     import numpy as np
 
     go = peer.echo()[mode]
     array = np.random.default_rng(0).random(size_bytes // 8)
-    go(array, min(n, warmup))
+    for _ in range(warmup):
+        go(array, n)
     begin = clock()
     last = go(array, n)
     seconds = clock() - begin
