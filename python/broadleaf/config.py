@@ -155,8 +155,8 @@ OPTIONS: dict[str, Option] = {
         # Liveness and failure
         Option("restart_engines", "bool", False, "node", "Whether an engine that died is started again."),
         Option("max_restarts", "int", 10, "node", "Restarts of one engine within a minute before it is given up."),
-        Option("restart_backoff_max_s", "float", 10.0, "node", "Longest wait before an engine that keeps dying is started "
-               "again, in seconds; the first wait is 0.1 s and doubles with each restart within a minute."),
+        Option("restart_backoff_max_s", "float", 10.0, "node", "Longest wait before an engine that keeps dying is "
+               "started again, in seconds; the first wait is 0.1 s and doubles with each restart within a minute."),
         Option("interrupt_grace_s", "float", 2.0, "node", "Time that an interrupted, timed-out task has before its "
                "engine is killed, in seconds."),
         Option("stop_grace_s", "float", 5.0, "node", "Time that an engine told to stop has for its current task, in "

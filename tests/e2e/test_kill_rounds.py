@@ -6,9 +6,8 @@ import signal
 import threading
 from pathlib import Path
 
-import pytest
-
 import broadleaf as ipp
+import pytest
 
 ROUNDS = int(os.environ.get("BROADLEAF_KILL_ROUNDS", "12"))
 TASKS = 300
@@ -36,6 +35,7 @@ def test_kills_under_load(tmp_path: Path) -> None:
         view.map_sync(abs, range(100))
         before = resources()
         killed = 0
+        causes = set()
         for number in range(ROUNDS):
             directory = tmp_path / str(number)
             directory.mkdir()
@@ -50,7 +50,7 @@ def test_kills_under_load(tmp_path: Path) -> None:
                     assert result.get(timeout=30) == task
                 except ipp.EngineError as error:
                     failures += 1
-                    assert error.certificate.cause
+                    causes.add(error.certificate.cause)
             for task in range(TASKS):
                 path = directory / str(task)
                 times = len(path.read_bytes()) if path.exists() else 0
@@ -59,6 +59,7 @@ def test_kills_under_load(tmp_path: Path) -> None:
             # What was reported done did run, and only what an engine had taken can have failed.
             assert runs >= TASKS - failures
         assert killed >= ROUNDS
+        assert causes <= {"signal"}
         client.wait_for_engines(4, timeout=30)
         after = resources()
     assert [a <= b + 4 for a, b in zip(after, before, strict=True)] == [True, True, True], (before, after)
