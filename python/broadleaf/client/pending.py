@@ -34,7 +34,7 @@ def result_types(native: Any) -> ResultTypes:
 
         __init__ = no_init
         part_status = native_status
-        status = AsyncResult.status
+        status: Any = AsyncResult.status  # pyright: ignore[reportIncompatibleMethodOverride]
 
     class SingleResult(PendingResult):
         """A submitted request of one part, whose value is that part's: the common case, made short."""
@@ -63,7 +63,7 @@ def result_types(native: Any) -> ResultTypes:
 
         __init__ = no_init
         part_status = native_status
-        status = AsyncResult.status
+        status: Any = AsyncResult.status  # pyright: ignore[reportIncompatibleMethodOverride]
         __len__ = AsyncMapResult.__len__
 
     class ExecuteResult(pending, AsyncExecuteResult):  # type: ignore[misc]
@@ -71,6 +71,6 @@ def result_types(native: Any) -> ResultTypes:
 
         __init__ = no_init
         part_status = native_status
-        status = AsyncResult.status
+        status: Any = AsyncResult.status  # pyright: ignore[reportIncompatibleMethodOverride]
 
     return ResultTypes(SingleResult, PendingResult, MapResult, ExecuteResult)

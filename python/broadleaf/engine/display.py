@@ -20,7 +20,7 @@ def representations(value: Any) -> Bundle:
     global _formatter
     if "IPython" in sys.modules:
         if _formatter is None:
-            from IPython.core.formatters import DisplayFormatter
+            from IPython.core.formatters import DisplayFormatter  # pyright: ignore[reportMissingImports]
 
             _formatter = DisplayFormatter()
         data, metadata = _formatter.format(value)

@@ -35,8 +35,8 @@ def _run_node(config: str) -> None:
     try:
         _raise_descriptor_limit()
         code = _native.run_node(config)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
     finally:
         os._exit(code)
 

@@ -103,8 +103,8 @@ def _become_engine(config: HostConfig, child: _Forked) -> int:
     process.redirect_output(config.log_path(child.engine_id))
     try:
         return run_engine(EngineSetup(config.connection, child.engine_id, config.options))
-    except Exception:
-        sys.excepthook(*sys.exc_info())
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
         return 70
 
 

@@ -1,5 +1,8 @@
 """Broadleaf as a backend of joblib."""
 
+# joblib's base class has no annotations, and pyright reads its empty methods as returning None.
+# pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable

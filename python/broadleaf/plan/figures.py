@@ -48,7 +48,12 @@ def draw(
         raise ImportError(f"figures need matplotlib: pip install broadleaf[plan] ({error})") from error
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    style = {"svg.hashsalt": "broadleaf", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    style: dict[Any, Any] = {
+        "svg.hashsalt": "broadleaf",
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
     with rc_context(style):
         for name, fill in figures.items():
             figure = Figure(figsize=SIZE_INCHES, layout="constrained")

@@ -185,8 +185,8 @@ def _blame(function: Function, error: Exception) -> str:
             for name in function.__code__.co_names
             if name in function.__globals__
         ]
-    elif hasattr(function, "__self__"):
-        candidates.append(("the object it is a method of", function.__self__))
+    elif (owner := getattr(function, "__self__", None)) is not None:
+        candidates.append(("the object it is a method of", owner))
     for what, value in candidates:
         if value is function:
             continue

@@ -108,10 +108,12 @@ class LoadBalancedView(View):
 
     def apply_sync(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Calls `function(*args, **kwargs)` on an engine and waits for the value."""
-        if self._submit_one is None:
+        submit = self._submit_one
+        if submit is None:
             self._prepare()
+            submit = self._submit_one
         try:
-            result = self._submit_one.for_caller(function, args, kwargs, self._after, self._follow)
+            result = submit.for_caller(function, args, kwargs, self._after, self._follow)
         except self.client.native.LinkClosed as error:
             raise link_lost(error) from error
         seq = result.seq
