@@ -43,6 +43,7 @@ impl Controller {
             format!("{} timers set, {timers} owned", self.timers.len())
         })?;
         self.check_clients()?;
+        self.check_gatherings()?;
         self.check_references()
     }
 
@@ -164,6 +165,23 @@ impl Controller {
             })?;
             ensure(n <= self.config.max_outstanding_tasks, || {
                 format!("client {} is over its bound", id.0)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_gatherings(&self) -> Result<(), Violation> {
+        for (id, gathering) in self.gatherings.iter() {
+            let own = self
+                .tasks
+                .iter()
+                .filter(|(_, t)| t.gathering == Some(id) && t.client == Some(gathering.client));
+            let n = own.count() as u64;
+            ensure(n == gathering.n_missing && n > 0, || {
+                format!(
+                    "the request {:?} misses {} results of {n} tasks",
+                    gathering.first_seq, gathering.n_missing
+                )
             })?;
         }
         Ok(())

@@ -10,6 +10,7 @@ use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::clients::{Client, MAX_DEFINITIONS};
+use crate::coalesce::Gatherings;
 use crate::dependencies::Dependencies;
 use crate::engines::{Engine, MAX_ENGINES, State};
 use crate::functions::Functions;
@@ -40,6 +41,7 @@ pub struct Controller {
     pub(crate) options: OptionSets,
     pub(crate) functions: Functions,
     pub(crate) dependencies: Dependencies,
+    pub(crate) gatherings: Gatherings,
     pub(crate) timers: Timers,
     pub(crate) supervisor: Supervisor,
     pub(crate) totals: Counters,
@@ -70,6 +72,7 @@ impl Controller {
             options: OptionSets::new(),
             functions: Functions::new(config.function_cache_bytes),
             dependencies: Dependencies::default(),
+            gatherings: Gatherings::default(),
             timers: Timers::default(),
             supervisor: Supervisor::new(config.seed),
             totals: Counters::default(),
@@ -202,6 +205,7 @@ impl Controller {
                 self.discard(key);
             }
         }
+        self.gatherings.drop_client(client);
         for queue in self.groups.queues_mut() {
             queue.drop_client(client);
         }

@@ -10,6 +10,7 @@
 
 mod check;
 mod clients;
+mod coalesce;
 mod config;
 mod controller;
 mod counters;

@@ -1,5 +1,6 @@
 //! What the driver tells the controller, and what the controller asks of the driver.
 
+use broadleaf_proto::CoalescedRecord;
 use broadleaf_proto::control::{
     ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, SpawnerEvent,
 };
@@ -172,6 +173,13 @@ pub enum Output {
         client: ClientId,
         /// The result.
         record: ResultRecord,
+    },
+    /// All tasks of a coalescing request are resolved: the one result of each of them.
+    Coalesced {
+        /// The client.
+        client: ClientId,
+        /// The results.
+        record: CoalescedRecord,
     },
     /// A task of a client wrote something.
     ClientOutput {

@@ -285,7 +285,7 @@ impl Controller {
             self.discard(key);
             return;
         };
-        let (seq, weight_bytes) = (task.seq, task.weight_bytes);
+        let (seq, weight_bytes, gathering) = (task.seq, task.weight_bytes, task.gathering);
         if task.has_dependents {
             self.ended.push_back(Ended {
                 slot: key.slot() as u32,
@@ -308,7 +308,7 @@ impl Controller {
             completed_ns: end.completed_ns,
             payload: end.payload,
         };
-        out.push(Output::Result { client, record });
+        self.deliver(client, gathering, record, out);
     }
 
     /// Frees a detached task whose client is gone.

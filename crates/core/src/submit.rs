@@ -32,6 +32,7 @@ struct Submission {
     /// Slot in the function cache.
     function: u32,
     first_seq: TaskSeq,
+    gathering: Option<u32>,
     after: SmallVec<[TaskSeq; 0]>,
     follow: SmallVec<[TaskSeq; 0]>,
 }
@@ -66,7 +67,7 @@ impl Controller {
             id => known.options.get(&id).copied(),
         };
         let Some(options) = options else {
-            self.refuse_unseen(client, record.seq, &RefusalReason::Undefined, out);
+            self.refuse_unseen(client, None, record.seq, &RefusalReason::Undefined, out);
             return;
         };
         let function = known.functions.get(&record.function).copied();
@@ -83,16 +84,17 @@ impl Controller {
             };
             for part in 0..targets.len().max(1) as u64 {
                 let seq = TaskSeq(record.seq.0 + part);
-                self.refuse_unseen(client, seq, &reason, out);
+                self.refuse_unseen(client, None, seq, &reason, out);
             }
             return;
         };
         let weight_bytes = record.payload.weight_bytes();
-        let submission = Submission {
+        let mut submission = Submission {
             client,
             options,
             function,
             first_seq: record.seq,
+            gathering: None,
             after: record.after,
             follow: record.follow,
         };
@@ -107,8 +109,12 @@ impl Controller {
             return;
         }
         if targets.is_empty() {
-            self.refuse_unseen(client, record.seq, &RefusalReason::NoEngines, out);
+            self.refuse_unseen(client, None, record.seq, &RefusalReason::NoEngines, out);
             return;
+        }
+        if self.options.at(options).options.coalesce {
+            let id = self.gatherings.begin(client, record.seq, targets.len());
+            submission.gathering = Some(id);
         }
         // The arguments exist once, however many engines share them.
         let n = targets.len() as u64;
@@ -135,7 +141,7 @@ impl Controller {
 
     fn submit_part(&mut self, now: Nanos, whole: &Submission, part: Part, out: &mut Vec<Output>) {
         if let Some(reason) = self.objection(whole, &part) {
-            self.refuse_unseen(whole.client, part.seq, &reason, out);
+            self.refuse_unseen(whole.client, whole.gathering, part.seq, &reason, out);
             return;
         }
         let has_dependencies = !whole.after.is_empty() || !whole.follow.is_empty();
@@ -147,6 +153,7 @@ impl Controller {
             place: Place::Detached,
             client: Some(whole.client),
             seq: part.seq,
+            gathering: whole.gathering,
             function: whole.function,
             options: whole.options,
             retries_left: self.options.at(whole.options).options.retries,
@@ -206,6 +213,7 @@ impl Controller {
     fn refuse_unseen(
         &mut self,
         client: ClientId,
+        gathering: Option<u32>,
         seq: TaskSeq,
         reason: &RefusalReason,
         out: &mut Vec<Output>,
@@ -224,7 +232,7 @@ impl Controller {
             completed_ns: 0,
             payload: refusal_payload(reason),
         };
-        out.push(Output::Result { client, record });
+        self.deliver(client, gathering, record, out);
     }
 
     /// Enters a new task into the graph, or lets it go on if nothing is left to wait for.

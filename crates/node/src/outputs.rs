@@ -36,19 +36,16 @@ impl Node {
             Output::Assign { engine, record } => self.assign(engine, &record),
             Output::Result { client, mut record } => {
                 if let Some(token) = self.client_token(client) {
-                    if record.payload.segments.is_empty() || self.peers[token].link.is_local() {
-                        self.lend(token, &record.payload);
-                    } else {
-                        self.segments.inline(&mut record.payload);
-                        if record.payload.bytes.len() > MAX_INLINE_PAYLOAD_BYTES {
-                            record.status = Status::Refused;
-                            record.payload = Payload {
-                                bytes: control::encode(&RefusalReason::OverLimit).into(),
-                                ..Payload::default()
-                            };
-                        }
-                    }
+                    self.lend_result(token, &mut record.status, &mut record.payload);
                     self.append(token, FrameKind::Result, |frame| record.encode(frame));
+                }
+            }
+            Output::Coalesced { client, mut record } => {
+                if let Some(token) = self.client_token(client) {
+                    for outcome in &mut record.outcomes {
+                        self.lend_result(token, &mut outcome.status, &mut outcome.payload);
+                    }
+                    self.append(token, FrameKind::Coalesced, |frame| record.encode(frame));
                 }
             }
             Output::Function { engine, record } => {
@@ -109,6 +106,22 @@ impl Node {
             Output::Finished => self.finished = true,
         }
         false
+    }
+
+    /// Makes a result's payload readable by its client: lent on this host, inlined for another.
+    fn lend_result(&mut self, token: usize, status: &mut Status, payload: &mut Payload) {
+        if payload.segments.is_empty() || self.peers[token].link.is_local() {
+            self.lend(token, payload);
+            return;
+        }
+        self.segments.inline(payload);
+        if payload.bytes.len() > MAX_INLINE_PAYLOAD_BYTES {
+            *status = Status::Refused;
+            *payload = Payload {
+                bytes: control::encode(&RefusalReason::OverLimit).into(),
+                ..Payload::default()
+            };
+        }
     }
 
     fn assign(&mut self, engine: EngineId, record: &broadleaf_proto::AssignRecord) {

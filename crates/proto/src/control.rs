@@ -177,6 +177,8 @@ pub struct TaskOptions {
     pub after: DependencyRule,
     /// Rule of `follow`.
     pub follow: DependencyRule,
+    /// Mode `Each`: the client gets all results together, once the last target is resolved.
+    pub coalesce: bool,
 }
 
 impl Default for TaskOptions {
@@ -191,6 +193,7 @@ impl Default for TaskOptions {
             dependency_timeout_ns: None,
             after: DependencyRule::default(),
             follow: DependencyRule::default(),
+            coalesce: false,
         }
     }
 }

@@ -31,6 +31,8 @@ pub enum FrameKind {
     Done = 18,
     /// Controller to client: [`crate::task::ResultRecord`]s.
     Result = 19,
+    /// Controller to client: a [`crate::coalesced::CoalescedRecord`].
+    Coalesced = 25,
     /// Engine to controller, and controller to client: [`crate::task::OutputRecord`]s.
     Output = 20,
     /// A function's content: [`crate::task::FunctionRecord`].
@@ -59,7 +61,7 @@ impl TryFrom<u8> for FrameKind {
     type Error = DecodeError;
     fn try_from(byte: u8) -> Result<Self, DecodeError> {
         use FrameKind as K;
-        const ALL: [FrameKind; 18] = [
+        const ALL: [FrameKind; 19] = [
             K::Hello,
             K::Welcome,
             K::Refused,
@@ -67,6 +69,7 @@ impl TryFrom<u8> for FrameKind {
             K::Assign,
             K::Done,
             K::Result,
+            K::Coalesced,
             K::Output,
             K::Function,
             K::Options,

@@ -7,6 +7,7 @@
 //!
 //! Nothing here performs I/O, reads a clock, or allocates before a length was checked.
 
+pub mod coalesced;
 pub mod control;
 pub mod frame;
 pub mod ids;
@@ -15,6 +16,7 @@ pub mod limits;
 pub mod task;
 pub mod wire;
 
+pub use coalesced::CoalescedRecord;
 pub use control::{
     ControlReply, ControlRequest, DeathCause, DeathCertificate, DependencyRule, EngineInfo, Mode,
     TargetSet, TaskOptions,

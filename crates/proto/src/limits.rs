@@ -12,6 +12,10 @@ pub const INLINE_BUFFER_BYTES: usize = 64 * 1024;
 pub const MAX_FRAME_FDS: u16 = 64;
 /// Segments that one payload may name.
 pub const MAX_PAYLOAD_SEGMENTS: usize = 4096;
+/// Parts that one coalesced record may stand for.
+pub const MAX_COALESCED_PARTS: usize = 1 << 20;
+/// Most inline bytes of values that are coalesced into one record; above it each part travels by itself.
+pub const MAX_COALESCED_BYTES: usize = 16 * 1024 * 1024;
 /// Tasks that one task may depend on.
 pub const MAX_DEPENDENCIES: usize = 65_535;
 /// Tasks offered to one engine at a time: the size of its claim board.

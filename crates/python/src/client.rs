@@ -7,6 +7,7 @@ mod pending;
 mod request;
 mod shared;
 mod submit;
+mod unresolved;
 mod wire;
 
 pub use link::Link;

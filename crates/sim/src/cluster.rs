@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use broadleaf_core::{Controller, Counters, Input, Nanos, Output};
 use broadleaf_proto::control::SpawnerEvent;
 use broadleaf_proto::ids::{ClientId, EngineId};
-use broadleaf_proto::task::{AssignRecord, FunctionRecord};
+use broadleaf_proto::task::{AssignRecord, FunctionRecord, ResultRecord};
 
 use crate::client::{Circumstances, Client};
 use crate::engine::EngineProcess;
@@ -318,31 +318,43 @@ impl Cluster {
     }
 
     pub(crate) fn client_gets(&mut self, id: ClientId, output: Output) -> Result<(), String> {
+        match output {
+            Output::Result { record, .. } => return self.client_gets_result(id, &record),
+            Output::Coalesced { record, .. } => {
+                let mut results = record.results();
+                return results.try_for_each(|record| self.client_gets_result(id, &record));
+            }
+            _ => {}
+        }
         let Some(client) = self.clients.get_mut(&id).filter(|c| c.alive) else {
             return Ok(());
         };
         match output {
-            Output::Result { record, .. } => {
-                let task = client.tasks.get(&record.seq);
-                let around = task.map_or_else(Circumstances::default, |task| Circumstances {
-                    interrupts: self.interrupts,
-                    stopping: self.stopping,
-                    starts: self
-                        .starts
-                        .get(&(task.job, task.target))
-                        .copied()
-                        .unwrap_or(0),
-                    unmet: self.unmet.get(&task.job).copied().unwrap_or(0),
-                    deaths: self.deaths,
-                });
-                client.on_result(&record, &self.jobs, around)
-            }
             Output::Reply { number, .. } if !client.requests.remove(&number) => Err(format!(
                 "client {} got a reply {number} it did not ask for",
                 id.0
             )),
             _ => Ok(()),
         }
+    }
+
+    fn client_gets_result(&mut self, id: ClientId, record: &ResultRecord) -> Result<(), String> {
+        let Some(client) = self.clients.get_mut(&id).filter(|c| c.alive) else {
+            return Ok(());
+        };
+        let task = client.tasks.get(&record.seq);
+        let around = task.map_or_else(Circumstances::default, |task| Circumstances {
+            interrupts: self.interrupts,
+            stopping: self.stopping,
+            starts: self
+                .starts
+                .get(&(task.job, task.target))
+                .copied()
+                .unwrap_or(0),
+            unmet: self.unmet.get(&task.job).copied().unwrap_or(0),
+            deaths: self.deaths,
+        });
+        client.on_result(record, &self.jobs, around)
     }
 
     pub(crate) fn end_client(&mut self, id: ClientId) {

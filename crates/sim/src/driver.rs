@@ -134,6 +134,7 @@ impl Cluster {
             self.trace.note(self.now, &output);
             match output {
                 Output::Result { client, .. }
+                | Output::Coalesced { client, .. }
                 | Output::ClientOutput { client, .. }
                 | Output::Event { client, .. }
                 | Output::Reply { client, .. } => {

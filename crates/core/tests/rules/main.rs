@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 mod bench;
+mod coalesce;
 mod dependencies;
 mod endings;
 mod engines;

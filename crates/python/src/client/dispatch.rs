@@ -7,7 +7,7 @@ use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::{self, ControlReply, Event};
 use broadleaf_proto::task::{OutputRecord, ResultRecord};
 use broadleaf_proto::wire::Reader;
-use broadleaf_proto::{DecodeError, FrameKind};
+use broadleaf_proto::{CoalescedRecord, DecodeError, FrameKind};
 
 use super::request::Request;
 use super::shared::{Incoming, Notice, Shared, json};
@@ -27,17 +27,32 @@ impl Shared {
                 let mut table = lock(&self.table);
                 while !reader.is_empty() {
                     let mut record = ResultRecord::decode(&mut reader)?;
-                    let Some(entry) = table.remove(&record.seq.0) else {
+                    let Some(entry) = table.remove(record.seq.0) else {
                         continue;
                     };
                     self.data.adopt(&mut record.payload);
-                    self.on_resolved(entry.weight_bytes);
+                    self.on_resolved(1, entry.weight_bytes);
                     self.collect(
                         entry
                             .request
                             .resolve(entry.index as usize, record, received_ns),
                         incoming,
                     );
+                }
+            }
+            FrameKind::Coalesced => {
+                let mut reader = Reader::new(frame.body);
+                while !reader.is_empty() {
+                    let mut record = CoalescedRecord::decode(&mut reader)?;
+                    let found = lock(&self.table).remove_together(record.seq.0);
+                    let Some((request, weight_bytes)) = found else {
+                        continue;
+                    };
+                    for outcome in &mut record.outcomes {
+                        self.data.adopt(&mut outcome.payload);
+                    }
+                    self.on_resolved(record.len() as u64, weight_bytes);
+                    self.collect(request.resolve_together(record, received_ns), incoming);
                 }
             }
             FrameKind::Output => {
@@ -72,17 +87,15 @@ impl Shared {
     }
 
     fn find(&self, seq: u64) -> Option<(Arc<Request>, usize)> {
-        lock(&self.table)
-            .get(&seq)
-            .map(|entry| (Arc::clone(&entry.request), entry.index as usize))
+        lock(&self.table).find(seq)
     }
 
-    /// Counts one task less to wait for.
-    pub(super) fn on_resolved(&self, weight_bytes: u64) {
-        self.outstanding.fetch_sub(1, Ordering::AcqRel);
+    /// Counts `n` tasks less to wait for, of `weight_bytes` each.
+    pub(super) fn on_resolved(&self, n: u64, weight_bytes: u64) {
+        self.outstanding.fetch_sub(n, Ordering::AcqRel);
         self.outstanding_bytes
-            .fetch_sub(weight_bytes, Ordering::AcqRel);
-        self.counters.resolved.fetch_add(1, Ordering::Relaxed);
+            .fetch_sub(n * weight_bytes, Ordering::AcqRel);
+        self.counters.resolved.fetch_add(n, Ordering::Relaxed);
     }
 
     fn on_event(&self, event: Event) -> Notice {
@@ -91,7 +104,8 @@ impl Shared {
                 let body = json(&info);
                 let mut engines = lock(&self.engines);
                 engines.insert(info.engine, info);
-                self.n_engines.store(engines.len() as u64, Ordering::Relaxed);
+                self.n_engines
+                    .store(engines.len() as u64, Ordering::Relaxed);
                 Notice {
                     kind: "engine_up",
                     body,
@@ -100,7 +114,8 @@ impl Shared {
             Event::EngineDown(certificate) => {
                 let mut engines = lock(&self.engines);
                 engines.remove(&certificate.engine);
-                self.n_engines.store(engines.len() as u64, Ordering::Relaxed);
+                self.n_engines
+                    .store(engines.len() as u64, Ordering::Relaxed);
                 Notice {
                     kind: "engine_down",
                     body: json(&certificate),

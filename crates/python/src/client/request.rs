@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use broadleaf_proto::task::{OutputRecord, ResultRecord};
-use broadleaf_proto::{Payload, Status};
+use broadleaf_proto::{CoalescedRecord, Payload, Status};
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -43,11 +43,41 @@ pub struct Written {
 const MAX_WRITTEN_BYTES: usize = 16 * 1024 * 1024;
 
 struct State {
+    /// Empty while a coalescing request has no result of a part by itself.
     parts: SmallVec<[Part; 1]>,
+    /// All results of a coalescing request, and when they came.
+    together: Option<(CoalescedRecord, u64)>,
     /// Parts in the order of their arrival; left empty for a single part.
     order: Vec<u32>,
     callbacks: Vec<Py<PyAny>>,
     written: Option<Box<FxHashMap<usize, Written>>>,
+}
+
+impl State {
+    fn part(&self, index: usize, len: usize) -> Option<Part> {
+        let Some((record, received_ns)) = &self.together else {
+            let known = self.parts.get(index).cloned();
+            return known.or_else(|| (index < len).then(Part::default));
+        };
+        let (engine, started_ns, completed_ns) = record.place(index)?;
+        let outcome = record.outcome(index)?;
+        Some(Part {
+            status: Some(outcome.status),
+            engine: engine.0,
+            started_ns,
+            completed_ns,
+            received_ns: *received_ns,
+            payload: outcome.payload.clone(),
+        })
+    }
+}
+
+fn blank_parts(len: usize) -> SmallVec<[Part; 1]> {
+    if len == 1 {
+        SmallVec::from_buf([Part::default()])
+    } else {
+        smallvec::smallvec![Part::default(); len]
+    }
 }
 
 /// One request of one or more parts.
@@ -58,6 +88,7 @@ pub struct Request {
     pub len: usize,
     /// Wall clock at submission, ns since 1970.
     pub submitted_ns: u64,
+    coalescing: bool,
     done: AtomicUsize,
     state: Mutex<State>,
 }
@@ -65,23 +96,40 @@ pub struct Request {
 impl Request {
     /// A request none of whose parts is resolved.
     pub fn new(base: u64, len: usize, submitted_ns: u64) -> Self {
-        let parts = if len == 1 {
-            SmallVec::from_buf([Part::default()])
-        } else {
-            smallvec::smallvec![Part::default(); len]
-        };
+        Self::with_parts(base, submitted_ns, len, blank_parts(len), false)
+    }
+
+    /// A request all of whose results come together.
+    pub fn coalescing(base: u64, len: usize, submitted_ns: u64) -> Self {
+        Self::with_parts(base, submitted_ns, len, SmallVec::new(), true)
+    }
+
+    fn with_parts(
+        base: u64,
+        submitted_ns: u64,
+        len: usize,
+        parts: SmallVec<[Part; 1]>,
+        coalescing: bool,
+    ) -> Self {
         Self {
             base,
             len,
             submitted_ns,
+            coalescing,
             done: AtomicUsize::new(0),
             state: Mutex::new(State {
                 parts,
+                together: None,
                 order: Vec::new(),
                 callbacks: Vec::new(),
                 written: None,
             }),
         }
+    }
+
+    /// Whether its results come together.
+    pub fn is_coalescing(&self) -> bool {
+        self.coalescing
     }
 
     /// Parts resolved so far.
@@ -97,6 +145,9 @@ impl Request {
     /// Stores how a part ended; returns the callbacks to run if it was the last one.
     pub fn resolve(&self, index: usize, record: ResultRecord, received_ns: u64) -> Vec<Py<PyAny>> {
         let mut state = lock(&self.state);
+        if state.parts.is_empty() && state.together.is_none() {
+            state.parts = blank_parts(self.len);
+        }
         let Some(part) = state
             .parts
             .get_mut(index)
@@ -119,6 +170,17 @@ impl Request {
             return std::mem::take(&mut state.callbacks);
         }
         Vec::new()
+    }
+
+    /// Stores how all parts of a coalescing request ended; returns the callbacks to run.
+    pub fn resolve_together(&self, record: CoalescedRecord, received_ns: u64) -> Vec<Py<PyAny>> {
+        let mut state = lock(&self.state);
+        if record.len() != self.len || !state.parts.is_empty() || state.together.is_some() {
+            return Vec::new();
+        }
+        state.together = Some((record, received_ns));
+        self.done.store(self.len, Ordering::Release);
+        std::mem::take(&mut state.callbacks)
     }
 
     /// Keeps what a part wrote.
@@ -148,23 +210,29 @@ impl Request {
 
     /// A copy of a part's state; payload bytes are shared, not copied.
     pub fn part(&self, index: usize) -> Option<Part> {
-        lock(&self.state).parts.get(index).cloned()
+        lock(&self.state).part(index, self.len)
     }
 
     /// A part's status, if it is resolved.
     pub fn status(&self, index: usize) -> Option<Status> {
-        lock(&self.state)
-            .parts
-            .get(index)
-            .and_then(|part| part.status)
+        let state = lock(&self.state);
+        match &state.together {
+            Some((record, _)) => record.outcome(index).map(|o| o.status),
+            None => state.parts.get(index).and_then(|part| part.status),
+        }
     }
 
     /// Drops a part's payload: its decoded value has taken its place.
     pub fn forget_payload(&self, index: usize) {
-        let payload = lock(&self.state)
-            .parts
-            .get_mut(index)
-            .map(|part| std::mem::take(&mut part.payload));
+        let mut state = lock(&self.state);
+        let payload = match &mut state.together {
+            Some((record, _)) => record.take_own_payload(index),
+            None => state
+                .parts
+                .get_mut(index)
+                .map(|part| std::mem::take(&mut part.payload)),
+        };
+        drop(state);
         drop(payload);
     }
 
@@ -173,7 +241,11 @@ impl Request {
         if self.len == 1 {
             return (rank == 0 && self.all_done()).then_some(0);
         }
-        lock(&self.state).order.get(rank).map(|part| *part as usize)
+        let state = lock(&self.state);
+        if state.together.is_some() {
+            return (rank < self.len).then_some(rank);
+        }
+        state.order.get(rank).map(|part| *part as usize)
     }
 
     /// Keeps `callback` for the moment all parts are resolved; gives it back if they are already.

@@ -19,6 +19,7 @@ use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, PollFlags};
 
 use super::request::Request;
+use super::unresolved::Table;
 use super::wire::Wire;
 use crate::payload::{DataPlane, lock};
 
@@ -53,13 +54,6 @@ pub struct SubmittedParts {
     pub weight_bytes: u64,
     /// Whose they are.
     pub request: Arc<Request>,
-}
-
-/// A part that is not resolved.
-pub(super) struct Unresolved {
-    pub(super) request: Arc<Request>,
-    pub(super) index: u32,
-    pub(super) weight_bytes: u64,
 }
 
 /// Something that the Python side wants to hear of.
@@ -129,7 +123,7 @@ pub struct Shared {
     pub wire: Wire,
     /// What is to be sent.
     pub submission: Mutex<Submission>,
-    pub(super) table: Mutex<FxHashMap<u64, Unresolved>>,
+    pub(super) table: Mutex<Table>,
     /// Next task number.
     pub next_seq: AtomicU64,
     /// Unresolved tasks.
@@ -218,9 +212,7 @@ impl Shared {
     /// Numbers of the unresolved tasks, ascending.
     pub fn outstanding_seqs(&self) -> Vec<u64> {
         self.register_submissions();
-        let mut seqs: Vec<u64> = lock(&self.table).keys().copied().collect();
-        seqs.sort_unstable();
-        seqs
+        lock(&self.table).seqs()
     }
 
     /// Wakes the background thread.
@@ -241,23 +233,7 @@ impl Shared {
         }
         let mut table = lock(&self.table);
         for parts in submission.parts.drain(..) {
-            let SubmittedParts {
-                seq,
-                len,
-                weight_bytes,
-                request,
-            } = parts;
-            for seq in seq..seq + len as u64 {
-                let index = (seq - request.base) as u32;
-                table.insert(
-                    seq,
-                    Unresolved {
-                        request: Arc::clone(&request),
-                        index,
-                        weight_bytes,
-                    },
-                );
-            }
+            table.insert(parts);
         }
     }
 
@@ -360,9 +336,9 @@ impl Shared {
         }
         self.register_submissions();
         let received_ns = wall_ns();
-        let entries = std::mem::take(&mut *lock(&self.table));
+        let entries = lock(&self.table).drain();
         for (seq, entry) in entries {
-            self.on_resolved(entry.weight_bytes);
+            self.on_resolved(1, entry.weight_bytes);
             let record = ResultRecord {
                 seq: TaskSeq(seq),
                 status: Status::Lost,

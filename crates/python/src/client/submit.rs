@@ -34,6 +34,8 @@ pub struct Submitter {
     options: OptionsId,
     /// 0 for balanced tasks, else the number of targets.
     n_targets: usize,
+    /// The options' results come together.
+    coalesce: bool,
     scratch: Mutex<Vec<u8>>,
 }
 
@@ -211,17 +213,24 @@ impl Submitter {
         let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
         let weight = weight_bytes(bytes, segments);
         let n = self.n_targets.max(1);
-        let at_once = Self::admit(py, link, n as u64, weight * n as u64)?;
+        // The arguments exist once, however many engines share them.
+        let share = weight.div_ceil(n as u64);
+        let at_once = Self::admit(py, link, n as u64, share * n as u64)?;
         let (request, pending_bytes) = {
             let mut submission = lock(&link.shared.submission);
             let seq = link.shared.next_seq.fetch_add(n as u64, Ordering::Relaxed);
-            let request = Arc::new(Request::new(seq, n, wall_ns()));
+            let request = if self.coalesce {
+                Request::coalescing(seq, n, wall_ns())
+            } else {
+                Request::new(seq, n, wall_ns())
+            };
+            let request = Arc::new(request);
             put_head(&mut submission.bytes, seq, id, self.options, deps.0, deps.1);
             put_payload(&mut submission.bytes, bytes, segments);
             submission.parts.push(SubmittedParts {
                 seq,
                 len: n,
-                weight_bytes: weight,
+                weight_bytes: share,
                 request: Arc::clone(&request),
             });
             (request, submission.bytes.len())
@@ -322,12 +331,14 @@ impl Submitter {
     }
 
     #[new]
+    #[pyo3(signature = (link, result_type, origin, options_id, n_targets, coalesce = false))]
     fn new(
         link: Py<Link>,
         result_type: Py<PyType>,
         origin: Py<PyAny>,
         options_id: u32,
         n_targets: usize,
+        coalesce: bool,
     ) -> Self {
         Self {
             link,
@@ -335,6 +346,7 @@ impl Submitter {
             origin,
             options: OptionsId(options_id),
             n_targets,
+            coalesce,
             scratch: Mutex::default(),
         }
     }

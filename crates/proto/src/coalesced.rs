@@ -1,0 +1,261 @@
+//! The results of all parts of one request in one record.
+
+use bytes::{BufMut, Bytes};
+
+use crate::ids::{EngineId, TaskSeq};
+use crate::limits::MAX_COALESCED_PARTS;
+use crate::task::{Payload, ResultRecord, Status, check};
+use crate::wire::{DecodeError, Reader};
+
+/// Bytes of one part's place and times.
+const PLACE_BYTES: usize = 20;
+
+/// How consecutive parts ended: the same way, with the same payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The first part after them.
+    pub end: u32,
+    /// How they ended.
+    pub status: Status,
+    /// What each of them has as its payload.
+    pub payload: Payload,
+}
+
+/// Controller to client: every part of a coalescing request is resolved. Parts that ended alike, with equal inline
+/// payloads, share one outcome, so an empty call costs the same whatever the number of engines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoalescedRecord {
+    /// The client's number of the first part.
+    pub seq: TaskSeq,
+    /// In target order; the last `end` is the number of parts.
+    pub outcomes: Vec<Outcome>,
+    /// Engine, start and end of each part, packed; see [`CoalescedRecord::place`].
+    places: Bytes,
+}
+
+impl CoalescedRecord {
+    /// Packs results of consecutive parts.
+    ///
+    /// # Panics
+    /// When there is no result.
+    pub fn pack(results: Vec<ResultRecord>) -> Self {
+        let seq = results.first().expect("invariant: a request has parts").seq;
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        let mut places = Vec::with_capacity(results.len() * PLACE_BYTES);
+        for (end, result) in (1..).zip(results) {
+            places.put_u32_le(result.engine.0);
+            places.put_u64_le(result.started_ns);
+            places.put_u64_le(result.completed_ns);
+            let (status, payload) = (result.status, result.payload);
+            let shareable = |p: &Payload| p.segments.is_empty();
+            match outcomes.last_mut() {
+                Some(last)
+                    if last.status == status
+                        && shareable(&last.payload)
+                        && shareable(&payload)
+                        && last.payload.bytes == payload.bytes =>
+                {
+                    last.end = end;
+                }
+                _ => outcomes.push(Outcome {
+                    end,
+                    status,
+                    payload,
+                }),
+            }
+        }
+        Self {
+            seq,
+            outcomes,
+            places: places.into(),
+        }
+    }
+
+    /// How many parts it stands for.
+    pub fn len(&self) -> usize {
+        self.places.len() / PLACE_BYTES
+    }
+
+    /// Whether it stands for no part, which no encoded record does.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// How a part ended.
+    pub fn outcome(&self, part: usize) -> Option<&Outcome> {
+        let found = self.outcomes.partition_point(|o| o.end as usize <= part);
+        self.outcomes.get(found)
+    }
+
+    /// Takes a part's payload, unless other parts share it.
+    pub fn take_own_payload(&mut self, part: usize) -> Option<Payload> {
+        let found = self.outcomes.partition_point(|o| o.end as usize <= part);
+        let first = found
+            .checked_sub(1)
+            .map_or(0, |before| self.outcomes[before].end);
+        let outcome = self.outcomes.get_mut(found)?;
+        (outcome.end - first == 1).then(|| std::mem::take(&mut outcome.payload))
+    }
+
+    /// Where a part ran last (`u32::MAX` for nowhere), and the wall clock at its start and end, ns since 1970 (0 for
+    /// one that never started).
+    pub fn place(&self, part: usize) -> Option<(EngineId, u64, u64)> {
+        let start = part.checked_mul(PLACE_BYTES)?;
+        let mut reader = Reader::new(self.places.slice(start.min(self.places.len())..));
+        let engine = EngineId(reader.u32().ok()?);
+        Some((engine, reader.u64().ok()?, reader.u64().ok()?))
+    }
+
+    /// The result of each part, in target order.
+    pub fn results(&self) -> impl Iterator<Item = ResultRecord> {
+        (0..self.len()).filter_map(|part| {
+            let (engine, started_ns, completed_ns) = self.place(part)?;
+            let outcome = self.outcome(part)?;
+            Some(ResultRecord {
+                seq: TaskSeq(self.seq.0 + part as u64),
+                status: outcome.status,
+                engine,
+                started_ns,
+                completed_ns,
+                payload: outcome.payload.clone(),
+            })
+        })
+    }
+
+    /// Appends the record.
+    pub fn encode(&self, out: &mut impl BufMut) {
+        out.put_u64_le(self.seq.0);
+        out.put_u32_le(self.len() as u32);
+        out.put_u32_le(self.outcomes.len() as u32);
+        for outcome in &self.outcomes {
+            out.put_u32_le(outcome.end);
+            out.put_u8(outcome.status as u8);
+            outcome.payload.encode(out);
+        }
+        out.put_slice(&self.places);
+    }
+
+    /// Reads one record.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the bytes are not one.
+    pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let seq = TaskSeq(r.u64()?);
+        let (n_parts, n_outcomes) = (r.u32()? as usize, r.u32()? as usize);
+        check(n_parts, MAX_COALESCED_PARTS)?;
+        if n_outcomes == 0 || n_outcomes > n_parts {
+            return Err(DecodeError::Malformed);
+        }
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        for _ in 0..n_outcomes {
+            let end = r.u32()?;
+            let status = Status::try_from(r.u8()?)?;
+            if end <= outcomes.last().map_or(0, |o| o.end) {
+                return Err(DecodeError::Malformed);
+            }
+            outcomes.push(Outcome {
+                end,
+                status,
+                payload: Payload::decode(r)?,
+            });
+        }
+        if outcomes.last().map(|o| o.end as usize) != Some(n_parts) {
+            return Err(DecodeError::Malformed);
+        }
+        Ok(Self {
+            seq,
+            outcomes,
+            places: r.bytes(n_parts * PLACE_BYTES)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(part: u64, status: Status, bytes: &'static [u8]) -> ResultRecord {
+        ResultRecord {
+            seq: TaskSeq(40 + part),
+            status,
+            engine: EngineId(part as u32 * 2),
+            started_ns: part + 1,
+            completed_ns: part + 2,
+            payload: Payload {
+                bytes: Bytes::from_static(bytes),
+                ..Payload::default()
+            },
+        }
+    }
+
+    fn packed(results: Vec<ResultRecord>) -> (CoalescedRecord, Vec<u8>) {
+        let record = CoalescedRecord::pack(results);
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes);
+        (record, bytes)
+    }
+
+    #[test]
+    fn equal_outcomes_are_sent_once_and_every_part_is_found_again() {
+        let (record, bytes) = packed(vec![
+            result(0, Status::Ok, b"a"),
+            result(1, Status::Ok, b"a"),
+            result(2, Status::Error, b"a"),
+            result(3, Status::Ok, b"a"),
+        ]);
+        let ends: Vec<u32> = record.outcomes.iter().map(|o| o.end).collect();
+        assert_eq!(ends, [2, 3, 4]);
+        let decoded = CoalescedRecord::decode(&mut Reader::new(bytes.into())).unwrap();
+        assert_eq!(decoded, record);
+        assert_eq!(decoded.outcome(1).unwrap().status, Status::Ok);
+        assert_eq!(decoded.outcome(2).unwrap().status, Status::Error);
+        assert_eq!(decoded.outcome(4), None);
+        assert_eq!(decoded.place(3), Some((EngineId(6), 4, 5)));
+        assert_eq!(decoded.place(4), None);
+        assert_eq!(
+            decoded.results().nth(2),
+            Some(result(2, Status::Error, b"a"))
+        );
+    }
+
+    #[test]
+    fn a_record_of_many_equal_parts_grows_by_their_places_alone() {
+        let of = |n: u64| {
+            packed((0..n).map(|part| result(part, Status::Ok, b"")).collect())
+                .1
+                .len()
+        };
+        assert_eq!(of(100) - of(1), 99 * PLACE_BYTES);
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        let (_, bytes) = packed(vec![
+            result(0, Status::Ok, b"x"),
+            result(1, Status::Lost, b""),
+        ]);
+        for end in 0..bytes.len() {
+            let cut = Bytes::copy_from_slice(&bytes[..end]);
+            assert!(
+                CoalescedRecord::decode(&mut Reader::new(cut)).is_err(),
+                "{end}"
+            );
+        }
+        let patched = |at: usize, value: u32| {
+            let mut bytes = bytes.clone();
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            CoalescedRecord::decode(&mut Reader::new(bytes.into()))
+        };
+        assert!(matches!(
+            patched(8, u32::MAX),
+            Err(DecodeError::TooLong { .. })
+        ));
+        assert_eq!(patched(12, 0), Err(DecodeError::Malformed));
+        assert_eq!(patched(12, 3), Err(DecodeError::Malformed));
+        assert_eq!(
+            patched(16, 2),
+            Err(DecodeError::Malformed),
+            "outcomes that do not ascend"
+        );
+    }
+}

@@ -1,0 +1,128 @@
+//! The parts that have no result yet, by their number.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::request::Request;
+use super::shared::SubmittedParts;
+
+/// A part without a result.
+pub struct Unresolved {
+    /// Whose it is.
+    pub request: Arc<Request>,
+    /// Which of its parts.
+    pub index: u32,
+    /// Payload bytes it counts for.
+    pub weight_bytes: u64,
+}
+
+/// The parts of a coalescing request: one entry, however many they are.
+struct Together {
+    request: Arc<Request>,
+    weight_bytes: u64,
+    n_left: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Table {
+    single: FxHashMap<u64, Unresolved>,
+    /// By the number of the first part.
+    together: BTreeMap<u64, Together>,
+}
+
+impl Table {
+    /// Enters what was submitted.
+    pub fn insert(&mut self, parts: SubmittedParts) {
+        let SubmittedParts {
+            seq,
+            len,
+            weight_bytes,
+            request,
+        } = parts;
+        if request.is_coalescing() {
+            let n_left = len as u64;
+            self.together.insert(
+                seq,
+                Together {
+                    request,
+                    weight_bytes,
+                    n_left,
+                },
+            );
+            return;
+        }
+        for seq in seq..seq + len as u64 {
+            let index = (seq - request.base) as u32;
+            let request = Arc::clone(&request);
+            self.single.insert(
+                seq,
+                Unresolved {
+                    request,
+                    index,
+                    weight_bytes,
+                },
+            );
+        }
+    }
+
+    fn together_with(&self, seq: u64) -> Option<(u64, &Together)> {
+        let (first, entry) = self.together.range(..=seq).next_back()?;
+        (seq - first < entry.request.len as u64).then_some((*first, entry))
+    }
+
+    /// Whose part a number is.
+    pub fn find(&self, seq: u64) -> Option<(Arc<Request>, usize)> {
+        if let Some(entry) = self.single.get(&seq) {
+            return Some((Arc::clone(&entry.request), entry.index as usize));
+        }
+        let (first, entry) = self.together_with(seq)?;
+        Some((Arc::clone(&entry.request), (seq - first) as usize))
+    }
+
+    /// Takes out a part that gets its result by itself.
+    pub fn remove(&mut self, seq: u64) -> Option<Unresolved> {
+        if let Some(entry) = self.single.remove(&seq) {
+            return Some(entry);
+        }
+        let first = self.together_with(seq)?.0;
+        let entry = self.together.get_mut(&first)?;
+        let found = Unresolved {
+            request: Arc::clone(&entry.request),
+            index: (seq - first) as u32,
+            weight_bytes: entry.weight_bytes,
+        };
+        entry.n_left -= 1;
+        if entry.n_left == 0 {
+            self.together.remove(&first);
+        }
+        Some(found)
+    }
+
+    /// Takes out a coalescing request that gets all its results: whose it is, and the payload bytes of each part.
+    pub fn remove_together(&mut self, first: u64) -> Option<(Arc<Request>, u64)> {
+        let entry = self.together.remove(&first)?;
+        Some((entry.request, entry.weight_bytes))
+    }
+
+    /// Numbers of all parts, ascending.
+    pub fn seqs(&self) -> Vec<u64> {
+        let together = self.together.iter().flat_map(|(first, entry)| {
+            let open = (0..entry.request.len).filter(|i| entry.request.status(*i).is_none());
+            open.map(move |index| first + index as u64)
+        });
+        let mut seqs: Vec<u64> = self.single.keys().copied().chain(together).collect();
+        seqs.sort_unstable();
+        seqs
+    }
+
+    /// Takes out everything.
+    pub fn drain(&mut self) -> Vec<(u64, Unresolved)> {
+        let seqs = self.seqs();
+        seqs.into_iter()
+            .filter_map(|seq| Some((seq, self.remove(seq)?)))
+            .collect()
+    }
+}
