@@ -165,6 +165,8 @@ class Engine:
         """Runs tasks until told to stop or the node is gone. A KeyboardInterrupt raised by the SIGINT handler while a
         task runs becomes that task's error; `interrupt_pending` says whether the signal is meant for the task."""
     def current_task(self) -> int | None: ...
+    def counters(self) -> dict[str, int]:
+        """This engine's own segments: segments, segment_bytes, warm_bytes, copies, copied_bytes; and mappings."""
     def interrupt_pending(self) -> bool:
         """Takes a request to interrupt the task that runs now: true once per request."""
     def send_output(self, stream: int, data: bytes) -> None: ...
@@ -198,5 +200,3 @@ def run_node(config: str) -> int:
     node listens it writes one line of JSON to `ready_fd` and closes it: {"pid": 1, "tcp_port": 2 or null}; closing
     it without a line means that the start failed. End of file on `lifeline_fd` means that the client is gone."""
 
-def pool_counters() -> dict[str, int]:
-    """This process's segment pool: segments, bytes, warm bytes, copies, copied bytes, mappings."""

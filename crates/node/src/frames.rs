@@ -38,7 +38,7 @@ impl Node {
             FrameKind::Submit => {
                 while !reader.is_empty() {
                     let mut record = SubmitRecord::decode(&mut reader)?;
-                    self.segments.adopt(&mut record.payload);
+                    self.segments.adopt(token as u32, &mut record.payload);
                     self.input(Input::Submit { client, record });
                 }
             }
@@ -94,7 +94,7 @@ impl Node {
             FrameKind::Done => {
                 while !reader.is_empty() {
                     let mut record = DoneRecord::decode(&mut reader)?;
-                    self.segments.adopt(&mut record.payload);
+                    self.segments.adopt(token as u32, &mut record.payload);
                     self.ring.task(
                         engine.0,
                         record.key.0,

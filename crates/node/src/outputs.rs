@@ -1,5 +1,6 @@
 //! What the controller asks for becomes bytes, signals and entries of claim boards.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
 use broadleaf_core::{Input, Output};
@@ -7,7 +8,7 @@ use broadleaf_proto::control::{
     self, EngineCommand, RefusalReason, SegmentAnnounce, SegmentRelease, SpawnerCommand,
 };
 use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
-use broadleaf_proto::{ClientId, EngineId, FrameKind, Payload, SegmentId, Status};
+use broadleaf_proto::{ClientId, EngineId, FrameKind, Payload, Status};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::node::Node;
@@ -179,22 +180,20 @@ impl Node {
     }
 
     fn return_segments(&mut self) {
-        let returns = self.segments.take_returns();
-        if returns.is_empty() {
+        let (returns, forget) = self.segments.take_returns();
+        if returns.is_empty() && forget.is_empty() {
             return;
         }
-        let mut by_owner: std::collections::BTreeMap<u32, Vec<SegmentId>> =
-            std::collections::BTreeMap::new();
+        let mut by_peer: BTreeMap<u32, SegmentRelease> = BTreeMap::new();
         for (owner, id) in returns {
-            by_owner.entry(owner).or_default().push(id);
+            by_peer.entry(owner).or_default().released.push(id);
         }
-        for (owner, released) in by_owner {
-            let release = SegmentRelease {
-                released,
-                retired: Vec::new(),
-            };
+        for (peer, id) in forget {
+            by_peer.entry(peer).or_default().retired.push(id);
+        }
+        for (peer, release) in by_peer {
             self.send(
-                owner as usize,
+                peer as usize,
                 FrameKind::SegmentRelease,
                 &control::encode(&release),
             );

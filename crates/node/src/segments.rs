@@ -1,7 +1,8 @@
 //! Which segment is whose, who maps it, and when its owner may use it again.
 //!
-//! Every record that names a segment is one credit of its owner. The node keeps the credits until nobody holds
+//! Every record in which an owner names its segment is one credit. The node keeps the credits until nobody holds
 //! the segment: no payload in the controller ([`Guard`]), no peer that was sent one. Then they all go back.
+//! A peer may also name a segment that it holds and another owns: it sends on what it received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -64,15 +65,25 @@ impl Segments {
         self.entries.insert(id, entry);
     }
 
-    /// A payload came in: its segments are held until its last clone is gone.
-    pub fn adopt(&mut self, payload: &mut Payload) {
+    /// A payload came in from a peer: its segments are held until its last clone is gone. One that names a
+    /// segment which the peer neither owns nor holds loses all of them, and its reader finds it malformed.
+    pub fn adopt(&mut self, peer: u32, payload: &mut Payload) {
         if payload.segments.is_empty() {
+            return;
+        }
+        let rightful = payload.segments.iter().all(|place| {
+            let entry = self.entries.get(&place.segment);
+            entry.is_some_and(|entry| entry.owner == Some(peer))
+                || self.leases.references(peer, place.segment) > 0
+        });
+        if !rightful {
+            payload.segments.clear();
             return;
         }
         let mut held = Vec::with_capacity(payload.segments.len());
         for place in &payload.segments {
             if let Some(entry) = self.entries.get_mut(&place.segment) {
-                entry.credits += 1;
+                entry.credits += u64::from(entry.owner == Some(peer));
                 entry.payloads += 1;
                 held.push(place.segment);
             }
@@ -91,7 +102,9 @@ impl Segments {
                 continue;
             };
             self.leases.add(peer, place.segment);
-            if entry.announced.insert(peer)
+            // An owner knows its own.
+            if entry.owner != Some(peer)
+                && entry.announced.insert(peer)
                 && let Ok(fd) = entry.fd.try_clone()
             {
                 unseen.push((place.segment, entry.len_bytes, fd));
@@ -163,15 +176,16 @@ impl Segments {
         }
     }
 
-    /// Credits to give back now: (owner, segment), one entry each.
-    pub fn take_returns(&mut self) -> Vec<(u32, SegmentId)> {
+    /// Credits to give back now: (owner, segment), one entry each; and who must forget which segment, because
+    /// its owner is gone and nobody holds it any more.
+    pub fn take_returns(&mut self) -> (Vec<(u32, SegmentId)>, Vec<(u32, SegmentId)>) {
         for id in std::mem::take(&mut *lock(&self.dropped)) {
             if let Some(entry) = self.entries.get_mut(&id) {
                 entry.payloads -= 1;
                 self.maybe_free.push(id);
             }
         }
-        let mut returns = Vec::new();
+        let (mut returns, mut forget) = (Vec::new(), Vec::new());
         for id in std::mem::take(&mut self.maybe_free) {
             let Some(entry) = self.entries.get_mut(&id) else {
                 continue;
@@ -182,10 +196,14 @@ impl Segments {
             let credits = std::mem::take(&mut entry.credits);
             match entry.owner {
                 Some(owner) => returns.extend((0..credits).map(|_| (owner, id))),
-                None => drop(self.entries.remove(&id)),
+                None => {
+                    let entry = self.entries.remove(&id);
+                    let announced = entry.into_iter().flat_map(|entry| entry.announced);
+                    forget.extend(announced.map(|peer| (peer, id)));
+                }
             }
         }
-        returns
+        (returns, forget)
     }
 
     /// Segments known now, and their bytes.

@@ -272,7 +272,7 @@ pub struct SegmentAnnounce {
 }
 
 /// References that the sender no longer holds; with `retired`, segments whose owner closes them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentRelease {
     /// One entry per reference given up.
     pub released: Vec<SegmentId>,

@@ -6,35 +6,39 @@
 )]
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
-use broadleaf_proto::task::LeaseGuard;
-use broadleaf_shm::Mapping;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::received::{Received, ReceivedTable};
+
 /// Bytes received out of band: a private mapping of a shared segment. Writable; writes stay here.
 #[pyclass(frozen, module = "broadleaf._native")]
 pub struct Buffer {
-    mapping: Mapping,
-    _lease: Option<LeaseGuard>,
+    received: Arc<Received>,
+    table: Arc<ReceivedTable>,
 }
 
 impl Buffer {
-    /// Wraps a mapping; `lease` is given back when the last view of the bytes is gone.
-    pub fn new(mapping: Mapping, lease: Option<LeaseGuard>) -> Self {
-        Self {
-            mapping,
-            _lease: lease,
-        }
+    /// Wraps received bytes; they leave `table`, and their segment is given back, when the last view is gone.
+    pub fn new(received: Arc<Received>, table: Arc<ReceivedTable>) -> Self {
+        Self { received, table }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.table.remove(&self.received);
     }
 }
 
 #[pymethods]
 impl Buffer {
     fn __len__(&self) -> usize {
-        self.mapping.len()
+        self.received.mapping.len()
     }
 
     unsafe fn __getbuffer__(
@@ -45,7 +49,7 @@ impl Buffer {
         if view.is_null() {
             return Err(PyBufferError::new_err("view is null"));
         }
-        let mapping = &slf.get().mapping;
+        let mapping = &slf.get().received.mapping;
         // SAFETY: the mapping lives as long as `slf`, of which the view takes a reference, and is private and
         // writable, so handing out a mutable pointer aliases no Rust reference that is used while views exist.
         let code = unsafe {

@@ -417,6 +417,12 @@ impl Engine {
         self.output_held.store(held, Ordering::Release);
     }
 
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        crate::pool_counters_into(&dict, &self.io.data.counters())?;
+        Ok(dict)
+    }
+
     fn interrupt_pending(&self) -> bool {
         self.board.take_interrupt()
     }

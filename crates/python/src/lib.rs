@@ -8,6 +8,7 @@ mod engine;
 mod errors;
 mod payload;
 mod plain;
+mod received;
 mod spawner;
 
 use broadleaf_shm::PoolCounters;

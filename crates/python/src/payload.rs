@@ -19,6 +19,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::buffer::{Buffer, with_bytes};
+use crate::received::ReceivedTable;
 
 /// Locks, going on with the value of a thread that panicked: every update here is complete at once.
 pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -34,6 +35,8 @@ pub struct Encoded {
     pub segments: SmallVec<[SegmentRef; 0]>,
     /// Segments the peer has not seen.
     pub announce: Vec<(SegmentId, u64, OwnedFd)>,
+    /// Keeps segments that are sent on until the payload is queued: they are given back behind it, not before.
+    pub held: Vec<LeaseGuard>,
 }
 
 /// References to segments that this process holds and gives back together.
@@ -51,6 +54,9 @@ impl Drop for Hold {
 /// The shared-memory side of one connection: what this process lent, and what it borrowed.
 pub struct DataPlane {
     pool: Mutex<Pool>,
+    /// High half of the ids of this process's own segments.
+    token: u32,
+    received: Arc<ReceivedTable>,
     borrowed: Mutex<FxHashMap<SegmentId, Arc<Segment>>>,
     releases: Arc<Mutex<Vec<SegmentId>>>,
     /// Buffers above this size go into segments; `usize::MAX` where the peer is on another host.
@@ -68,6 +74,8 @@ impl DataPlane {
         }
         Self {
             pool: Mutex::new(Pool::new(token, config)),
+            token,
+            received: Arc::default(),
             borrowed: Mutex::default(),
             releases: Arc::default(),
             inline_limit_bytes,
@@ -76,7 +84,8 @@ impl DataPlane {
         }
     }
 
-    /// Encodes a pickle and its out-of-band buffers; each large buffer is copied once, into a segment.
+    /// Encodes a pickle and its out-of-band buffers. Each large buffer is copied once, into a segment, unless it
+    /// came in one and was not written to since: then that segment is named again.
     pub fn encode_pickled(&self, pickle: &[u8], buffers: &Bound<'_, PyList>) -> PyResult<Encoded> {
         let mut out = Encoded::default();
         let bytes = &mut out.bytes;
@@ -93,26 +102,13 @@ impl DataPlane {
                     inline.extend_from_slice(data);
                     return Ok(());
                 }
-                // Filled outside the lock: a copy of a gigabyte must not hold up the thread that takes releases.
-                let mut lease = lock(&self.pool)
-                    .allocate(data.len() as u64)
-                    .map_err(shm_error)?;
-                let filled = lease.fill(data);
-                let mut pool = lock(&self.pool);
-                if let Err(error) = filled {
-                    pool.cancel(lease);
-                    return Err(shm_error(error));
-                }
-                let place = pool.publish(lease);
-                if pool.is_new(place.segment) {
-                    let segment = pool.segment(place.segment).expect("invariant: just filled");
-                    out.announce.push((
-                        place.segment,
-                        segment.len(),
-                        segment.fd().try_clone_to_owned()?,
-                    ));
-                    pool.mark_announced(place.segment);
-                }
+                let place = match self.send_on(data) {
+                    Some((place, lease)) => {
+                        out.held.push(lease);
+                        place
+                    }
+                    None => self.copy_in(data, &mut out.announce)?,
+                };
                 out.segments.push(place);
                 PyResult::Ok(())
             })??;
@@ -128,6 +124,47 @@ impl DataPlane {
             )));
         }
         Ok(out)
+    }
+
+    /// Names the segment in which these bytes were received, if they are still its bytes.
+    fn send_on(&self, data: &[u8]) -> Option<(SegmentRef, LeaseGuard)> {
+        let (place, lease) = self.received.find(data.as_ptr() as usize, data.len())?;
+        // For a segment of our own the peer will give back one reference more.
+        let counted = !self.owns(place.segment)
+            || lock(&self.pool).add_reference(place.segment, 1).is_ok();
+        counted.then_some((place, lease))
+    }
+
+    fn owns(&self, id: SegmentId) -> bool {
+        id.0 >> 32 == u64::from(self.token)
+    }
+
+    fn copy_in(
+        &self,
+        data: &[u8],
+        announce: &mut Vec<(SegmentId, u64, OwnedFd)>,
+    ) -> PyResult<SegmentRef> {
+        // Filled outside the lock: a copy of a gigabyte must not hold up the thread that takes releases.
+        let mut lease = lock(&self.pool)
+            .allocate(data.len() as u64)
+            .map_err(shm_error)?;
+        let filled = lease.fill(data);
+        let mut pool = lock(&self.pool);
+        if let Err(error) = filled {
+            pool.cancel(lease);
+            return Err(shm_error(error));
+        }
+        let place = pool.publish(lease);
+        if pool.is_new(place.segment) {
+            let segment = pool.segment(place.segment).expect("invariant: just filled");
+            announce.push((
+                place.segment,
+                segment.len(),
+                segment.fd().try_clone_to_owned()?,
+            ));
+            pool.mark_announced(place.segment);
+        }
+        Ok(place)
     }
 
     /// Splits a pickled payload into the pickle and its buffers, mapping what lies in segments.
@@ -151,21 +188,31 @@ impl DataPlane {
                 let place = segments
                     .next()
                     .ok_or_else(|| malformed(DecodeError::Truncated))?;
-                buffers.append(Bound::new(py, self.map(place, payload.lease.clone())?)?)?;
+                let lease = payload.lease.clone();
+                let lease = lease.ok_or_else(|| malformed(DecodeError::Truncated))?;
+                buffers.append(Bound::new(py, self.map(*place, lease)?)?)?;
             }
         }
         let pickle = PyBytes::new(py, pickled.pickle);
         Ok((pickle, buffers))
     }
 
-    fn map(&self, place: &SegmentRef, lease: Option<LeaseGuard>) -> PyResult<Buffer> {
-        let segment = lock(&self.borrowed).get(&place.segment).cloned();
-        let segment =
-            segment.ok_or_else(|| PyValueError::new_err("payload names an unknown segment"))?;
-        let mapping = segment
-            .map_private(place.offset_bytes, place.len_bytes)
+    fn map(&self, place: SegmentRef, lease: LeaseGuard) -> PyResult<Buffer> {
+        let map = |segment: &Segment| {
+            let mapping = segment.map_private(place.offset_bytes, place.len_bytes);
+            mapping.map(|mapping| (mapping, segment.len()))
+        };
+        let mapped = if self.owns(place.segment) {
+            lock(&self.pool).segment(place.segment).map(map)
+        } else {
+            let segment = lock(&self.borrowed).get(&place.segment).cloned();
+            segment.as_deref().map(map)
+        };
+        let (mapping, segment_bytes) = mapped
+            .ok_or_else(|| PyValueError::new_err("payload names an unknown segment"))?
             .map_err(shm_error)?;
-        Ok(Buffer::new(mapping, lease))
+        let received = self.received.enter(mapping, place, segment_bytes, lease);
+        Ok(Buffer::new(received, Arc::clone(&self.received)))
     }
 
     /// Marks a received payload's segments as held here until its last clone, or the last array on it, is gone.

@@ -16,7 +16,7 @@ pub enum ShmError {
         /// Bytes that there are.
         actual_bytes: u64,
     },
-    /// A range that is empty, starts off a page boundary or leaves the segment.
+    /// A range that is empty or leaves the segment.
     #[error("range {offset_bytes}+{len_bytes} does not fit a segment of {segment_bytes} bytes")]
     BadRange {
         /// First byte.

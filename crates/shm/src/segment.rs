@@ -63,7 +63,7 @@ impl Segment {
     /// An ordinary writable view of a range: its writes are its own, page by page.
     ///
     /// # Errors
-    /// [`ShmError::BadRange`] (`offset_bytes` must be whole pages), [`ShmError::OutOfMemory`].
+    /// [`ShmError::BadRange`], [`ShmError::OutOfMemory`].
     pub fn map_private(&self, offset_bytes: u64, len_bytes: u64) -> Result<Mapping, ShmError> {
         self.map(Access::Private, offset_bytes, len_bytes)
     }
@@ -79,16 +79,24 @@ impl Segment {
     fn map(&self, access: Access, offset_bytes: u64, len_bytes: u64) -> Result<Mapping, ShmError> {
         let end = offset_bytes.checked_add(len_bytes);
         let fits = end.is_some_and(|end| end <= self.len_bytes);
-        if !fits || len_bytes == 0 || !offset_bytes.is_multiple_of(platform::page_bytes()) {
+        if !fits || len_bytes == 0 {
             return Err(ShmError::BadRange {
                 offset_bytes,
                 len_bytes,
                 segment_bytes: self.len_bytes,
             });
         }
-        let region = Region::map(self.fd.as_fd(), access, offset_bytes, len_bytes)?;
+        // Whole pages are mapped; what lies before the range in its first page is not shown.
+        let lead_bytes = offset_bytes % platform::page_bytes();
+        let region = Region::map(
+            self.fd.as_fd(),
+            access,
+            offset_bytes - lead_bytes,
+            len_bytes + lead_bytes,
+        )?;
         Ok(Mapping {
             region,
+            lead_bytes: lead_bytes as usize,
             writable: access == Access::Private,
         })
     }
@@ -98,6 +106,8 @@ impl Segment {
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
+    /// Bytes of the first page that are not part of the view.
+    lead_bytes: usize,
     writable: bool,
 }
 
@@ -105,7 +115,7 @@ impl Mapping {
     /// Address of the first byte. Writing there is allowed only when [`Mapping::is_writable`], and
     /// is the caller's to synchronise.
     pub fn as_mut_ptr(&self) -> *mut u8 {
-        self.region.as_ptr()
+        self.region.as_ptr().wrapping_add(self.lead_bytes)
     }
 
     /// Whether it may be written (a private view).
@@ -115,10 +125,26 @@ impl Mapping {
 
     /// The bytes, writable; `None` for a read-only view.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
-        let (start, len) = (self.region.as_ptr(), self.region.len());
+        let (start, len) = (self.as_mut_ptr(), self.region.len() - self.lead_bytes);
         // SAFETY: mapped, writable and private to this process; `&mut self` excludes other borrows.
         self.writable
             .then(|| unsafe { std::slice::from_raw_parts_mut(start, len) })
+    }
+
+    /// Whether this part of the view is known to be still the segment's own bytes: no page it touches was
+    /// ever written through this mapping. The kernel's page table says so; where it cannot be read, the
+    /// answer is no.
+    ///
+    /// # Panics
+    /// When the part leaves the view.
+    pub fn is_untouched(&self, offset_bytes: usize, len_bytes: usize) -> bool {
+        let end = offset_bytes.checked_add(len_bytes);
+        assert!(
+            end.is_some_and(|end| end <= self.len()),
+            "invariant: the part lies in the view"
+        );
+        !self.writable
+            || platform::is_untouched(&self.region, self.lead_bytes + offset_bytes, len_bytes)
     }
 }
 
@@ -129,7 +155,9 @@ impl Deref for Mapping {
         // SAFETY: mapped and readable for as long as `self`, of sealed size. The owner writes a
         // segment before it is announced for a payload and again only when every holder has released
         // it, so the bytes do not change while a holder's mapping lives.
-        unsafe { std::slice::from_raw_parts(self.region.as_ptr(), self.region.len()) }
+        unsafe {
+            std::slice::from_raw_parts(self.as_mut_ptr(), self.region.len() - self.lead_bytes)
+        }
     }
 }
 

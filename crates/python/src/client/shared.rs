@@ -243,8 +243,10 @@ impl Shared {
     }
 
     fn flush_into(&self, net: &mut Link) -> Result<bool, LinkError> {
+        // Taken before and sent behind: a submission may name a segment that is given back right after it.
+        let release = self.data.take_releases();
         self.append_submissions(net);
-        if let Some(release) = self.data.take_releases() {
+        if let Some(release) = release {
             net.send(FrameKind::SegmentRelease, &control::encode(&release), &[])?;
         }
         net.flush()

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::Resource;
@@ -208,6 +208,48 @@ pub(crate) fn populate(region: &Region, written: usize) -> Result<(), ShmError> 
         Ok(()) | Err(Errno::INVAL) => Ok(()),
         Err(errno) => Err(refused("populate", region.len() as u64, errno)),
     }
+}
+
+/// Bits of an entry of `/proc/self/pagemap`: in memory, swapped out, a page of a file.
+const PAGE_PRESENT: u64 = 1 << 63;
+const PAGE_SWAPPED: u64 = 1 << 62;
+const PAGE_OF_FILE: u64 = 1 << 61;
+
+/// Entries read at a time: those of 16 MiB in pages of 4 KiB.
+const PAGEMAP_ENTRIES: usize = 4096;
+
+/// Whether a private region still shows its file's pages in this range. A write gives the process a page
+/// of its own, which belongs to no file: it is present without the file's mark, or swapped out. A page
+/// that is neither was never written. `false` where the kernel does not say.
+pub(crate) fn is_untouched(region: &Region, offset: usize, len: usize) -> bool {
+    // Opened anew each time: a descriptor stays with the process that opened it, also across a fork.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(pagemap) = rustix::fs::open(c"/proc/self/pagemap", flags, Mode::empty()) else {
+        return false;
+    };
+    let start = region.as_ptr() as usize + offset;
+    let page = page_bytes() as usize;
+    let (mut next, end) = (start / page, (start + len).div_ceil(page));
+    let mut entries = vec![0; (end - next).min(PAGEMAP_ENTRIES) * size_of::<u64>()];
+    while next < end {
+        let wanted = ((end - next) * size_of::<u64>()).min(entries.len());
+        let at = (next * size_of::<u64>()) as u64;
+        let read = match rustix::io::pread(&pagemap, &mut entries[..wanted], at) {
+            Ok(read) if read >= size_of::<u64>() => read / size_of::<u64>(),
+            Err(Errno::INTR) => continue,
+            _ => return false,
+        };
+        let (whole, _) = entries.as_chunks::<{ size_of::<u64>() }>();
+        let own = whole[..read].iter().any(|entry| {
+            let entry = u64::from_ne_bytes(*entry);
+            entry & (PAGE_PRESENT | PAGE_SWAPPED) != 0 && entry & PAGE_OF_FILE == 0
+        });
+        if own {
+            return false;
+        }
+        next += read;
+    }
+    true
 }
 
 /// See [`crate::memory_limit_bytes`].
