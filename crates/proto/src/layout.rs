@@ -15,10 +15,62 @@ pub const PLAIN: u8 = 1;
 pub const PICKLED: u8 = 2;
 /// A buffer that follows the pickle.
 pub const INLINE: u8 = 0;
-/// A buffer that lies in the payload's next segment.
+/// A buffer that lies in the payload's next segment; its reader gets a writable view of its own.
 pub const IN_SEGMENT: u8 = 1;
+/// The same, but readers cannot write.
+pub const IN_SEGMENT_READONLY: u8 = 2;
+/// The same, but what any reader writes all of this host see.
+pub const IN_SEGMENT_SHARED: u8 = 3;
+/// A buffer that follows the pickle and that readers cannot write.
+pub const INLINE_READONLY: u8 = 4;
 /// Bytes of one entry of the table of buffers.
 pub const ENTRY_BYTES: usize = 9;
+
+/// What the readers of a payload's buffers may do with them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delivery {
+    /// Each has an ordinary writable buffer of its own.
+    #[default]
+    Private,
+    /// Nobody can write.
+    Readonly,
+    /// All readers of a host have one buffer together, and see what any of them writes.
+    Shared,
+}
+
+impl Delivery {
+    /// The place of a buffer that rides inline.
+    pub fn inline(self) -> u8 {
+        match self {
+            Self::Private | Self::Shared => INLINE,
+            Self::Readonly => INLINE_READONLY,
+        }
+    }
+
+    /// The place of a buffer in a segment.
+    pub fn in_segment(self) -> u8 {
+        match self {
+            Self::Private => IN_SEGMENT,
+            Self::Readonly => IN_SEGMENT_READONLY,
+            Self::Shared => IN_SEGMENT_SHARED,
+        }
+    }
+
+    /// Where a buffer is, and how it is delivered.
+    ///
+    /// # Errors
+    /// [`DecodeError::Malformed`] for a byte that is no place.
+    pub fn of(place: u8) -> Result<(bool, Self), DecodeError> {
+        Ok(match place {
+            INLINE => (true, Self::Private),
+            INLINE_READONLY => (true, Self::Readonly),
+            IN_SEGMENT => (false, Self::Private),
+            IN_SEGMENT_READONLY => (false, Self::Readonly),
+            IN_SEGMENT_SHARED => (false, Self::Shared),
+            _ => return Err(DecodeError::Malformed),
+        })
+    }
+}
 
 /// A pickled payload, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,14 +104,9 @@ impl<'a> Pickled<'a> {
         let pickle = take(pickle_len)?;
         let mut inline_bytes = 0_u64;
         for (place, len) in &buffers {
-            match *place {
-                INLINE => {
-                    inline_bytes = inline_bytes
-                        .checked_add(*len)
-                        .ok_or(DecodeError::Truncated)?;
-                }
-                IN_SEGMENT => {}
-                _ => return Err(DecodeError::Malformed),
+            if Delivery::of(*place)?.0 {
+                let sum = inline_bytes.checked_add(*len);
+                inline_bytes = sum.ok_or(DecodeError::Truncated)?;
             }
         }
         if inline_bytes == rest.len() as u64 {
@@ -88,14 +135,14 @@ impl<'a> Pickled<'a> {
         let mut out = Vec::with_capacity(total + self.pickle.len() + ENTRY_BYTES);
         out.push(PICKLED);
         out.extend_from_slice(&(self.buffers.len() as u32).to_le_bytes());
-        for (_, len) in &self.buffers {
-            out.push(INLINE);
+        for (place, len) in &self.buffers {
+            out.push(Delivery::of(*place)?.1.inline());
             out.extend_from_slice(&len.to_le_bytes());
         }
         out.extend_from_slice(&(self.pickle.len() as u32).to_le_bytes());
         out.extend_from_slice(self.pickle);
         for (place, len) in &self.buffers {
-            let bytes = if *place == INLINE {
+            let bytes = if Delivery::of(*place)?.0 {
                 inline
                     .split_off(..*len as usize)
                     .ok_or(DecodeError::Malformed)?

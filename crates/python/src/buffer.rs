@@ -8,11 +8,13 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
+use broadleaf_shm::BornMemory;
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::born;
 use crate::received::{Received, ReceivedTable};
 
 /// Bytes received out of band: a private mapping of a shared segment. Writable; writes stay here.
@@ -50,24 +52,99 @@ impl Buffer {
             return Err(PyBufferError::new_err("view is null"));
         }
         let mapping = &slf.get().received.mapping;
-        // SAFETY: the mapping lives as long as `slf`, of which the view takes a reference, and is private and
-        // writable, so handing out a mutable pointer aliases no Rust reference that is used while views exist.
-        let code = unsafe {
-            ffi::PyBuffer_FillInfo(
+        let memory = (mapping.as_mut_ptr(), mapping.len(), !mapping.is_writable());
+        // SAFETY: the mapping lives as long as `slf`, of which the view takes a reference. Where it is writable no
+        // Rust reference to its bytes is used while views exist.
+        unsafe { fill_view(view, slf.as_any(), memory, flags) }
+    }
+}
+
+/// Fills a view of memory (start, length, whether it is read-only).
+///
+/// # Safety
+/// The memory must live as long as `owner`, and `view` be valid to write to.
+unsafe fn fill_view(
+    view: *mut ffi::Py_buffer,
+    owner: &Bound<'_, PyAny>,
+    (start, len, readonly): (*mut u8, usize, bool),
+    flags: c_int,
+) -> PyResult<()> {
+    // SAFETY: the caller's promise.
+    let code = unsafe {
+        ffi::PyBuffer_FillInfo(
+            view,
+            owner.as_ptr(),
+            start.cast::<c_void>(),
+            len as isize,
+            c_int::from(readonly),
+            flags,
+        )
+    };
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(PyErr::fetch(owner.py()))
+    }
+}
+
+/// Memory for one array that is sent without a copy: see [`BornMemory`].
+#[pyclass(frozen, module = "broadleaf._native")]
+pub struct SharedMemory {
+    memory: Arc<BornMemory>,
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        born::remove(&self.memory);
+    }
+}
+
+#[pymethods]
+impl SharedMemory {
+    #[new]
+    fn new(n_bytes: u64, zeroed: bool) -> PyResult<Self> {
+        let memory = BornMemory::new(n_bytes, zeroed)
+            .map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+        let memory = Arc::new(memory);
+        born::enter(&memory);
+        Ok(Self { memory })
+    }
+
+    fn __len__(&self) -> usize {
+        self.memory.len()
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("view is null"));
+        }
+        let memory = &slf.get().memory;
+        // SAFETY: the memory lives as long as `slf`, of which the view takes a reference; its address never changes.
+        unsafe {
+            fill_view(
                 view,
-                slf.as_ptr(),
-                mapping.as_mut_ptr().cast::<c_void>(),
-                mapping.len() as isize,
-                0,
+                slf.as_any(),
+                (memory.as_mut_ptr(), memory.len(), false),
                 flags,
             )
-        };
-        if code == 0 {
-            Ok(())
-        } else {
-            Err(PyErr::fetch(slf.py()))
         }
     }
+}
+
+/// Address and length of a C-contiguous buffer.
+///
+/// # Errors
+/// What asking the object for its buffer raises.
+pub fn address_of(object: &Bound<'_, PyAny>) -> PyResult<(usize, usize)> {
+    let buffer = PyBuffer::<u8>::get(object)?;
+    if !buffer.is_c_contiguous() {
+        return Err(PyBufferError::new_err("the buffer must be contiguous"));
+    }
+    Ok((buffer.buf_ptr() as usize, buffer.len_bytes()))
 }
 
 /// Calls `read` with the bytes of a C-contiguous buffer of unsigned bytes.

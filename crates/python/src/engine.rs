@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use broadleaf_net::LinkError;
 use broadleaf_proto::control::{self, EngineCommand, Role};
-use broadleaf_proto::layout::{PICKLED, PLAIN};
+use broadleaf_proto::layout::{Delivery, PICKLED, PLAIN};
 use broadleaf_proto::task::{AssignRecord, DoneRecord, FunctionRecord, OutputRecord};
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{DecodeError, EngineId, FrameKind, Payload, Status, TaskKey};
@@ -21,6 +21,7 @@ use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags};
 
 use self::outgoing::Io;
+use crate::buffer::address_of;
 use crate::client::{split_announce, wall_ns};
 use crate::connect::{ConnectError, Connection, dial_local, handshake};
 use crate::errors::link_error;
@@ -176,7 +177,9 @@ impl Engine {
             .bind(value.py())
             .call_method1("dump_value", (value,))?;
         let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
-        self.io.data.encode_pickled(pickle.as_bytes(), &buffers)
+        self.io
+            .data
+            .encode_pickled(pickle.as_bytes(), &buffers, Delivery::Private)
     }
 
     fn encode_error(&self, py: Python<'_>, error: &PyErr) -> (Status, Encoded) {
@@ -421,6 +424,13 @@ impl Engine {
         let dict = PyDict::new(py);
         crate::pool_counters_into(&dict, &self.io.data.counters())?;
         Ok(dict)
+    }
+
+    /// Shows the bytes received as `source` in the place of `destination`, without a copy.
+    fn replace(&self, destination: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let (to, len_bytes) = address_of(destination)?;
+        let (from, source_bytes) = address_of(source)?;
+        Ok(len_bytes == source_bytes && self.io.data.replace(to, from, len_bytes))
     }
 
     fn interrupt_pending(&self) -> bool {

@@ -1,11 +1,13 @@
 //! The native module `broadleaf._native`.
 #![allow(missing_docs)] // the module's contract, with its documentation, is `_native.pyi`
 
+mod born;
 mod buffer;
 mod client;
 mod connect;
 mod engine;
 mod errors;
+mod lent;
 mod payload;
 mod plain;
 mod received;
@@ -86,6 +88,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_class::<spawner::Spawner>()?;
     module.add_class::<buffer::Buffer>()?;
+    module.add_class::<buffer::SharedMemory>()?;
     module.add_function(wrap_pyfunction!(encode_plain, module)?)?;
     module.add_function(wrap_pyfunction!(decode_plain, module)?)?;
     module.add_function(wrap_pyfunction!(generate_keys, module)?)?;

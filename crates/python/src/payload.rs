@@ -7,18 +7,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use broadleaf_proto::layout::{IN_SEGMENT, INLINE, PICKLED, Pickled};
+use broadleaf_proto::layout::{Delivery, PICKLED, Pickled};
 use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
 use broadleaf_proto::task::{LeaseGuard, Payload, SegmentRef};
 use broadleaf_proto::{DecodeError, SegmentId, control};
-use broadleaf_shm::{Pool, PoolConfig, Segment, ShmError};
+use broadleaf_shm::{BornSegment, Pool, PoolConfig, Segment, ShmError, trim_born};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use crate::born;
 use crate::buffer::{Buffer, with_bytes};
+use crate::lent::Lent;
 use crate::received::ReceivedTable;
 
 /// Locks, going on with the value of a thread that panicked: every update here is complete at once.
@@ -57,6 +59,9 @@ pub struct DataPlane {
     /// High half of the ids of this process's own segments.
     token: u32,
     received: Arc<ReceivedTable>,
+    lent: Mutex<Lent>,
+    /// Copies into segments that are not the pool's, and their bytes.
+    window_copies: (AtomicU64, AtomicU64),
     borrowed: Mutex<FxHashMap<SegmentId, Arc<Segment>>>,
     releases: Arc<Mutex<Vec<SegmentId>>>,
     /// Buffers above this size go into segments; `usize::MAX` where the peer is on another host.
@@ -76,6 +81,8 @@ impl DataPlane {
             pool: Mutex::new(Pool::new(token, config)),
             token,
             received: Arc::default(),
+            lent: Mutex::default(),
+            window_copies: Default::default(),
             borrowed: Mutex::default(),
             releases: Arc::default(),
             inline_limit_bytes,
@@ -85,31 +92,30 @@ impl DataPlane {
     }
 
     /// Encodes a pickle and its out-of-band buffers. Each large buffer is copied once, into a segment, unless it
-    /// came in one and was not written to since: then that segment is named again.
-    pub fn encode_pickled(&self, pickle: &[u8], buffers: &Bound<'_, PyList>) -> PyResult<Encoded> {
+    /// came in one, or was born in one, and was not written to since: then that segment is named again.
+    pub fn encode_pickled(
+        &self,
+        pickle: &[u8],
+        buffers: &Bound<'_, PyList>,
+        delivery: Delivery,
+    ) -> PyResult<Encoded> {
         let mut out = Encoded::default();
-        let bytes = &mut out.bytes;
-        bytes.push(PICKLED);
+        let mut bytes = vec![PICKLED];
         bytes.extend_from_slice(&(buffers.len() as u32).to_le_bytes());
         let mut inline = Vec::new();
         for buffer in buffers {
             let raw = buffer.call_method0("raw")?;
             with_bytes(&raw, |data| {
-                let in_segment = data.len() > self.inline_limit_bytes;
-                bytes.push(if in_segment { IN_SEGMENT } else { INLINE });
+                let place = self.place(data, delivery, &mut out)?;
+                bytes.push(match place {
+                    Some(_) => delivery.in_segment(),
+                    None => delivery.inline(),
+                });
                 bytes.extend_from_slice(&(data.len() as u64).to_le_bytes());
-                if !in_segment {
-                    inline.extend_from_slice(data);
-                    return Ok(());
+                match place {
+                    Some(place) => out.segments.push(place),
+                    None => inline.extend_from_slice(data),
                 }
-                let place = match self.send_on(data) {
-                    Some((place, lease)) => {
-                        out.held.push(lease);
-                        place
-                    }
-                    None => self.copy_in(data, &mut out.announce)?,
-                };
-                out.segments.push(place);
                 PyResult::Ok(())
             })??;
         }
@@ -123,7 +129,73 @@ impl DataPlane {
                 bytes.len()
             )));
         }
+        out.bytes = bytes;
         Ok(out)
+    }
+
+    /// Finds or makes the place of a buffer in a segment; `None` for one that rides inline.
+    fn place(
+        &self,
+        data: &[u8],
+        delivery: Delivery,
+        out: &mut Encoded,
+    ) -> PyResult<Option<SegmentRef>> {
+        let on_this_host = self.inline_limit_bytes != usize::MAX;
+        let window = delivery == Delivery::Shared && on_this_host && !data.is_empty();
+        if data.len() <= self.inline_limit_bytes && !window {
+            return Ok(None);
+        }
+        if let Some((memory, offset)) = born::find(data.as_ptr() as usize, data.len()) {
+            let opened = if window {
+                memory.open_window()
+            } else {
+                memory.publish()
+            };
+            let (segment, copied) = opened.map_err(shm_error)?;
+            if copied {
+                self.count_copy(memory.len());
+            }
+            return self.lend(&segment, offset, data.len(), out).map(Some);
+        }
+        if window {
+            let segment = BornSegment::new(data.len() as u64).map_err(shm_error)?;
+            segment.segment().write(data).map_err(shm_error)?;
+            self.count_copy(data.len());
+            return self.lend(&Arc::new(segment), 0, data.len(), out).map(Some);
+        }
+        if let Some((place, lease)) = self.send_on(data) {
+            out.held.push(lease);
+            return Ok(Some(place));
+        }
+        self.copy_in(data, &mut out.announce).map(Some)
+    }
+
+    fn count_copy(&self, len_bytes: usize) {
+        self.window_copies.0.fetch_add(1, Ordering::Relaxed);
+        let bytes = &self.window_copies.1;
+        bytes.fetch_add(len_bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Lends a part of a segment that is not the pool's.
+    fn lend(
+        &self,
+        segment: &Arc<BornSegment>,
+        offset: usize,
+        len_bytes: usize,
+        out: &mut Encoded,
+    ) -> PyResult<SegmentRef> {
+        let fresh = || lock(&self.pool).fresh_id();
+        let (id, is_new) = lock(&self.lent).lend(segment, fresh);
+        if is_new {
+            let segment = segment.segment();
+            let fd = segment.fd().try_clone_to_owned()?;
+            out.announce.push((id, segment.len(), fd));
+        }
+        Ok(SegmentRef {
+            segment: id,
+            offset_bytes: offset as u64,
+            len_bytes: len_bytes as u64,
+        })
     }
 
     /// Names the segment in which these bytes were received, if they are still its bytes.
@@ -131,7 +203,8 @@ impl DataPlane {
         let (place, lease) = self.received.find(data.as_ptr() as usize, data.len())?;
         // For a segment of our own the peer will give back one reference more.
         let counted = !self.owns(place.segment)
-            || lock(&self.pool).add_reference(place.segment, 1).is_ok();
+            || lock(&self.pool).add_reference(place.segment, 1).is_ok()
+            || lock(&self.lent).add_reference(place.segment);
         counted.then_some((place, lease))
     }
 
@@ -179,31 +252,45 @@ impl DataPlane {
         let mut segments = payload.segments.iter();
         let mut inline = pickled.inline;
         for (place, len) in &pickled.buffers {
-            if *place == INLINE {
+            let (is_inline, delivery) = Delivery::of(*place).map_err(malformed)?;
+            if is_inline {
                 let bytes = inline
                     .split_off(..*len as usize)
                     .expect("invariant: decoding checked the lengths");
-                buffers.append(PyByteArray::new(py, bytes))?;
+                if delivery == Delivery::Readonly {
+                    buffers.append(PyBytes::new(py, bytes))?;
+                } else {
+                    buffers.append(PyByteArray::new(py, bytes))?;
+                }
             } else {
                 let place = segments
                     .next()
                     .ok_or_else(|| malformed(DecodeError::Truncated))?;
                 let lease = payload.lease.clone();
                 let lease = lease.ok_or_else(|| malformed(DecodeError::Truncated))?;
-                buffers.append(Bound::new(py, self.map(*place, lease)?)?)?;
+                buffers.append(Bound::new(py, self.map(*place, delivery, lease)?)?)?;
             }
         }
         let pickle = PyBytes::new(py, pickled.pickle);
         Ok((pickle, buffers))
     }
 
-    fn map(&self, place: SegmentRef, lease: LeaseGuard) -> PyResult<Buffer> {
+    fn map(&self, place: SegmentRef, delivery: Delivery, lease: LeaseGuard) -> PyResult<Buffer> {
         let map = |segment: &Segment| {
-            let mapping = segment.map_private(place.offset_bytes, place.len_bytes);
+            let (offset_bytes, len_bytes) = (place.offset_bytes, place.len_bytes);
+            let mapping = match delivery {
+                Delivery::Private => segment.map_private(offset_bytes, len_bytes),
+                Delivery::Readonly => segment.map_readonly(offset_bytes, len_bytes),
+                Delivery::Shared => segment.map_shared(offset_bytes, len_bytes),
+            };
             mapping.map(|mapping| (mapping, segment.len()))
         };
         let mapped = if self.owns(place.segment) {
-            lock(&self.pool).segment(place.segment).map(map)
+            let lent = lock(&self.lent).segment(place.segment);
+            match lent {
+                Some(lent) => Some(map(lent.segment())),
+                None => lock(&self.pool).segment(place.segment).map(map),
+            }
         } else {
             let segment = lock(&self.borrowed).get(&place.segment).cloned();
             segment.as_deref().map(map)
@@ -243,12 +330,13 @@ impl DataPlane {
 
     /// References came back (`released`), or the owner of borrowed segments closed them (`retired`).
     pub fn on_release(&self, release: &control::SegmentRelease) {
-        let mut pool = lock(&self.pool);
         for id in &release.released {
-            // A peer that gives back what it never had is wrong, but harmless: the pool says no.
-            let _ = pool.release(*id);
+            // What is not the pool's was lent. A peer that gives back what it never had is wrong, but harmless.
+            let pooled = lock(&self.pool).release(*id).is_ok();
+            if !pooled {
+                lock(&self.lent).release(*id);
+            }
         }
-        drop(pool);
         let mut borrowed = lock(&self.borrowed);
         for id in &release.retired {
             borrowed.remove(id);
@@ -258,7 +346,8 @@ impl DataPlane {
     /// References to give back to the peer now, if any.
     pub fn take_releases(&self) -> Option<control::SegmentRelease> {
         let released = std::mem::take(&mut *lock(&self.releases));
-        let retired = self.trim();
+        let mut retired = self.trim();
+        retired.append(&mut lock(&self.lent).take_retired());
         (!released.is_empty() || !retired.is_empty())
             .then_some(control::SegmentRelease { released, retired })
     }
@@ -269,13 +358,24 @@ impl DataPlane {
         if self.trimmed_at_s.swap(now_s, Ordering::Relaxed) == now_s {
             Vec::new()
         } else {
+            trim_born();
             lock(&self.pool).trim()
         }
     }
 
     /// Counters of the pool.
     pub fn counters(&self) -> broadleaf_shm::PoolCounters {
-        lock(&self.pool).counters()
+        let mut counters = lock(&self.pool).counters();
+        counters.copies += self.window_copies.0.load(Ordering::Relaxed);
+        counters.copied_bytes += self.window_copies.1.load(Ordering::Relaxed);
+        counters
+    }
+
+    /// Shows received bytes in the place of others, without a copy; see [`ReceivedTable::replace`].
+    pub fn replace(&self, destination: usize, source: usize, len_bytes: usize) -> bool {
+        let borrowed = |id| lock(&self.borrowed).get(&id).cloned();
+        self.received
+            .replace((destination, source, len_bytes), borrowed)
     }
 }
 

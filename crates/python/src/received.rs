@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use broadleaf_proto::SegmentId;
 use broadleaf_proto::task::{LeaseGuard, SegmentRef};
-use broadleaf_shm::Mapping;
+use broadleaf_shm::{Mapping, Segment};
 
 use crate::payload::lock;
 
@@ -16,6 +17,12 @@ const LEAST_SHARE: u64 = 4;
 pub struct Received {
     /// The bytes.
     pub mapping: Mapping,
+    source: Mutex<Source>,
+}
+
+/// Where received bytes lie.
+#[derive(Clone)]
+struct Source {
     place: SegmentRef,
     segment_bytes: u64,
     lease: LeaseGuard,
@@ -39,9 +46,11 @@ impl ReceivedTable {
         let start = mapping.as_mut_ptr() as usize;
         let received = Arc::new(Received {
             mapping,
-            place,
-            segment_bytes,
-            lease,
+            source: Mutex::new(Source {
+                place,
+                segment_bytes,
+                lease,
+            }),
         });
         lock(&self.by_start).insert(start, Arc::clone(&received));
         received
@@ -63,15 +72,52 @@ impl ReceivedTable {
         };
         let offset = start - first;
         let inside = offset.checked_add(len_bytes)? <= received.mapping.len();
-        let worth_it = len_bytes as u64 >= received.segment_bytes / LEAST_SHARE;
+        let source = lock(&received.source).clone();
+        let worth_it = len_bytes as u64 >= source.segment_bytes / LEAST_SHARE;
         if !inside || !worth_it || !received.mapping.is_untouched(offset, len_bytes) {
             return None;
         }
         let place = SegmentRef {
-            segment: received.place.segment,
-            offset_bytes: received.place.offset_bytes + offset as u64,
+            segment: source.place.segment,
+            offset_bytes: source.place.offset_bytes + offset as u64,
             len_bytes: len_bytes as u64,
         };
-        Some((place, received.lease.clone()))
+        Some((place, source.lease))
+    }
+
+    /// The range mapped at exactly this place, if it is one.
+    fn exactly(&self, start: usize, len_bytes: usize) -> Option<Arc<Received>> {
+        let received = lock(&self.by_start).get(&start).map(Arc::clone)?;
+        (received.mapping.len() == len_bytes).then_some(received)
+    }
+
+    /// Shows the bytes received at `source` also at `destination`, as privately as before, without copying them.
+    /// Both are addresses of whole received ranges of `len_bytes`; `false` and nothing done when they are not, or when
+    /// the source was written to.
+    pub fn replace(
+        &self,
+        (destination, source, len_bytes): (usize, usize, usize),
+        segment_of: impl FnOnce(SegmentId) -> Option<Arc<Segment>>,
+    ) -> bool {
+        let (Some(to), Some(from)) = (
+            self.exactly(destination, len_bytes),
+            self.exactly(source, len_bytes),
+        ) else {
+            return false;
+        };
+        let source = lock(&from.source).clone();
+        let Some(segment) = segment_of(source.place.segment) else {
+            return false;
+        };
+        let replaced = from.mapping.is_untouched(0, len_bytes)
+            && to
+                .mapping
+                .replace(&segment, source.place.offset_bytes, len_bytes as u64)
+                .is_ok();
+        if replaced {
+            // The segment shown before is given back here.
+            *lock(&to.source) = source;
+        }
+        replaced
     }
 }

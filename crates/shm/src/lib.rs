@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod born;
 mod claims;
 mod copy;
 mod error;
@@ -16,6 +17,7 @@ mod pool;
 mod segment;
 mod size_class;
 
+pub use born::{BornMemory, BornSegment, trim_born};
 pub use claims::ClaimBoard;
 pub use error::ShmError;
 pub use lease_table::LeaseTable;

@@ -251,7 +251,8 @@ impl Pool {
         Ok(id)
     }
 
-    fn fresh_id(&mut self) -> SegmentId {
+    /// An id that names none of its segments, now or later.
+    pub fn fresh_id(&mut self) -> SegmentId {
         loop {
             let id = SegmentId(u64::from(self.token) << 32 | u64::from(self.next));
             self.next = self.next.wrapping_add(1);

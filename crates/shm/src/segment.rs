@@ -31,6 +31,33 @@ impl Segment {
         Ok((Self { fd, len_bytes }, WritableMapping { region }))
     }
 
+    /// New zeroed memory of at least `len_bytes`, rounded up to whole pages, that others may map to write as well:
+    /// the memory of arrays born shared, and of windows.
+    ///
+    /// # Errors
+    /// As [`Segment::create`].
+    pub fn create_open(len_bytes: u64) -> Result<Self, ShmError> {
+        let rounded = len_bytes.checked_next_multiple_of(platform::page_bytes());
+        let fits = |n: &u64| *n > 0 && i64::try_from(*n).is_ok();
+        let len_bytes = rounded.filter(fits).ok_or(ShmError::BadSize(len_bytes))?;
+        let fd = platform::create(len_bytes, &[])?;
+        Ok(Self { fd, len_bytes })
+    }
+
+    /// Writes bytes over the start of an open segment.
+    ///
+    /// # Errors
+    /// [`ShmError::SizeMismatch`] when they do not fit; [`ShmError::System`] when it is not open.
+    pub fn write(&self, content: &[u8]) -> Result<(), ShmError> {
+        if content.len() as u64 > self.len_bytes {
+            return Err(ShmError::SizeMismatch {
+                claimed_bytes: content.len() as u64,
+                actual_bytes: self.len_bytes,
+            });
+        }
+        platform::write_all(self.fd.as_fd(), content)
+    }
+
     /// A segment received from its owner, who says it has `claimed_len_bytes`.
     ///
     /// # Errors
@@ -76,7 +103,15 @@ impl Segment {
         self.map(Access::SharedRead, offset_bytes, len_bytes)
     }
 
-    fn map(&self, access: Access, offset_bytes: u64, len_bytes: u64) -> Result<Mapping, ShmError> {
+    /// A view of a range of an open segment whose writes everybody sees.
+    ///
+    /// # Errors
+    /// As [`Segment::map_private`], and [`ShmError::System`] when the segment is not open.
+    pub fn map_shared(&self, offset_bytes: u64, len_bytes: u64) -> Result<Mapping, ShmError> {
+        self.map(Access::SharedWrite, offset_bytes, len_bytes)
+    }
+
+    fn check_range(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), ShmError> {
         let end = offset_bytes.checked_add(len_bytes);
         let fits = end.is_some_and(|end| end <= self.len_bytes);
         if !fits || len_bytes == 0 {
@@ -86,6 +121,11 @@ impl Segment {
                 segment_bytes: self.len_bytes,
             });
         }
+        Ok(())
+    }
+
+    fn map(&self, access: Access, offset_bytes: u64, len_bytes: u64) -> Result<Mapping, ShmError> {
+        self.check_range(offset_bytes, len_bytes)?;
         // Whole pages are mapped; what lies before the range in its first page is not shown.
         let lead_bytes = offset_bytes % platform::page_bytes();
         let region = Region::map(
@@ -97,7 +137,7 @@ impl Segment {
         Ok(Mapping {
             region,
             lead_bytes: lead_bytes as usize,
-            writable: access == Access::Private,
+            access,
         })
     }
 }
@@ -108,7 +148,7 @@ pub struct Mapping {
     region: Region,
     /// Bytes of the first page that are not part of the view.
     lead_bytes: usize,
-    writable: bool,
+    access: Access,
 }
 
 impl Mapping {
@@ -118,16 +158,45 @@ impl Mapping {
         self.region.as_ptr().wrapping_add(self.lead_bytes)
     }
 
-    /// Whether it may be written (a private view).
+    /// Whether it may be written.
     pub fn is_writable(&self) -> bool {
-        self.writable
+        self.access != Access::SharedRead
     }
 
-    /// The bytes, writable; `None` for a read-only view.
+    /// Whether writes stay in this process.
+    pub fn is_private(&self) -> bool {
+        self.access == Access::Private
+    }
+
+    /// Shows a range of a segment, of this view's length, in its place: the addresses stay, the bytes become the
+    /// segment's, privately. What was written here is gone.
+    ///
+    /// # Errors
+    /// [`ShmError::BadRange`] when the range is not of this length, or either does not start on a page.
+    pub fn replace(
+        &self,
+        segment: &Segment,
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) -> Result<(), ShmError> {
+        segment.check_range(offset_bytes, len_bytes)?;
+        let aligned = self.lead_bytes == 0 && offset_bytes.is_multiple_of(platform::page_bytes());
+        if !aligned || len_bytes != self.region.len() as u64 || !self.is_private() {
+            return Err(ShmError::BadRange {
+                offset_bytes,
+                len_bytes,
+                segment_bytes: segment.len_bytes,
+            });
+        }
+        self.region
+            .replace(segment.fd.as_fd(), Access::Private, offset_bytes)
+    }
+
+    /// The bytes, writable; `None` unless writes stay in this process.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         let (start, len) = (self.as_mut_ptr(), self.region.len() - self.lead_bytes);
         // SAFETY: mapped, writable and private to this process; `&mut self` excludes other borrows.
-        self.writable
+        self.is_private()
             .then(|| unsafe { std::slice::from_raw_parts_mut(start, len) })
     }
 
@@ -143,8 +212,14 @@ impl Mapping {
             end.is_some_and(|end| end <= self.len()),
             "invariant: the part lies in the view"
         );
-        !self.writable
-            || platform::is_untouched(&self.region, self.lead_bytes + offset_bytes, len_bytes)
+        match self.access {
+            Access::SharedRead => true,
+            // Anybody may have written, and may go on.
+            Access::SharedWrite => false,
+            Access::Private => {
+                platform::is_untouched(&self.region, self.lead_bytes + offset_bytes, len_bytes)
+            }
+        }
     }
 }
 

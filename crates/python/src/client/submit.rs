@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use broadleaf_proto::layout::PLAIN;
+use broadleaf_proto::layout::{Delivery, PLAIN};
 use broadleaf_proto::task::SegmentRef;
 use broadleaf_proto::{FrameKind, FunctionId, OptionsId, control};
 use pyo3::exceptions::PyValueError;
@@ -36,6 +36,8 @@ pub struct Submitter {
     n_targets: usize,
     /// The options' results come together.
     coalesce: bool,
+    /// What its engines may do with the buffers they get.
+    delivery: Delivery,
     scratch: Mutex<Vec<u8>>,
 }
 
@@ -91,6 +93,7 @@ impl Submitter {
         link: &Link,
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
+        delivery: Delivery,
         scratch: &mut Vec<u8>,
     ) -> PyResult<Option<Encoded>> {
         scratch.clear();
@@ -112,7 +115,7 @@ impl Submitter {
         let mut encoded = link
             .shared
             .data
-            .encode_pickled(pickle.as_bytes(), &buffers)?;
+            .encode_pickled(pickle.as_bytes(), &buffers, delivery)?;
         if !encoded.announce.is_empty() {
             announce(py, link, &mut encoded)?;
         }
@@ -209,7 +212,7 @@ impl Submitter {
         let link = self.link.get();
         let id = link.function_id(py, function)?;
         let mut scratch = std::mem::take(&mut *lock(&self.scratch));
-        let encoded = Self::encode_call(link, args, kwargs, &mut scratch)?;
+        let encoded = Self::encode_call(link, args, kwargs, self.delivery, &mut scratch)?;
         let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
         let weight = weight_bytes(bytes, segments);
         let n = self.n_targets.max(1);
@@ -262,7 +265,7 @@ impl Submitter {
         let mut scratch = Vec::new();
         for (index, call) in calls.iter().enumerate() {
             let args = call.cast::<PyTuple>()?;
-            let encoded = Self::encode_call(link, args, None, &mut scratch)?;
+            let encoded = Self::encode_call(link, args, None, self.delivery, &mut scratch)?;
             let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
             let weight = weight_bytes(bytes, segments);
             let at_once = Self::admit(py, link, 1, weight)?;
@@ -331,7 +334,7 @@ impl Submitter {
     }
 
     #[new]
-    #[pyo3(signature = (link, result_type, origin, options_id, n_targets, coalesce = false))]
+    #[pyo3(signature = (link, result_type, origin, options_id, n_targets, coalesce = false, delivery = "private"))]
     fn new(
         link: Py<Link>,
         result_type: Py<PyType>,
@@ -339,16 +342,28 @@ impl Submitter {
         options_id: u32,
         n_targets: usize,
         coalesce: bool,
-    ) -> Self {
-        Self {
+        delivery: &str,
+    ) -> PyResult<Self> {
+        let delivery = match delivery {
+            "private" => Delivery::Private,
+            "readonly" => Delivery::Readonly,
+            "shared" => Delivery::Shared,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "mode '{other}' is none of 'private', 'readonly' and 'shared'"
+                )));
+            }
+        };
+        Ok(Self {
             link,
             result_type,
             origin,
             options: OptionsId(options_id),
             n_targets,
             coalesce,
+            delivery,
             scratch: Mutex::default(),
-        }
+        })
     }
 
     #[pyo3(signature = (function, args, kwargs, after = Vec::new(), follow = Vec::new()))]

@@ -1,7 +1,7 @@
 //! Linux: memfd, seals and mmap.
 
 use std::ffi::c_void;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -82,16 +82,8 @@ pub(crate) fn create(len_bytes: u64, content: &[u8]) -> Result<OwnedFd, ShmError
     )
     .map_err(|e| system("memfd_create", e))?;
     // Written rather than copied to a mapping: pages need no zeroing and no fault of their own.
-    let mut done = 0;
-    while done < content.len() {
-        match rustix::io::pwrite(&fd, &content[done..], done as u64) {
-            Ok(0) => return Err(refused("write", len_bytes, Errno::NOSPC)),
-            Ok(written) => done += written,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(refused("write", len_bytes, errno)),
-        }
-    }
-    let mut done = done as u64;
+    write_all(fd.as_fd(), content)?;
+    let mut done = content.len() as u64;
     while done < len_bytes {
         let step = (len_bytes - done).min(ALLOCATION_STEP_BYTES);
         match rustix::fs::fallocate(&fd, FallocateFlags::empty(), done, step) {
@@ -146,6 +138,17 @@ unsafe impl Send for Region {}
 // SAFETY: through `&Region` one gets the address only; whoever dereferences it answers for races.
 unsafe impl Sync for Region {}
 
+fn protection(access: Access) -> (ProtFlags, MapFlags) {
+    // No MAP_POPULATE and no lock: on a private map either copies every page.
+    let (prot, flags) = match access {
+        Access::SharedWrite => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
+        Access::Private => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE),
+        Access::SharedRead => (ProtFlags::READ, MapFlags::SHARED),
+    };
+    // NORESERVE: a private map counts only the pages it comes to write.
+    (prot, flags | MapFlags::NORESERVE)
+}
+
 impl Region {
     /// Maps a range that the caller has checked to lie inside the sealed size.
     pub(crate) fn map(
@@ -155,14 +158,7 @@ impl Region {
         len_bytes: u64,
     ) -> Result<Self, ShmError> {
         let len = usize::try_from(len_bytes).map_err(|_| ShmError::BadSize(len_bytes))?;
-        // No MAP_POPULATE and no lock: on a private map either copies every page.
-        let (prot, flags) = match access {
-            Access::SharedWrite => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
-            Access::Private => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE),
-            Access::SharedRead => (ProtFlags::READ, MapFlags::SHARED),
-        };
-        // NORESERVE: a private map counts only the pages it comes to write.
-        let flags = flags | MapFlags::NORESERVE;
+        let (prot, flags) = protection(access);
         // SAFETY: the kernel picks an unused range, so no memory of ours is replaced.
         let start = unsafe { rustix::mm::mmap(null_mut(), len, prot, flags, fd, offset_bytes) }
             .map_err(|e| refused("mmap", len_bytes, e))?;
@@ -171,6 +167,31 @@ impl Region {
         })?;
         LIVE_REGIONS.fetch_add(1, Ordering::Relaxed);
         Ok(Self { start, len })
+    }
+
+    /// Shows another range of memory of the same length in this place: same addresses, other pages. All at once, so
+    /// that a reader of another thread sees the old bytes or the new ones.
+    pub(crate) fn replace(
+        &self,
+        fd: BorrowedFd<'_>,
+        access: Access,
+        offset_bytes: u64,
+    ) -> Result<(), ShmError> {
+        let (prot, flags) = protection(access);
+        let start = self.start.as_ptr().cast::<c_void>();
+        // SAFETY: the range was mapped by `map` and belongs to this value; what is there is meant to be replaced.
+        unsafe {
+            rustix::mm::mmap(
+                start,
+                self.len,
+                prot,
+                flags | MapFlags::FIXED,
+                fd,
+                offset_bytes,
+            )
+        }
+        .map(drop)
+        .map_err(|e| refused("mmap", self.len as u64, e))
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
@@ -250,6 +271,20 @@ pub(crate) fn is_untouched(region: &Region, offset: usize, len: usize) -> bool {
         next += read;
     }
     true
+}
+
+/// Writes bytes over the start of a memory file whose pages exist.
+pub(crate) fn write_all(fd: BorrowedFd<'_>, content: &[u8]) -> Result<(), ShmError> {
+    let mut done = 0;
+    while done < content.len() {
+        match rustix::io::pwrite(fd, &content[done..], done as u64) {
+            Ok(0) => return Err(refused("write", content.len() as u64, Errno::NOSPC)),
+            Ok(written) => done += written,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(refused("write", content.len() as u64, errno)),
+        }
+    }
+    Ok(())
 }
 
 /// See [`crate::memory_limit_bytes`].

@@ -1,0 +1,76 @@
+//! Segments of arrays born shared, and of windows, that one connection has lent to its peer.
+
+use std::sync::Arc;
+
+use broadleaf_proto::SegmentId;
+use broadleaf_shm::BornSegment;
+use rustc_hash::FxHashMap;
+
+struct Entry {
+    segment: Arc<BornSegment>,
+    references: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Lent {
+    by_id: FxHashMap<SegmentId, Entry>,
+    /// By the address of the segment's owner, which no other has while the entry is there.
+    ids: FxHashMap<usize, SegmentId>,
+    /// Announced segments that came back for good, not yet reported.
+    retired: Vec<SegmentId>,
+}
+
+impl Lent {
+    /// Counts one more reference to a segment; gives its id, and whether the peer has still to be told of it.
+    pub fn lend(
+        &mut self,
+        segment: &Arc<BornSegment>,
+        fresh_id: impl FnOnce() -> SegmentId,
+    ) -> (SegmentId, bool) {
+        let address = Arc::as_ptr(segment) as usize;
+        if let Some(id) = self.ids.get(&address).copied()
+            && let Some(entry) = self.by_id.get_mut(&id)
+        {
+            entry.references += 1;
+            return (id, false);
+        }
+        let id = fresh_id();
+        let entry = Entry {
+            segment: Arc::clone(segment),
+            references: 1,
+        };
+        self.by_id.insert(id, entry);
+        self.ids.insert(address, id);
+        (id, true)
+    }
+
+    /// Counts one more reference to a segment that is lent.
+    pub fn add_reference(&mut self, id: SegmentId) -> bool {
+        let entry = self.by_id.get_mut(&id);
+        entry.map(|entry| entry.references += 1).is_some()
+    }
+
+    /// One reference came back; with the last the segment is free for another array.
+    pub fn release(&mut self, id: SegmentId) {
+        let Some(entry) = self.by_id.get_mut(&id) else {
+            return;
+        };
+        entry.references -= 1;
+        if entry.references == 0 {
+            self.ids.remove(&(Arc::as_ptr(&entry.segment) as usize));
+            self.by_id.remove(&id);
+            self.retired.push(id);
+        }
+    }
+
+    /// A segment that is lent.
+    pub fn segment(&self, id: SegmentId) -> Option<Arc<BornSegment>> {
+        self.by_id.get(&id).map(|entry| Arc::clone(&entry.segment))
+    }
+
+    /// Segments that peers should close.
+    pub fn take_retired(&mut self) -> Vec<SegmentId> {
+        std::mem::take(&mut self.retired)
+    }
+}

@@ -1,0 +1,210 @@
+//! Memory that an array is born in, so that sending the array copies nothing.
+//!
+//! Its maker writes to the segment itself until the array is first sent. From then on the maker sees it as everybody
+//! else does: a private view, whose writes are its own. Sending it again after such writes moves it to a new segment.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::platform::{self, Access, Region};
+use crate::size_class::largest_fit_bytes;
+use crate::{Segment, ShmError, memory_limit_bytes};
+
+/// Calls of [`trim_born`] that a free segment outlives.
+const IDLE_TRIMS: u32 = 10;
+
+/// Free segments, warm for the next array, each with the calls of [`trim_born`] it has seen.
+struct Warm {
+    process: u32,
+    segments: Vec<(Segment, u32)>,
+}
+
+static WARM: Mutex<Warm> = Mutex::new(Warm {
+    process: 0,
+    segments: Vec::new(),
+});
+
+fn warm() -> MutexGuard<'static, Warm> {
+    let mut warm = WARM.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if warm.process != process {
+        // What was inherited by a fork is free in the parent too.
+        warm.segments.clear();
+        warm.process = process;
+    }
+    warm
+}
+
+/// An open segment; it becomes free for another array when its last holder lets go.
+#[derive(Debug)]
+pub struct BornSegment {
+    /// `None` only while it is dropped.
+    segment: Option<Segment>,
+    process: u32,
+}
+
+impl BornSegment {
+    /// A segment of at least `len_bytes`, whose content is anything.
+    ///
+    /// # Errors
+    /// [`ShmError::BadSize`], [`ShmError::OutOfMemory`] or [`ShmError::System`].
+    pub fn new(len_bytes: u64) -> Result<Self, ShmError> {
+        let page_bytes = platform::page_bytes();
+        let rounded = len_bytes.checked_next_multiple_of(page_bytes);
+        let least = rounded.ok_or(ShmError::BadSize(len_bytes))?;
+        let most = largest_fit_bytes(least);
+        let mut free = warm();
+        let fitting = free
+            .segments
+            .iter()
+            .rposition(|(segment, _)| (least..=most).contains(&segment.len()));
+        let segment = match fitting {
+            Some(index) => free.segments.remove(index).0,
+            None => Segment::create_open(len_bytes)?,
+        };
+        Ok(Self {
+            segment: Some(segment),
+            process: free.process,
+        })
+    }
+
+    /// The segment.
+    pub fn segment(&self) -> &Segment {
+        self.segment
+            .as_ref()
+            .expect("invariant: there until it is dropped")
+    }
+}
+
+impl Drop for BornSegment {
+    fn drop(&mut self) {
+        let Some(segment) = self.segment.take() else {
+            return;
+        };
+        let mut free = warm();
+        let held: u64 = free.segments.iter().map(|(segment, _)| segment.len()).sum();
+        if self.process == free.process && held + segment.len() <= memory_limit_bytes() / 8 {
+            free.segments.push((segment, 0));
+        }
+    }
+}
+
+/// Closes segments that no array was born in for a while; call it now and then.
+pub fn trim_born() {
+    warm().segments.retain_mut(|(_, trims)| {
+        *trims += 1;
+        *trims <= IDLE_TRIMS
+    });
+}
+
+/// How a [`BornMemory`] shows its segment to its maker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    /// Writes go to the segment, which nobody else has seen.
+    Unsent,
+    /// Writes go to the segment, which others see and may write to as well.
+    Window,
+    /// Writes stay here.
+    Sent,
+}
+
+/// The memory of one array. Its address never changes.
+#[derive(Debug)]
+pub struct BornMemory {
+    region: Region,
+    len_bytes: usize,
+    shown: Mutex<(Shown, Arc<BornSegment>)>,
+}
+
+impl BornMemory {
+    /// Memory for `len_bytes`, whose content is anything; zero on request.
+    ///
+    /// # Errors
+    /// As [`BornSegment::new`].
+    pub fn new(len_bytes: u64, zeroed: bool) -> Result<Self, ShmError> {
+        let born = BornSegment::new(len_bytes)?;
+        let segment = born.segment();
+        let region = Region::map(segment.fd(), Access::SharedWrite, 0, segment.len())?;
+        platform::populate(&region, 0)?;
+        let memory = Self {
+            region,
+            len_bytes: len_bytes as usize,
+            shown: Mutex::new((Shown::Unsent, Arc::new(born))),
+        };
+        if zeroed {
+            // SAFETY: mapped and writable for as long as `memory`, which nobody else has yet.
+            unsafe { memory.as_mut_ptr().write_bytes(0, memory.len_bytes) };
+        }
+        Ok(memory)
+    }
+
+    /// Address of the first byte. Writing there is the caller's to synchronise.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        self.region.as_ptr()
+    }
+
+    /// Bytes asked for.
+    #[expect(clippy::len_without_is_empty, reason = "memory is never empty")]
+    pub fn len(&self) -> usize {
+        self.len_bytes
+    }
+
+    fn shown(&self) -> MutexGuard<'_, (Shown, Arc<BornSegment>)> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A segment that holds the bytes as they are now and that this memory will not write to any more. The flag says
+    /// whether all of them had to be copied, because some were written since the last time.
+    ///
+    /// # Errors
+    /// [`ShmError::OutOfMemory`] or [`ShmError::System`]; the memory is as before.
+    pub fn publish(&self) -> Result<(Arc<BornSegment>, bool), ShmError> {
+        let mut shown = self.shown();
+        match shown.0 {
+            Shown::Unsent => {
+                self.region
+                    .replace(shown.1.segment().fd(), Access::Private, 0)?;
+                shown.0 = Shown::Sent;
+                Ok((Arc::clone(&shown.1), false))
+            }
+            Shown::Sent if platform::is_untouched(&self.region, 0, self.len_bytes) => {
+                Ok((Arc::clone(&shown.1), false))
+            }
+            Shown::Sent => {
+                let fresh = self.copy()?;
+                self.region
+                    .replace(fresh.segment().fd(), Access::Private, 0)?;
+                shown.1 = Arc::clone(&fresh);
+                Ok((fresh, true))
+            }
+            Shown::Window => Ok((self.copy()?, true)),
+        }
+    }
+
+    /// A segment that this memory and all who map it write to: a window. The flag says whether the bytes had to be
+    /// copied, because the segment they were born in was sent as a private one before.
+    ///
+    /// # Errors
+    /// [`ShmError::OutOfMemory`] or [`ShmError::System`]; the memory is as before.
+    pub fn open_window(&self) -> Result<(Arc<BornSegment>, bool), ShmError> {
+        let mut shown = self.shown();
+        let copied = shown.0 == Shown::Sent;
+        if copied {
+            let fresh = self.copy()?;
+            self.region
+                .replace(fresh.segment().fd(), Access::SharedWrite, 0)?;
+            shown.1 = fresh;
+        }
+        shown.0 = Shown::Window;
+        Ok((Arc::clone(&shown.1), copied))
+    }
+
+    /// A segment of the same size with the bytes as they are now.
+    fn copy(&self) -> Result<Arc<BornSegment>, ShmError> {
+        let born = BornSegment::new(self.region.len() as u64)?;
+        // SAFETY: mapped and readable for as long as `self`; only Python code that runs beside the one that sends
+        // the array could write meanwhile, and would see some of its writes sent.
+        let bytes = unsafe { std::slice::from_raw_parts(self.as_mut_ptr(), self.len_bytes) };
+        born.segment().write(bytes)?;
+        Ok(Arc::new(born))
+    }
+}
