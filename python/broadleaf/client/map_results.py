@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from broadleaf.client.results import AsyncResult, Failure
@@ -44,15 +44,15 @@ class AsyncMapResult(AsyncResult):
 
         return composite(errors, self._name)
 
-    def _collect(self, return_exceptions: bool) -> Any:
-        outcomes = [self._part_outcome(part) for part in range(self.n_parts)]
+    def _collect(self, return_exceptions: bool, parts: Sequence[int]) -> Any:
+        outcomes = [self._part_outcome(part) for part in parts]
         failures = [outcome.error for outcome in outcomes if isinstance(outcome, Failure)]
         if failures and not return_exceptions:
             raise self._exception_of(failures)
         if not failures and self._join is not None:
             return self._join(outcomes)
         items: list[Any] = []
-        for part, outcome in enumerate(outcomes):
+        for part, outcome in zip(parts, outcomes, strict=True):
             items.extend(self._items_of(part, outcome))
         return items
 

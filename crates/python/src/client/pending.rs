@@ -74,9 +74,6 @@ impl Pending {
         timeout_s: Option<f64>,
         is_done: &(dyn Fn() -> bool + Sync),
     ) -> PyResult<bool> {
-        if is_done() {
-            return Ok(true);
-        }
         self.inner()?.link.get().wait_until(py, timeout_s, is_done)
     }
 

@@ -113,7 +113,7 @@ class LoadBalancedView(View):
             self._prepare()
             submit = self._submit_one
         try:
-            result = submit.for_caller(function, args, kwargs, self._after, self._follow)
+            result = submit(function, args, kwargs, self._after, self._follow, True)
         except self.client.native.LinkClosed as error:
             raise link_lost(error) from error
         seq = result.seq
