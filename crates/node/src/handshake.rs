@@ -32,11 +32,7 @@ fn refuse(kind: RefusalKind, message: String) -> Refusal {
     Refusal { kind, message }
 }
 
-fn demand(
-    holds: bool,
-    kind: RefusalKind,
-    message: impl FnOnce() -> String,
-) -> Result<(), Refusal> {
+fn demand(holds: bool, kind: RefusalKind, message: impl FnOnce() -> String) -> Result<(), Refusal> {
     if holds {
         Ok(())
     } else {

@@ -105,8 +105,8 @@ class AsyncResult(LazyFuture):
 
         Raises `TimeoutError` when it is not there within `timeout` seconds, and `RemoteError` or `CompositeError` for
         tasks that did not return; with `return_exceptions` those exceptions stand among the values instead. With
-        `return_when=FIRST_EXCEPTION` the first failure raises at once; with `FIRST_COMPLETED` it waits for one task only,
-        and a list has the values of the tasks that are done. Ctrl-C aborts the tasks waited for.
+        `return_when=FIRST_EXCEPTION` the first failure raises at once. With `FIRST_COMPLETED` it waits for one task
+        only, and a list has the values of the tasks that are done. Ctrl-C aborts the tasks waited for.
         """
         if return_exceptions is None:
             return_exceptions = self._return_exceptions
