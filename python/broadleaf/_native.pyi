@@ -126,6 +126,8 @@ class Pending:
     def status(self, part: int) -> int: ...
     def value(self, part: int) -> Any:
         """Decoded once, then kept. Raises what `decode_failure` gives if the part did not return."""
+    def returned(self) -> list[Any] | None:
+        """The values of all parts, in order, if every part returned; else None."""
     def failure(self, part: int) -> BaseException | None: ...
     def times(self, part: int) -> tuple[int, int, int, int]:
         """(started_ns, completed_ns, received_ns, engine id): wall clock; 0, and -1 for no engine."""
