@@ -45,6 +45,10 @@ def test_each_layer_wins_over_those_before(base, monkeypatch):
         ({"prefetch_max": True}, "expected a number"),
         ({"stop_grace_s": float("nan")}, "at least 0"),
         ({"stop_grace_s": "inf"}, "finite"),
+        ({"stop_grace_s": 1e12}, "at most"),
+        ({"prefetch_max": 5000}, "at most 4096"),
+        ({"prefetch_target_us": 2**63}, "at most"),
+        ({"history_tasks": "99999999999"}, "at most 16777216"),
         ({"steal": "maybe"}, "expected on or off"),
         ({"log_level": "loud"}, "expected one of off, error, info, debug"),
         ({"preload": 3}, "expected a list"),
@@ -86,3 +90,12 @@ def test_the_table_lists_every_option():
         assert f"| `{option.name}` |" in table
         assert option.meaning in table
         assert option.meaning.endswith(".")
+
+
+def test_every_number_has_a_bound_that_fits_the_native_parts():
+    for option in config.OPTIONS.values():
+        if option.kind in ("int", "float"):
+            assert option.least <= option.default <= option.most < 2**48 + 1, option.name
+            assert option.check(option.most, "argument") == option.most
+            with pytest.raises(ConfigError, match=f"{option.name}.*at most"):
+                option.check(option.most * 2, "argument")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
 
+    from broadleaf import datapub as datapub
     from broadleaf import errors as error
     from broadleaf import plan as plan
     from broadleaf.client.client import Client
@@ -157,6 +158,7 @@ __all__ = [
     "VersionMismatch",
     "ViewExecutor",
     "collect_exceptions",
+    "datapub",
     "depend",
     "dependent",
     "error",
@@ -174,8 +176,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "error":
         return import_module(_ERRORS)
-    if name == "plan":
-        return import_module("broadleaf.plan")
+    if name in ("datapub", "plan"):
+        return import_module(f"broadleaf.{name}")
     if name == "version_info":
         return tuple(int(part) if part.isdigit() else part for part in __getattr__("__version__").split("."))
     home = _HOMES.get(name)

@@ -54,7 +54,8 @@ class Link:
         """Interns task options given as JSON with the fields of TaskOptions; returns their id."""
     def engines(self) -> list[tuple[int, str, int, str]]:
         """(engine id, uuid, pid, host) of every engine known now, by id."""
-    def wait_for_engines(self, n: int, timeout_s: float | None) -> bool: ...
+    def wait_for_engines(self, n: int, timeout_s: float | None) -> bool:
+        """Whether there were n engines in time. Raises LinkClosed, also when the link closed with n engines known."""
     def request(self, request: str, timeout_s: float | None = 10.0) -> str:
         """Sends a control request given as JSON; returns the reply as JSON."""
     def flush(self) -> None: ...
@@ -62,6 +63,8 @@ class Link:
         """Tasks submitted and not resolved."""
     def outstanding_seqs(self) -> list[int]: ...
     def wait_all(self, timeout_s: float | None) -> bool: ...
+    def wait_tasks(self, seqs: Sequence[int], timeout_s: float | None) -> bool:
+        """Waits until none of these tasks is unresolved, whatever others do."""
     def counters(self) -> dict[str, int]: ...
     def close(self) -> None: ...
 
@@ -76,17 +79,10 @@ class Submitter:
         kwargs: dict[str, Any],
         after: Sequence[int] = (),
         follow: Sequence[int] = (),
+        caller_waits: bool = False,
     ) -> Pending:
-        """One request: one part (balanced) or one part per target, in target order."""
-    def for_caller(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        after: Sequence[int] = (),
-        follow: Sequence[int] = (),
-    ) -> Pending:
-        """As a call, for a caller that waits for the result at once (apply_sync): wakes no other thread."""
+        """One request: one part (balanced) or one part per target, in target order. `caller_waits`: the caller waits
+        for the result at once (apply_sync), so no other thread is woken to read it."""
     def many(
         self,
         function: Callable[..., Any],
@@ -130,6 +126,8 @@ class Pending:
     def status(self, part: int) -> int: ...
     def value(self, part: int) -> Any:
         """Decoded once, then kept. Raises what `decode_failure` gives if the part did not return."""
+    def returned(self) -> list[Any] | None:
+        """The values of all parts, in order, if every part returned; else None."""
     def failure(self, part: int) -> BaseException | None: ...
     def times(self, part: int) -> tuple[int, int, int, int]:
         """(started_ns, completed_ns, received_ns, engine id): wall clock; 0, and -1 for no engine."""

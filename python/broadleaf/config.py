@@ -18,6 +18,17 @@ Kind = Literal["int", "float", "bool", "str", "choice", "list"]
 Value = int | float | bool | str | list[str]
 
 _MIB = 1 << 20
+# Upper bounds: an hour and a second in microseconds, a year in seconds, more bytes than any machine has, most tasks of
+# a client's history, and half of what a frame has left beside the largest payload.
+_HOUR_US = 3_600_000_000
+_SECOND_US = 1_000_000
+_YEAR_S = 31_536_000
+_ANY_BYTES = 1 << 48
+_HISTORY_TASKS = 1 << 24
+_FLUSH_BYTES = _MIB // 2
+# Tasks that an engine's claim board has room for, and the largest payload inline.
+_CLAIM_SLOTS = 4096
+_INLINE_BYTES = 255 * _MIB
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 
@@ -37,6 +48,8 @@ class Option:
     meaning: str
     choices: tuple[str, ...] = ()
     least: float = 0
+    most: float = 0
+    """Greatest value of a number: what the native parts can take, or more than anyone means."""
     form: tuple[str, str] = ("", "")
     """Regular expression of a text's form, and that form in words."""
 
@@ -82,6 +95,8 @@ class Option:
             raise ValueError(f"expected a whole number, got {value!r}")
         if not self.least <= number < float("inf"):
             raise ValueError(f"must be at least {self.least:g} and finite, got {value!r}")
+        if number > self.most:
+            raise ValueError(f"must be at most {self.most:.15g}, got {value!r}")
         return number
 
 
@@ -112,57 +127,62 @@ OPTIONS: dict[str, Option] = {
     for option in (
         # Scheduling
         Option("prefetch_target_us", "int", 2000, "node", "Work kept ahead on an engine: its prefetch window is this "
-               "over the engine's mean task time, in microseconds."),
+               "over the engine's mean task time, in microseconds.", most=_HOUR_US),
         Option("prefetch_min", "int", 2, "node", "Least tasks in an engine's window, the running one included.",
-               least=1),
-        Option("prefetch_max", "int", 1000, "node", "Most tasks in an engine's window.", least=1),
+               least=1, most=_CLAIM_SLOTS),
+        Option("prefetch_max", "int", 1000, "node", "Most tasks in an engine's window.", least=1, most=_CLAIM_SLOTS),
         Option("steal", "bool", True, "node", "Whether an idle engine takes back tasks that wait behind another "
                "engine's running one."),
         Option("steal_after_us", "int", 500, "node", "Least work behind an engine's running task, or time that one has "
-               "taken, for an idle engine to take some of it, in microseconds."),
+               "taken, for an idle engine to take some of it, in microseconds.", most=_HOUR_US),
         Option("chunk_target", "int", 1024, "client", "Chunks that a map without `chunksize` is cut into; more where "
-               "that were fewer than 8 per engine, or chunks of more than 16,384 items.", least=1),
+               "that were fewer than 8 per engine, or chunks of more than 16,384 items.", least=1, most=_HISTORY_TASKS),
         # Batching
         Option("client_linger_us", "int", 100, "client", "Longest time a submitted task may wait in the client for "
-               "others to travel with it, in microseconds."),
-        Option("client_flush_bytes", "int", 32 * 1024, "client", "Bytes of submitted tasks that leave at once."),
+               "others to travel with it, in microseconds.", most=_SECOND_US),
+        Option("client_flush_bytes", "int", 32 * 1024, "client", "Bytes of submitted tasks that leave at once.",
+               most=_FLUSH_BYTES),
         Option("engine_flush_us", "int", 200, "engine", "Longest time a result may wait in the engine for others to "
-               "travel with it, in microseconds."),
-        Option("engine_flush_bytes", "int", 32 * 1024, "engine", "Bytes of results that leave at once."),
+               "travel with it, in microseconds.", most=_SECOND_US),
+        Option("engine_flush_bytes", "int", 32 * 1024, "engine", "Bytes of results that leave at once.",
+               most=_FLUSH_BYTES),
         # Payload
         Option("inline_buffer_bytes", "int", 65536, "client, engine", "Buffers up to this size travel with their "
-               "message; larger ones go through shared memory."),
+               "message; larger ones go through shared memory.", most=_INLINE_BYTES),
         Option("shared_memory", "bool", True, "client, engine", "Whether large buffers go through shared memory on "
                "one host."),
         Option("pool_max_bytes", "int", 0, "client, engine", "Most bytes of shared segments that a process holds, warm "
-               "ones included; 0 for a quarter of the memory there is."),
+               "ones included; 0 for a quarter of the memory there is.", most=_ANY_BYTES),
         # Bounds
         Option("max_outstanding_tasks", "int", 262_144, "node", "Most unresolved tasks of one client; then its "
-               "submissions wait.", least=1),
+               "submissions wait.", least=1, most=_HISTORY_TASKS),
         Option("max_outstanding_bytes", "int", 256 * _MIB, "node", "Most unresolved payload bytes of one client; then "
-               "its submissions wait.", least=1),
+               "its submissions wait.", least=1, most=_ANY_BYTES),
         Option("congestion_bytes", "int", 64 * _MIB, "node", "Bytes waiting to be read by a client above which none of "
-               "its tasks is started."),
+               "its tasks is started.", most=_ANY_BYTES),
         Option("history_tasks", "int", 65_536, "node", "Resolved tasks remembered per client, for later dependencies "
-               "on them."),
-        Option("function_cache_bytes", "int", 256 * _MIB, "node", "Most bytes of function bodies kept for engines."),
+               "on them.", most=_HISTORY_TASKS),
+        Option("function_cache_bytes", "int", 256 * _MIB, "node", "Most bytes of function bodies kept for engines.",
+               most=_ANY_BYTES),
         # Observation
         Option("log_level", "choice", "info", "node", "What the event ring records.",
                choices=("off", "error", "info", "debug")),
         Option("log_sink", "str", "ring", "node", "Where events go besides being kept: `ring` (nowhere), `stderr` "
                "(the node's log), or a file's path."),
-        Option("trace_events", "int", 65_536, "node", "Events that the ring keeps."),
+        Option("trace_events", "int", 65_536, "node", "Events that the ring keeps.", most=_HISTORY_TASKS),
         # Liveness and failure
         Option("restart_engines", "bool", False, "node", "Whether an engine that died is started again."),
-        Option("max_restarts", "int", 10, "node", "Restarts of one engine within a minute before it is given up."),
+        Option("max_restarts", "int", 10, "node", "Restarts of one engine within a minute before it is given up.",
+               most=1_000_000),
         Option("restart_backoff_max_s", "float", 10.0, "node", "Longest wait before an engine that keeps dying is "
-               "started again, in seconds; the first wait is 0.1 s and doubles with each restart within a minute."),
+               "started again, in seconds; the first wait is 0.1 s and doubles with each restart within a minute.",
+               most=_YEAR_S),
         Option("interrupt_grace_s", "float", 2.0, "node", "Time that an interrupted, timed-out task has before its "
-               "engine is killed, in seconds."),
+               "engine is killed, in seconds.", most=_YEAR_S),
         Option("stop_grace_s", "float", 5.0, "node", "Time that an engine told to stop has for its current task, in "
-               "seconds."),
+               "seconds.", most=_YEAR_S),
         Option("start_timeout_s", "float", 60.0, "cluster, node", "Time that the node, and then each engine, has to "
-               "start, in seconds.", least=0.1),
+               "start, in seconds.", least=0.1, most=_YEAR_S),
         # Network
         Option("listen", "str", "", "node", "TCP address to listen on as `host:port`, port 0 for a free one; empty "
                "for the unix socket alone.", form=(r"|.+:\d{1,5}", "host:port")),
@@ -176,7 +196,7 @@ OPTIONS: dict[str, Option] = {
                "(one each, in turn), or a list such as `0-3,8`.",
                form=(r"none|spread|\d+(-\d+)?(,\d+(-\d+)?)*", "none, spread, or a list such as 0-3,8")),
         Option("threads_per_engine", "int", 0, "host", "Threads that numerical libraries use in an engine; 0 for the "
-               "usable cores divided by the engines, unless OMP_NUM_THREADS and its like are set."),
+               "usable cores divided by the engines, unless OMP_NUM_THREADS and its like are set.", most=65_536),
     )
 }  # fmt: skip
 

@@ -231,6 +231,7 @@ class Link:
         return [(e.id, e.uuid, 4711, "here") for e in self.cluster.engines.values()]
 
     def wait_for_engines(self, n: int, timeout_s: float | None) -> bool:
+        self.check()
         return len(self.cluster.engines) >= n
 
     def request(self, request: str, timeout_s: float | None = 10.0) -> str:
@@ -281,6 +282,10 @@ class Link:
         with self.cluster.changed:
             return wait_for(self.cluster.changed, lambda: not self.waiting, timeout_s)
 
+    def wait_tasks(self, seqs: list[int], timeout_s: float | None) -> bool:
+        with self.cluster.changed:
+            return wait_for(self.cluster.changed, lambda: not any(seq in self.waiting for seq in seqs), timeout_s)
+
     def counters(self) -> dict[str, int]:
         return {}
 
@@ -307,11 +312,9 @@ class Submitter:
         self.targets = None if targets == "All" else [i for low, high in targets["Ranges"] for i in range(low, high)]
         assert not n_targets or len(self.targets) == n_targets
 
-    def __call__(self, function: Any, args: Any, kwargs: Any, after: Any = (), follow: Any = ()) -> Any:
+    def __call__(self, function: Any, args: Any, kwargs: Any, after: Any = (), follow: Any = (), _: Any = False) -> Any:
         n = self.n_targets or 1
         return self.submit(function, [(args, kwargs)] * n, after, follow)
-
-    for_caller = __call__
 
     def many(self, function: Any, calls: Any, after: Any = (), follow: Any = ()) -> Any:
         return self.submit(function, [(tuple(call), {}) for call in calls], after, follow)

@@ -193,3 +193,67 @@ def test_abort_of_targets_leaves_others_alone(rc):
     rc.abort(targets=[1, 3])
     ar.wait()
     assert ar.status == ["ok", "aborted", "ok", "aborted"]
+
+
+def test_results_are_purged_by_the_engines_they_ran_on(rc):
+    both = rc[[0, 1]].apply_async(abs, -1)
+    other = rc[2].apply_async(abs, -2)
+    balanced = rc.load_balanced_view([0]).apply_async(abs, -3)
+    for ar in (both, other, balanced):
+        ar.get()
+    [of_0, of_1], [of_2], [of_balanced] = both.msg_ids, other.msg_ids, balanced.msg_ids
+    rc.purge_results(targets=[0])
+    for gone in (of_0, of_balanced):
+        with pytest.raises(KeyError):
+            rc.get_result(gone)
+    assert rc.get_result(of_1).get() == 1
+    assert rc.get_result(of_2).get() == 2
+    assert of_1 not in rc.results
+    both.owner = False
+    assert list(rc.results) == [of_1]
+    rc.purge_results(targets=1)
+    with pytest.raises(KeyError):
+        rc.get_result(of_1)
+
+
+def test_outstanding_tasks_of_an_engine_are_not_purged(rc):
+    ar = rc[:2].apply_async(time.sleep, 0.2)
+    with pytest.raises(RuntimeError, match="outstanding"):
+        rc.purge_results(targets=[0])
+    rc.purge_results(targets=[3])
+    assert rc.get_result(ar.msg_ids) is ar
+
+
+def test_the_queue_of_an_engine_that_just_left(rc, monkeypatch):
+    monkeypatch.setattr(fake_native.Link, "on_queuestatus", lambda *_: {"Queues": [[0, 0, 0, 0]]})
+    assert rc.queue_status(0) == {"queue": 0, "tasks": 0, "completed": 0}
+    with pytest.raises(ipp.EngineError, match="engine 2 is not there"):
+        rc.queue_status(2)
+
+
+def test_whether_a_client_is_closed_can_be_asked(rc):
+    assert not rc.closed
+    rc.close()
+    assert rc.closed
+
+
+def test_waiting_for_engines_on_a_closed_link_is_no_timeout(rc):
+    rc.close()
+    for n in (1, 99):
+        with pytest.raises(ipp.error.LinkLost):
+            rc.wait_for_engines(n, timeout=0.01)
+        with pytest.raises(ipp.error.LinkLost):
+            rc.wait_for_engines(n, timeout=0.01, block=False).result(10)
+
+
+def test_some_tasks_are_waited_for_by_one_native_wait(rc, monkeypatch):
+    waits = []
+    native = fake_native.Link.wait_tasks
+    monkeypatch.setattr(fake_native.Link, "wait_tasks", lambda link, *args: waits.append(args) or native(link, *args))
+    slow = rc[0].apply_async(time.sleep, 0.4)
+    quick = rc[1].apply_async(time.sleep, 0.05)
+    assert rc.wait(quick, timeout=10)
+    assert quick.ready()
+    assert not slow.ready()
+    assert not rc[0].wait(slow, timeout=0.01)
+    assert waits == [([1], 10), ([0], 0.01)]

@@ -36,6 +36,18 @@ def _certificate(result):
     return caught.value.certificate
 
 
+def test_waiting_for_engines_of_a_killed_node_is_no_timeout():
+    cluster = Cluster(n=1)
+    with cluster as rc:
+        os.kill(cluster.to_dict()["launcher"]["node_pid"], signal.SIGKILL)
+        with pytest.raises(LinkLost):
+            rc.wait_for_engines(9, timeout=20)
+        for n in (1, 9):
+            with pytest.raises(LinkLost):
+                rc.wait_for_engines(n, timeout=0)
+        assert rc.closed
+
+
 def test_kill_9_in_a_task(rc):
     pid = rc[0].apply_sync(os.getpid)
     result = rc[0].apply_async(signal.pause)

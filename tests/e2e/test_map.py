@@ -168,3 +168,37 @@ def test_history_counts_items_of_requests(rc, lview):
     lview.apply_sync(square, 3)
     assert len(lview.history) == 11
     assert not lview.outstanding
+
+
+def test_one_item_a_task_is_the_item_itself(rc, lview):
+    assert lview.map_sync(lambda x: [x], range(5), chunksize=1) == [[i] for i in range(5)]
+    assert lview.map_sync(pow, (2, 3), [3, 2], chunksize=1) == [8, 9]
+    ar = lview.map_async(lambda x: None if x else x, [1, 0, 2], chunksize=1)
+    assert list(ar) == ar.get() == [None, 0, None]
+    assert [child.get() for child in ar.split()] == [[[None]], [[0]], [[None]]]
+    assert (len(ar), ar.n_parts, ar.progress) == (3, 3, 3)
+    alone = lview.map_async(abs, [-7], chunksize=1)
+    assert alone.get_dict() == {alone.engine_id[0]: [7]}
+    failing = lview.map_async(lambda x: 1 // x, [1, 0], chunksize=1)
+    with pytest.raises(ipp.CompositeError):
+        failing.get()
+    value, error = failing.get(return_exceptions=True)
+    assert value == 1
+    assert error.ename == "ZeroDivisionError"
+    value, error = lview.map_sync(lambda x: 1 // x, [1, 0], chunksize=1, return_exceptions=True)
+    assert (value, error.ename) == (1, "ZeroDivisionError")
+
+
+def test_items_that_go_one_by_one_are_not_pickled(rc, lview, monkeypatch):
+    from broadleaf.client import hooks
+    from broadleaf.serialize.pickle import dump_args
+
+    pickled = []
+    # A client takes its hooks when it is made.
+    monkeypatch.setattr(hooks, "dump_args", lambda *args: pickled.append(args) or dump_args(*args))
+    with rc.cluster.connect_client_sync() as own:
+        view = own.load_balanced_view()
+        assert view.map_sync(abs, range(100), chunksize=1) == list(range(100))
+        assert pickled == []
+        assert view.map_sync(abs, range(100), chunksize=50) == list(range(100))
+        assert len(pickled) == 2

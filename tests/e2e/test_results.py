@@ -261,6 +261,53 @@ def test_first_exception_does_not_wait_for_the_others(rc, dview):
     ar.abort()
 
 
+def test_the_first_completed_values(rc, dview):
+    dview.scatter("delay", [30.0, 0.0, 30.0, 30.0], flatten=True, block=True)
+    ar = dview.apply_async(sleep_for, ipp.Reference("delay"))
+    assert ar.get(20, return_when=ipp.FIRST_COMPLETED) == [0.0]
+    with pytest.raises(TimeoutError):
+        ar.get(0)
+    with pytest.raises(ValueError, match="return_when"):
+        ar.get(0, return_when="SOME_COMPLETED")
+    ar.abort()
+    assert isinstance(rc[0].apply_async(abs, -1).get(return_when=ipp.FIRST_COMPLETED), int)
+    with pytest.raises(TimeoutError):
+        rc[0].apply_async(time.sleep, 0.3).get(0, return_when=ipp.FIRST_COMPLETED)
+
+
+def test_the_first_completed_chunks_of_a_map(lview):
+    ar = lview.map_async(sleep_for, [0.0, 0.0, 30.0, 30.0], chunksize=2)
+    assert ar.get(20, return_when=ipp.FIRST_COMPLETED) == [0.0, 0.0]
+    ar.abort()
+    failing = lview.map_async(lambda x: 1 / x, [0, 0], chunksize=2)
+    with pytest.raises(ipp.RemoteError):
+        failing.get(20, return_when=ipp.FIRST_COMPLETED)
+
+
+def test_waiting_for_some_tasks_while_others_run(rc, lview):
+    running = lview.apply_async(time.sleep, 30)
+    quick = [lview.apply_async(sleep_for, 0.05) for _ in range(20)]
+    assert rc.wait(quick, timeout=20)
+    assert all(ar.ready() for ar in quick)
+    assert not lview.wait(running, timeout=0.01)
+    assert not running.ready()
+    assert rc.wait([], timeout=1)
+    running.abort()
+    assert rc.wait(running, timeout=20)
+
+
+def test_ctrl_c_while_waiting_for_some_tasks_leaves_the_others(rc):
+    wanted = rc[0].apply_async(time.sleep, 30)
+    other = rc[1].apply_async(sleep_for, 0.5)
+    thread = interrupt_once(running_on(rc, 0), "wait")
+    with pytest.raises(KeyboardInterrupt):
+        rc.wait(wanted)
+    thread.join()
+    with pytest.raises(error.TaskAborted):
+        wanted.get(20)
+    assert other.get(20) == 0.5
+
+
 def test_a_dropped_result_frees_its_value(rc):
     ar = rc[0].apply_async(lambda: {"big": 1})
     ar.get()
@@ -270,14 +317,14 @@ def test_a_dropped_result_frees_its_value(rc):
     assert gone() is None
 
 
-def interrupt_once(condition):
-    """Sends SIGINT to this process once `condition()` holds and the main thread waits for a result."""
+def interrupt_once(condition, function="get"):
+    """Sends SIGINT to this process once `condition()` holds and the main thread is in a `function` of ours."""
     main = threading.main_thread().ident
 
     def waiting():
         frame = sys._current_frames()[main]
         while frame is not None:
-            if frame.f_code.co_name == "get" and "broadleaf" in frame.f_code.co_filename:
+            if frame.f_code.co_name == function and "broadleaf" in frame.f_code.co_filename:
                 return True
             frame = frame.f_back
         return False

@@ -32,40 +32,41 @@ fn refuse(kind: RefusalKind, message: String) -> Refusal {
     Refusal { kind, message }
 }
 
+fn demand(holds: bool, kind: RefusalKind, message: impl FnOnce() -> String) -> Result<(), Refusal> {
+    if holds {
+        Ok(())
+    } else {
+        Err(refuse(kind, message()))
+    }
+}
+
 /// Checks a hello against what the node is and what the connection proved.
 ///
 /// # Errors
 /// The refusal to send.
 pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refusal> {
     let ours = env!("CARGO_PKG_VERSION");
-    if hello.protocol != PROTOCOL_VERSION || hello.broadleaf != ours {
-        return Err(refuse(
-            RefusalKind::Version,
-            format!(
-                "the cluster runs Broadleaf {ours} (protocol {PROTOCOL_VERSION}), you run {} (protocol {}); \
-                 install the same version on both sides",
-                hello.broadleaf, hello.protocol
-            ),
-        ));
-    }
-    if hello.cluster_id != config.cluster_id {
-        return Err(refuse(
-            RefusalKind::Identity,
-            format!(
-                "this is cluster {:?}, you asked for {:?}",
-                config.cluster_id, hello.cluster_id
-            ),
-        ));
-    }
-    if hello.python != config.python {
-        return Err(refuse(
-            RefusalKind::Python,
-            format!(
-                "the cluster runs Python {}, you run {}; functions cannot travel between them: use the same minor version",
-                config.python, hello.python
-            ),
-        ));
-    }
+    let same_version = hello.protocol == PROTOCOL_VERSION && hello.broadleaf == ours;
+    demand(same_version, RefusalKind::Version, || {
+        format!(
+            "the cluster runs Broadleaf {ours} (protocol {PROTOCOL_VERSION}), you run {} (protocol {}); \
+             install the same version on both sides",
+            hello.broadleaf, hello.protocol
+        )
+    })?;
+    let same_cluster = hello.cluster_id == config.cluster_id;
+    demand(same_cluster, RefusalKind::Identity, || {
+        format!(
+            "this is cluster {:?}, you asked for {:?}",
+            config.cluster_id, hello.cluster_id
+        )
+    })?;
+    demand(hello.python == config.python, RefusalKind::Python, || {
+        format!(
+            "the cluster runs Python {}, you run {}; functions cannot travel between them: use the same minor version",
+            config.python, hello.python
+        )
+    })?;
     let me = rustix::process::geteuid().as_raw();
     match (link.peer_credentials(), link.peer_key()) {
         (Some(peer), _) if peer.uid != me && peer.uid != 0 => Err(refuse(

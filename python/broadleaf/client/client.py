@@ -6,10 +6,9 @@ import importlib
 import json
 import os
 import threading
-import time
 import uuid
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 # Deaths that a client remembers.
 _CERTIFICATES = 256
-# Seconds between looks while waiting for some tasks and not for others.
-_LOOK_S = 0.01
 
 
 class Client(Control, RegisteredResults):
@@ -91,13 +88,18 @@ class Client(Control, RegisteredResults):
         return result_types(self.native)
 
     def __repr__(self) -> str:
-        state = "closed" if self.link.closed else f"{len(self)} engines"
+        state = "closed" if self.closed else f"{len(self)} engines"
         return f"<Client: {state}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("a Client cannot be sent to engines")
 
     # Life ---------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is closed, from this side or by its loss."""
+        return self.link.closed  # type: ignore[no-any-return]
 
     def close(self, linger: Any = None) -> None:
         """Closes the connection; unresolved results then raise `LinkLost`. May be called again."""
@@ -215,7 +217,7 @@ class Client(Control, RegisteredResults):
     ) -> Any:
         """Waits until there are `n` engines, by default as many as the cluster was asked for.
 
-        Raises `TimeoutError`. With `block=False` it returns a future.
+        Raises `TimeoutError`, and `LinkLost` on a closed connection. With `block=False` it returns a future.
         """
         if n is None:
             n = getattr(self.cluster, "n", None)
@@ -302,26 +304,16 @@ class Client(Control, RegisteredResults):
             except KeyboardInterrupt:
                 self.cancel_tasks(self.link.outstanding_seqs())
                 raise
-        wanted = set(self._job_seqs(jobs))
-        return self.wait_for_tasks(lambda: [s for s in self.link.outstanding_seqs() if s in wanted], timeout)
+        return self.wait_for_tasks(self._job_seqs(jobs), timeout)
 
-    def wait_for_tasks(self, outstanding: Callable[[], list[int]], timeout: float | None) -> bool:
-        """Waits until `outstanding` gives no task numbers any more. Ctrl-C aborts those it gives."""
-        limit = seconds(timeout)
-        deadline = None if limit is None else time.monotonic() + limit
+    def wait_for_tasks(self, seqs: Sequence[int], timeout: float | None) -> bool:
+        """Waits until the tasks of these numbers are done. Ctrl-C aborts those that are not."""
         try:
-            while seqs := outstanding():
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                if left == 0.0:
-                    return False
-                # The link waits for everything or for one result; others' tasks may go on, hence the look now and then.
-                only_these = len(seqs) == self.link.outstanding()
-                with self.link_errors():
-                    self.link.wait_all(left if only_these else min(_LOOK_S, _LOOK_S if left is None else left))
+            with self.link_errors():
+                return self.link.wait_tasks(seqs, seconds(timeout))  # type: ignore[no-any-return]
         except KeyboardInterrupt:
-            self.cancel_tasks(outstanding())
+            self.cancel_tasks(sorted(set(seqs).intersection(self.link.outstanding_seqs())))
             raise
-        return True
 
     def wait_interactive(
         self, jobs: Any = None, interval: float = 1.0, timeout: float | None = -1, widget: bool | None = None

@@ -11,6 +11,7 @@ from broadleaf import requests
 from broadleaf.client.failures import link_lost
 from broadleaf.client.results import AsyncResult
 from broadleaf.config import OPTIONS
+from broadleaf.errors import DeathCertificate, EngineError
 
 # Task numbers in one request to cancel.
 _CANCEL_BATCH = 50_000
@@ -33,6 +34,10 @@ class Control:
             raise link_lost(error) from error
 
     def resolve_targets(self, targets: Any) -> tuple[tuple[int, ...], bool]:
+        """See `Client`."""
+        raise NotImplementedError
+
+    def death_certificate(self, engine_id: int) -> DeathCertificate | None:
         """See `Client`."""
         raise NotImplementedError
 
@@ -73,7 +78,10 @@ class Control:
         return requests.target_set(self.resolve_targets(targets)[0])
 
     def queue_status(self, targets: Any = "all", verbose: bool = False) -> dict[Any, Any]:
-        """Numbers of tasks `queue`d, running (`tasks`) and `completed`, by engine; 'unassigned' those with none."""
+        """Numbers of tasks `queue`d, running (`tasks`) and `completed`, by engine; 'unassigned' those with none.
+
+        For one engine its numbers alone; raises `EngineError` when it has just left.
+        """
         queues = {
             engine: {"queue": queued, "tasks": running, "completed": completed}
             for engine, queued, running, completed in self.request("QueueStatus")
@@ -81,6 +89,10 @@ class Control:
         nowhere = queues.pop(_NO_ENGINE, None)
         ids, single = self.resolve_targets(targets)
         if single:
+            if ids[0] not in queues:
+                certificate = self.death_certificate(ids[0])
+                what = certificate.reason if certificate is not None else "is not there, or no longer"
+                raise EngineError(f"engine {ids[0]} {what}", {"engine_id": ids[0]}, certificate)
             return queues[ids[0]]
         status: dict[Any, Any] = {engine: queues[engine] for engine in ids if engine in queues}
         status["unassigned"] = nowhere["queue"] if nowhere is not None else 0

@@ -15,6 +15,7 @@ from broadleaf.client.results import AsyncResult
 
 STDOUT = 1
 STDERR = 2
+MESSAGES = 3
 
 
 def inside_ipython() -> bool:
@@ -91,29 +92,31 @@ def stream_output(result: AsyncResult) -> Iterator[None]:
     """While the block runs, shows what `result`'s tasks write as it arrives, and what they wrote before."""
     from broadleaf.client.metadata import outputs_of
 
-    lengths = {(part, stream): 0 for part in range(result.n_parts) for stream in (STDOUT, STDERR)}
+    lengths = {(part, stream): 0 for part in range(result.n_parts) for stream in (STDOUT, STDERR, MESSAGES)}
 
     def show(part: int, stream: int, text: str) -> None:
         kind, file = ("stdout", sys.stdout) if stream == STDOUT else ("stderr", sys.stderr)
         _write_labelled(text, _engine_label(result, part, kind), file)
 
     def on_output(part: int, stream: int, data: bytes) -> None:
-        if stream in (STDOUT, STDERR):
-            catch_up(part)
-            return
-        for output in outputs_of([data])[0]:
-            label = _engine_label(result, part, "output").rstrip()
-            if label:
-                print(label)
-            show_bundle(output["data"], output["metadata"])
+        catch_up(part)
 
     def catch_up(part: int) -> None:
         # What is kept is the truth; live output only says when to look, so nothing is shown twice.
-        for stream, text in zip((STDOUT, STDERR), result.output(part)[:2], strict=True):
+        stdout, stderr, messages = result.output(part)
+        for stream, text in ((STDOUT, stdout), (STDERR, stderr)):
             seen = lengths[part, stream]
             if len(text) > seen:
                 lengths[part, stream] = len(text)
                 show(part, stream, text[seen:])
+        outputs = outputs_of(messages)[0]
+        seen = lengths[part, MESSAGES]
+        lengths[part, MESSAGES] = max(seen, len(outputs))
+        for output in outputs[seen:]:
+            label = _engine_label(result, part, "output").rstrip()
+            if label:
+                print(label)
+            show_bundle(output["data"], output["metadata"])
 
     # Live output comes to the submitted results, of which this one may be a selection.
     numbers = {(id(owner), number): part for part, (owner, number) in enumerate(result.parts())}

@@ -47,10 +47,10 @@ class RegisteredResults:
     def find(self, seq: int) -> tuple[AsyncResult, int] | None:
         """The living result that task number `seq` belongs to, and its part there."""
         exact = self._registered.get(seq)
-        if exact is not None:
+        if exact is not None and 0 not in exact.purged:
             return exact, 0
         for result in list(self._registered.values()):
-            if result.seq <= seq < result.seq + result.n_parts:
+            if result.seq <= seq < result.seq + result.n_parts and seq - result.seq not in result.purged:
                 return result, seq - result.seq
         return None
 
@@ -125,17 +125,35 @@ class RegisteredResults:
         return status
 
     def purge_local_results(self, jobs: Any = (), targets: Any = ()) -> None:
-        """Forgets results of `jobs` (or 'all'). Raises `RuntimeError` when some are not done."""
+        """Forgets results of `jobs` (or 'all'), and of all tasks that went to the engines `targets`.
+
+        Raises `RuntimeError` when some are not done; then none is forgotten.
+        """
         if jobs == "all" or targets == "all":
-            chosen = list(self._registered.values())
+            chosen = [part for result in list(self._registered.values()) for part in result.parts()]
         else:
             wanted = _listed(jobs)
-            chosen = list(dict.fromkeys(result for result, _ in self._find_all(wanted))) if wanted else []
-        pending = [result for result in chosen if not result.all_done()]
+            chosen = self._find_all(wanted) if wanted else []
+            chosen += self._parts_at(targets)
+        pending = [self.msg_id(result._part_seq(part)) for result, part in chosen if not result.part_done(part)]
         if pending:
-            raise RuntimeError(f"Can't purge outstanding tasks: {[id for r in pending for id in r.msg_ids]}")
-        for result in chosen:
-            self._registered.pop(result.seq, None)
+            raise RuntimeError(f"Can't purge outstanding tasks: {pending}")
+        for result, part in chosen:
+            result.purged = result.purged | {part}
+            if len(result.purged) == result.n_parts:
+                self._registered.pop(result.seq, None)
+
+    def _parts_at(self, targets: Any) -> list[tuple[AsyncResult, int]]:
+        """The parts of known results that were sent to these engines, or ran there."""
+        if targets is None or (not isinstance(targets, int | slice) and not list(targets)):
+            return []
+        ids = self.resolve_targets(targets)[0]  # type: ignore[attr-defined]
+        return [
+            (result, part)
+            for result in list(self._registered.values())
+            for part in range(result.n_parts)
+            if result._engine_id(part) in ids
+        ]
 
     def purge_results(self, jobs: Any = (), targets: Any = ()) -> None:
         """`purge_local_results`: the controller keeps no results that were delivered."""
@@ -162,7 +180,8 @@ class KnownResults(Mapping[str, Any]):
     def _parts(self) -> Iterator[tuple[AsyncResult, int]]:
         for result in list(self._client._registered.values()):
             if not result.owner:
-                yield from ((result, part) for part in range(result.n_parts) if result.part_done(part))
+                parts = (part for part in range(result.n_parts) if part not in result.purged)
+                yield from ((result, part) for part in parts if result.part_done(part))
 
     def __iter__(self) -> Iterator[str]:
         return (self._client.msg_id(result.seq + part) for result, part in self._parts())

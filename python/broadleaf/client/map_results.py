@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from broadleaf.client.results import AsyncResult, Failure
@@ -18,6 +18,8 @@ class AsyncMapResult(AsyncResult):
     # Items per task: one number for all but the last, or one for each.
     _chunk_items: int | list[int] = 1
     _n_items = 0
+    bare = False
+    """Whether a task's value is its one item rather than a list of its items."""
     _join: Callable[[list[Any]], Any] | None = None
     _kind = "AsyncMapResult"
 
@@ -29,8 +31,14 @@ class AsyncMapResult(AsyncResult):
             return self._chunk_items[part]
         return min(self._chunk_items, self._n_items - part * self._chunk_items)
 
+    def returned(self) -> list[Any] | None:
+        """All tasks' values if every task is known to have returned; None says to look at each."""
+        return None
+
     def _part_value(self, part: int) -> Any:
         value = self.value(part)
+        if self.bare:
+            return [value]
         if self._return_exceptions and isinstance(value, list):
             engine_id = self.times(part)[3]
             for i, item in enumerate(value):
@@ -44,15 +52,18 @@ class AsyncMapResult(AsyncResult):
 
         return composite(errors, self._name)
 
-    def _collect(self, return_exceptions: bool) -> Any:
-        outcomes = [self._part_outcome(part) for part in range(self.n_parts)]
+    def _collect(self, return_exceptions: bool, parts: Sequence[int]) -> Any:
+        values = self.returned() if self.bare and len(parts) == self.n_parts else None
+        if values is not None:
+            return values
+        outcomes = [self._part_outcome(part) for part in parts]
         failures = [outcome.error for outcome in outcomes if isinstance(outcome, Failure)]
         if failures and not return_exceptions:
             raise self._exception_of(failures)
         if not failures and self._join is not None:
             return self._join(outcomes)
         items: list[Any] = []
-        for part, outcome in enumerate(outcomes):
+        for part, outcome in zip(parts, outcomes, strict=True):
             items.extend(self._items_of(part, outcome))
         return items
 

@@ -45,16 +45,25 @@ def moment(ns: int) -> datetime | None:
 def outputs_of(messages: list[bytes]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Displayed outputs, and published data, of a task's pickled messages.
 
-    A message is a dict with `type` 'display' (and `data`, `metadata`, `transient`) or 'published' (and `data`).
+    A message is a dict with `type` 'published' (and `data`) or 'display' (and `data`, `metadata`, `transient`; with
+    `update` it takes the place of those of its `display_id`).
     """
     from broadleaf.serialize.pickle import loads
 
     outputs: list[dict[str, Any]] = []
     data: dict[str, Any] = {}
+    by_id: dict[Any, list[int]] = {}
     for raw in messages:
         message = loads(raw)
         if message.get("type") == "published":
             data.update(message["data"])
+            continue
+        output = {"data": message["data"], "metadata": message.get("metadata", {})}
+        display_id = message.get("transient", {}).get("display_id")
+        if message.get("update"):
+            for number in by_id.get(display_id, ()):
+                outputs[number] = output
         else:
-            outputs.append({"data": message["data"], "metadata": message.get("metadata", {})})
+            by_id.setdefault(display_id, []).append(len(outputs))
+            outputs.append(output)
     return outputs, data

@@ -43,8 +43,8 @@ def result_types(native: Any) -> ResultTypes:
             self, timeout: float | None = None, return_exceptions: bool | None = None, return_when: str | None = None
         ) -> Any:
             """See `AsyncResult.get`."""
-            if timeout is not None or return_exceptions:
-                return super().get(timeout, return_exceptions)
+            if timeout is not None or return_exceptions or return_when is not None:
+                return super().get(timeout, return_exceptions, return_when)
             try:
                 return self.get_single(None)
             except KeyboardInterrupt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
@@ -33,6 +33,8 @@ class AsyncResult(LazyFuture):
     """
 
     owner = True
+    purged: frozenset[int] = frozenset()
+    """Parts that the client was told to forget."""
     _return_exceptions = False
     _output_listeners: tuple[Callable[[int, int, bytes], None], ...] = ()
 
@@ -103,11 +105,15 @@ class AsyncResult(LazyFuture):
 
         Raises `TimeoutError` when it is not there within `timeout` seconds, and `RemoteError` or `CompositeError` for
         tasks that did not return; with `return_exceptions` those exceptions stand among the values instead. With
-        `return_when=FIRST_EXCEPTION` the first failure raises at once. Ctrl-C aborts the tasks waited for.
+        `return_when=FIRST_EXCEPTION` the first failure raises at once. With `FIRST_COMPLETED` it waits for one task
+        only, and a list has the values of the tasks that are done. Ctrl-C aborts the tasks waited for.
         """
         if return_exceptions is None:
             return_exceptions = self._return_exceptions
+        if return_when not in (None, ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION):
+            raise ValueError(f"return_when={return_when!r} is not a constant of concurrent.futures")
         timeout = seconds(timeout)
+        parts: Sequence[int] = range(self.n_parts)
         try:
             if return_when == FIRST_EXCEPTION and not return_exceptions:
                 part = self._wait_first_failure(timeout)
@@ -115,7 +121,11 @@ class AsyncResult(LazyFuture):
                 if failed is not None:
                     raise fresh(failed)
                 timeout = 0.0 if timeout is not None else None
-            ready = self.wait_all_done(timeout)
+            if return_when == FIRST_COMPLETED:
+                ready = self.wait_count(min(1, self.n_parts), timeout)
+                parts = [part for part in parts if self.part_done(part)]
+            else:
+                ready = self.wait_all_done(timeout)
         except KeyboardInterrupt:
             self._abort_unfinished()
             raise
@@ -123,10 +133,11 @@ class AsyncResult(LazyFuture):
             raise link_lost(error) from error
         if not ready:
             raise TimeoutError(f"{self._name} is not ready: {self.n_done()} of {self.n_parts} tasks are done")
-        return self._collect(return_exceptions)
+        return self._collect(return_exceptions, parts)
 
-    def _collect(self, return_exceptions: bool) -> Any:
-        values = [self._part_outcome(part) for part in range(self.n_parts)]
+    def _collect(self, return_exceptions: bool, parts: Sequence[int]) -> Any:
+        """The value of these parts, all of them resolved."""
+        values = [self._part_outcome(part) for part in parts]
         failures = [value for value in values if isinstance(value, Failure)]
         if failures and not return_exceptions:
             raise self._exception_of([failure.error for failure in failures])

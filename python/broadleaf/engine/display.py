@@ -17,16 +17,24 @@ _formatter: Any = None
 
 def representations(value: Any) -> Bundle:
     """The value's representations: IPython's if IPython is loaded here, else its `repr` alone."""
-    global _formatter
     if "IPython" in sys.modules:
-        if _formatter is None:
-            from IPython.core.formatters import DisplayFormatter  # pyright: ignore[reportMissingImports]
-
-            _formatter = DisplayFormatter()
-        data, metadata = _formatter.format(value)
-        if data:
-            return {"data": data, "metadata": metadata}
+        bundle = rich_representations(value)
+        if bundle["data"]:
+            return bundle
     return {"data": {"text/plain": repr(value)}, "metadata": {}}
+
+
+def rich_representations(value: Any, include: Any = None, exclude: Any = None) -> Bundle:
+    """IPython's representations of a value, none for one that shows itself; its `repr` where there is no IPython."""
+    global _formatter
+    if _formatter is None:
+        try:
+            from IPython.core.formatters import DisplayFormatter  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            return {"data": {"text/plain": repr(value)}, "metadata": {}}
+        _formatter = DisplayFormatter()
+    data, metadata = _formatter.format(value, include=include, exclude=exclude)
+    return {"data": data, "metadata": metadata}
 
 
 class DisplayHook:

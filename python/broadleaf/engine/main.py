@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broadleaf import _native
-from broadleaf.engine import display, namespace, operations, output, process
+from broadleaf.engine import display, namespace, operations, output, process, publish, rich_display
 from broadleaf.errors import UnmetDependency
 from broadleaf.serialize import errors, functions, pickle
 
@@ -67,6 +67,8 @@ def run_engine(setup: EngineSetup) -> int:
     signal.signal(signal.SIGINT, interrupt_handler(engine))
     operations.install(namespace.create(engine.engine_id, os.environ.get("BROADLEAF_CLUSTER_ID", "")))
     streams.install(engine)
+    publish.install(engine)
+    rich_display.install()
     sys.displayhook = display.DisplayHook()
     try:
         engine.run()

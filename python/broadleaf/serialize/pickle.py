@@ -30,6 +30,20 @@ def dumps(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     return dumps_by_value(value, buffers), buffers
 
 
+def dumps_in_band(value: Any) -> bytes:
+    """Pickle bytes of `value`, buffers and all. Raises whatever pickling it raises."""
+    try:
+        data = pickle.dumps(value, PROTOCOL)
+        if b"__main__" not in data:
+            return data
+    except (pickle.PicklingError, AttributeError, TypeError):
+        # As in `dumps`.
+        pass
+    from broadleaf.serialize.by_value import dumps_by_value
+
+    return dumps_by_value(value)
+
+
 def loads(data: bytes, buffers: Sequence[Any] = ()) -> Any:
     """The value of what `dumps` gave."""
     return pickle.loads(data, buffers=buffers)

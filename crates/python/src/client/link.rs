@@ -146,6 +146,15 @@ impl Link {
         drained.or_else(|error| self.on_lost(py, &error))
     }
 
+    /// Takes in what has arrived, without waiting.
+    fn read_once(&self, py: Python<'_>) {
+        let mut incoming = Incoming::default();
+        if let Err(error) = self.shared.try_read(&mut incoming) {
+            self.shared.on_lost(&error, &mut incoming);
+        }
+        tell(py, &self.hooks, incoming);
+    }
+
     fn on_lost(&self, py: Python<'_>, error: &LinkError) -> PyResult<()> {
         let mut incoming = Incoming::default();
         self.shared.on_lost(error, &mut incoming);
@@ -312,7 +321,17 @@ impl Link {
     }
 
     fn wait_for_engines(&self, py: Python<'_>, n: usize, timeout_s: Option<f64>) -> PyResult<bool> {
-        self.wait_until(py, timeout_s, &|| self.shared.engines().len() >= n)
+        // Engines known from before the link closed are of no use to anyone.
+        let there = || !self.shared.is_closed() && self.shared.engines().len() >= n;
+        if self.wait_until(py, timeout_s, &there)? {
+            return Ok(true);
+        }
+        // The news that the link is gone may lie in the socket still.
+        self.read_once(py);
+        if self.shared.is_closed() {
+            return Err(link_closed(py));
+        }
+        Ok(there())
     }
 
     #[pyo3(signature = (request, timeout_s = Some(10.0)))]
@@ -354,6 +373,20 @@ impl Link {
     fn wait_all(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<bool> {
         self.wait_until(py, timeout_s, &|| {
             self.shared.outstanding.load(Ordering::Acquire) == 0
+        })
+    }
+
+    fn wait_tasks(
+        &self,
+        py: Python<'_>,
+        mut seqs: Vec<u64>,
+        timeout_s: Option<f64>,
+    ) -> PyResult<bool> {
+        seqs.sort_unstable();
+        let left = Mutex::new(seqs);
+        self.shared.register_submissions();
+        self.wait_until(py, timeout_s, &|| {
+            self.shared.drop_resolved(&mut lock(&left))
         })
     }
 

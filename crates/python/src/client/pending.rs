@@ -74,9 +74,6 @@ impl Pending {
         timeout_s: Option<f64>,
         is_done: &(dyn Fn() -> bool + Sync),
     ) -> PyResult<bool> {
-        if is_done() {
-            return Ok(true);
-        }
         self.inner()?.link.get().wait_until(py, timeout_s, is_done)
     }
 
@@ -268,6 +265,21 @@ impl Pending {
 
     fn value(slf: &Bound<'_, Self>, part: usize) -> PyResult<Py<PyAny>> {
         Self::outcome(slf, part)?.map_err(|error| PyErr::from_value(error.into_bound(slf.py())))
+    }
+
+    fn returned(slf: &Bound<'_, Self>) -> PyResult<Option<Vec<Py<PyAny>>>> {
+        let request = &slf.get().inner()?.request;
+        if !request.all_done() {
+            return Ok(None);
+        }
+        let mut values = Vec::with_capacity(request.len);
+        for part in 0..request.len {
+            match Self::outcome(slf, part)? {
+                Ok(value) => values.push(value),
+                Err(_) => return Ok(None),
+            }
+        }
+        Ok(Some(values))
     }
 
     fn failure(slf: &Bound<'_, Self>, part: usize) -> PyResult<Option<Py<PyAny>>> {

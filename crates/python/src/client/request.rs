@@ -1,10 +1,12 @@
 //! What a client knows of one request: its parts, and how each ended. No Python code runs here.
 
+use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use broadleaf_proto::task::{OutputRecord, ResultRecord};
 use broadleaf_proto::{CoalescedRecord, Payload, Status};
+use bytes::Bytes;
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -36,11 +38,27 @@ pub struct Written {
     /// Standard error.
     pub stderr: Vec<u8>,
     /// Pickled display and data messages.
-    pub messages: Vec<Vec<u8>>,
+    pub messages: VecDeque<Bytes>,
+    message_bytes: usize,
+}
+
+impl Written {
+    /// Keeps a message, the latest in any case, and forgets the oldest that are too much.
+    fn keep_message(&mut self, bytes: &[u8]) {
+        // Copied: a slice of the frame would keep all of that.
+        self.messages.push_back(Bytes::copy_from_slice(bytes));
+        self.message_bytes += bytes.len();
+        while self.message_bytes > MAX_MESSAGE_BYTES && self.messages.len() > 1 {
+            let oldest = self.messages.pop_front().map_or(0, |m| m.len());
+            self.message_bytes -= oldest;
+        }
+    }
 }
 
 /// Most bytes of one stream kept for one part; what comes later is dropped from its start.
 const MAX_WRITTEN_BYTES: usize = 16 * 1024 * 1024;
+/// Most bytes of messages kept for one part; the oldest are forgotten first.
+const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 
 struct State {
     /// Empty while a coalescing request has no result of a part by itself.
@@ -194,7 +212,7 @@ impl Request {
         match record.stream {
             1 => keep_tail(&mut written.stdout, &record.bytes),
             2 => keep_tail(&mut written.stderr, &record.bytes),
-            _ => written.messages.push(record.bytes.to_vec()),
+            _ => written.keep_message(&record.bytes),
         }
     }
 

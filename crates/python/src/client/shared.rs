@@ -222,7 +222,16 @@ impl Shared {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    fn register_submissions(&self) {
+    /// Takes resolved tasks off the end of a list of task numbers, up to the first that is not; whether none is left.
+    /// Looks at each number once, however often it is asked.
+    pub fn drop_resolved(&self, seqs: &mut Vec<u64>) -> bool {
+        let table = lock(&self.table);
+        while seqs.pop_if(|seq| !table.contains_key(seq)).is_some() {}
+        seqs.is_empty()
+    }
+
+    /// Makes everything submitted known to the table of unresolved parts.
+    pub fn register_submissions(&self) {
         let mut submission = lock(&self.submission);
         self.register(&mut submission);
     }

@@ -366,7 +366,9 @@ impl Submitter {
         })
     }
 
-    #[pyo3(signature = (function, args, kwargs, after = Vec::new(), follow = Vec::new()))]
+    /// With `caller_waits` no other thread is woken to read the result.
+    #[pyo3(signature = (function, args, kwargs, after = Vec::new(), follow = Vec::new(), caller_waits = false))]
+    #[expect(clippy::too_many_arguments, reason = "they are Python's")]
     fn __call__<'py>(
         &self,
         py: Python<'py>,
@@ -375,36 +377,14 @@ impl Submitter {
         kwargs: Option<&Bound<'py, PyDict>>,
         after: Vec<u64>,
         follow: Vec<u64>,
+        caller_waits: bool,
     ) -> PyResult<Bound<'py, Pending>> {
-        self.submit(
-            py,
-            function,
-            args,
-            kwargs,
-            (&after, &follow),
-            Waiter::Anyone,
-        )
-    }
-
-    /// As a call, for a caller that waits for the result at once: no other thread is woken for it.
-    #[pyo3(signature = (function, args, kwargs, after = Vec::new(), follow = Vec::new()))]
-    fn for_caller<'py>(
-        &self,
-        py: Python<'py>,
-        function: &Bound<'py, PyAny>,
-        args: &Bound<'py, PyTuple>,
-        kwargs: Option<&Bound<'py, PyDict>>,
-        after: Vec<u64>,
-        follow: Vec<u64>,
-    ) -> PyResult<Bound<'py, Pending>> {
-        self.submit(
-            py,
-            function,
-            args,
-            kwargs,
-            (&after, &follow),
-            Waiter::Caller,
-        )
+        let waiter = if caller_waits {
+            Waiter::Caller
+        } else {
+            Waiter::Anyone
+        };
+        self.submit(py, function, args, kwargs, (&after, &follow), waiter)
     }
 
     #[pyo3(signature = (function, calls, after = Vec::new(), follow = Vec::new()))]

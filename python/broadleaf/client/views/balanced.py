@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from broadleaf.client.dependency import is_dependency, resolve_dependency
@@ -113,7 +113,7 @@ class LoadBalancedView(View):
             self._prepare()
             submit = self._submit_one
         try:
-            result = submit.for_caller(function, args, kwargs, self._after, self._follow)
+            result = submit(function, args, kwargs, self._after, self._follow, True)
         except self.client.native.LinkClosed as error:
             raise link_lost(error) from error
         seq = result.seq
@@ -150,7 +150,14 @@ class LoadBalancedView(View):
                     ordered=ordered,
                     return_exceptions=return_exceptions,
                 )
-        result = self.map_chunks(MapChunk(function, return_exceptions), sequences, chunksize)
+        cut, n_items, items = self._cut(sequences, chunksize)
+        if items == 1:
+            # No chunks then: an item needs no list around it on its way there and back.
+            result = self._submit_map(function, zip(*cut, strict=False), n_items, n_items, 1)
+            result.bare = True
+        else:
+            chunk = MapChunk(function, return_exceptions)
+            result = self._submit_map(chunk, chunks(cut, n_items, items), -(-n_items // items), n_items, items)
         result.ordered = ordered
         result._return_exceptions = return_exceptions
         return result.get() if (self.block if block is None else block) else result
@@ -163,27 +170,36 @@ class LoadBalancedView(View):
         whole_parts: bool = False,
     ) -> AsyncMapResult:
         """Calls `function` with chunks of the sequences. With `whole_parts` a chunk counts as one item."""
+        cut, n_items, items = self._cut(sequences, chunksize)
+        n_chunks = -(-n_items // items)
+        if whole_parts:
+            return self._submit_map(function, chunks(cut, n_items, items), n_chunks, n_chunks, 1)
+        return self._submit_map(function, chunks(cut, n_items, items), n_chunks, n_items, items)
+
+    def _cut(self, sequences: tuple[Any, ...], chunksize: int | None) -> tuple[list[Any], int, int]:
+        """The sequences as what can be cut, how many items they have, and how many go into a chunk."""
         if not sequences:
             raise TypeError("must have some sequences to map onto")
         if chunksize is not None and chunksize < 0:
             raise ValueError(f"chunksize is a number of items, not {chunksize}")
-        if self._submit_one is None:
-            self._prepare()
         cut = [as_sequence(sequence) for sequence in sequences]
         n_items = min(map(len, cut))
-        if n_items == 0:
+        return cut, n_items, chunksize or automatic_chunk_items(n_items, len(self), self.client.chunk_target)
+
+    def _submit_map(
+        self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], n_calls: int, n_items: int, items: int
+    ) -> AsyncMapResult:
+        """Submits one task per call, each for `items` items of `n_items`."""
+        if n_calls == 0:
             from broadleaf.client.combined import EmptyMapResult
 
             return EmptyMapResult(Origin(self.client, None, False), function)
-        items = chunksize or automatic_chunk_items(n_items, len(self), self.client.chunk_target)
-        n_chunks = -(-n_items // items)
+        if self._submit_one is None:
+            self._prepare()
         with self.client.link_errors():
-            result: AsyncMapResult = self._submit_mapped.many(
-                function, chunks(cut, n_items, items), self._after, self._follow
-            )
-        result._chunk_items = 1 if whole_parts else items
-        result._n_items = n_chunks if whole_parts else n_items
-        self._record(result, n_chunks)
+            result: AsyncMapResult = self._submit_mapped.many(function, calls, self._after, self._follow)
+        result._chunk_items, result._n_items = items, n_items
+        self._record(result, n_calls)
         return result
 
     def imap(

@@ -210,7 +210,7 @@ class View:
     def wait(self, jobs: Any = None, timeout: float | None = -1) -> bool:
         """Waits for `jobs` (results, ids, indices of the history), or all of this view's tasks; False if in vain."""
         if jobs is None:
-            return self.client.wait_for_tasks(self._outstanding_seqs, timeout)
+            return self.client.wait_for_tasks(self._outstanding_seqs(), timeout)
         return self.client.wait(self._resolve_indices(jobs), timeout)
 
     def abort(self, jobs: Any = None, targets: Any = None, block: bool | None = None) -> None:

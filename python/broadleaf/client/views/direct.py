@@ -86,7 +86,7 @@ class DirectView(View):
         """Submits one call for all targets; with `wait` the caller is about to wait for the result."""
         submit, ids = self._submitter(method, kind, targets, label if label is not None else self.label)
         try:
-            result = submit.for_caller(function, args, kwargs) if wait else submit(function, args, kwargs)
+            result = submit(function, args, kwargs, (), (), wait)
         except self.client.native.LinkClosed as error:
             raise link_lost(error) from error
         return self._record(result, len(ids))

@@ -1,0 +1,55 @@
+"""What a task tells its client besides its output and its value: data and rich displays, as pickled messages.
+
+The messages are those of `broadleaf.client.metadata.outputs_of`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broadleaf import errors
+from broadleaf.serialize.pickle import dumps_in_band, unpicklable_reason
+
+MESSAGES = 3
+"""The stream of messages, beside standard output and error."""
+
+# What a frame holds beside its head.
+_MESSAGE_BYTES = 255 << 20
+
+_engine: Any = None
+
+
+def install(engine: Any) -> None:
+    """Has messages leave by `engine.send_output`."""
+    global _engine
+    _engine = engine
+
+
+def in_task() -> bool:
+    """Whether this process is an engine that runs a task."""
+    return _engine is not None and _engine.current_task() is not None
+
+
+def publish_data(data: dict[str, Any]) -> None:
+    """Makes `data` known to the client of the task that runs: it reads it as `AsyncResult.data`, also meanwhile.
+
+    Later values of a key replace earlier ones. Raises `TypeError` for what is no dict, `SerializationError` for what
+    cannot be pickled or is larger than a message, and `RuntimeError` outside a task on an engine.
+    """
+    if not isinstance(data, dict):
+        raise TypeError(f"publish_data takes a dict, not {type(data).__name__}")
+    if not in_task():
+        raise RuntimeError("data can only be published in a task, on an engine")
+    send({"type": "published", "data": data})
+
+
+def send(message: dict[str, Any]) -> None:
+    """Sends one message of the task that runs. Raises `SerializationError`."""
+    try:
+        body = dumps_in_band(message)
+    except Exception as error:
+        reason = unpicklable_reason(message["data"]) or str(error)
+        raise errors.SerializationError("what the task publishes", reason) from error
+    if len(body) > _MESSAGE_BYTES:
+        raise errors.SerializationError("what the task publishes", f"{len(body)} bytes are more than a message holds")
+    _engine.send_output(MESSAGES, body)
