@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from broadleaf import datapub as datapub
     from broadleaf import errors as error
     from broadleaf import plan as plan
+    from broadleaf.client.arrays import asarray, empty, zeros
     from broadleaf.client.client import Client
     from broadleaf.client.dependency import Dependency
     from broadleaf.client.execute_reply import ExecuteReply
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from broadleaf.client.remote_functions import ParallelFunction, RemoteFunction, parallel, remote
     from broadleaf.client.results import AsyncResult
     from broadleaf.client.views.balanced import LoadBalancedView
+    from broadleaf.client.views.broadcast import BroadcastView
     from broadleaf.client.views.direct import DirectView
     from broadleaf.client.views.lazy_map import LazyMapIterator
     from broadleaf.cluster import Cluster, ClusterManager
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         DependencyTimeout,
         EngineError,
         ImpossibleDependency,
+        InPlaceMismatch,
         InvalidDependency,
         IPythonError,
         KernelError,
@@ -66,6 +69,7 @@ _HOMES = {
     "AsyncMapResult": "broadleaf.client.map_results",
     "AsyncResult": "broadleaf.client.results",
     "AuthenticationFailed": _ERRORS,
+    "BroadcastView": "broadleaf.client.views.broadcast",
     "Client": "broadleaf.client.client",
     "Cluster": "broadleaf.cluster",
     "ClusterConnectionError": _ERRORS,
@@ -82,6 +86,7 @@ _HOMES = {
     "FIRST_EXCEPTION": "concurrent.futures",
     "IPythonError": _ERRORS,
     "ImpossibleDependency": _ERRORS,
+    "InPlaceMismatch": _ERRORS,
     "InvalidDependency": _ERRORS,
     "KernelError": _ERRORS,
     "LazyMapIterator": "broadleaf.client.views.lazy_map",
@@ -103,9 +108,11 @@ _HOMES = {
     "VersionMismatch": _ERRORS,
     "ViewExecutor": "broadleaf.interop.concurrent",
     "__version__": "broadleaf._native",
+    "asarray": "broadleaf.client.arrays",
     "collect_exceptions": _ERRORS,
     "depend": "broadleaf.serialize.requirements",
     "dependent": "broadleaf.serialize.requirements",
+    "empty": "broadleaf.client.arrays",
     "interactive": "broadleaf.serialize.interactive",
     "parallel": "broadleaf.client.remote_functions",
     "register_joblib_backend": "broadleaf.interop.joblib",
@@ -113,6 +120,7 @@ _HOMES = {
     "require": "broadleaf.serialize.requirements",
     "unwrap_exception": _ERRORS,
     "wrap_exception": _ERRORS,
+    "zeros": "broadleaf.client.arrays",
 }
 
 __all__ = [
@@ -123,6 +131,7 @@ __all__ = [
     "AsyncMapResult",
     "AsyncResult",
     "AuthenticationFailed",
+    "BroadcastView",
     "Client",
     "Cluster",
     "ClusterConnectionError",
@@ -137,6 +146,7 @@ __all__ = [
     "ExecuteReply",
     "IPythonError",
     "ImpossibleDependency",
+    "InPlaceMismatch",
     "InvalidDependency",
     "KernelError",
     "LazyMapIterator",
@@ -157,10 +167,12 @@ __all__ = [
     "UnmetDependency",
     "VersionMismatch",
     "ViewExecutor",
+    "asarray",
     "collect_exceptions",
     "datapub",
     "depend",
     "dependent",
+    "empty",
     "error",
     "interactive",
     "parallel",
@@ -170,6 +182,7 @@ __all__ = [
     "require",
     "unwrap_exception",
     "wrap_exception",
+    "zeros",
 ]
 
 

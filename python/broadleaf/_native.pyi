@@ -25,8 +25,8 @@ class ClientHooks(Protocol):
     """What the client endpoint needs of Python."""
     def resolve_function(self, function: Callable[..., Any]) -> tuple[bytes, bool]:
         """Pickled body, and whether it may be cached by the function's identity for good."""
-    def dump_args(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, list[Any]]:
-        """Pickle 5 bytes and out-of-band buffers (objects of the buffer protocol)."""
+    def dump_args(self, args: tuple[Any, ...], kwargs: dict[str, Any], apart: bool) -> tuple[bytes, list[Any]]:
+        """Pickle 5 bytes and out-of-band buffers (objects of the buffer protocol); with `apart` the smallest too."""
     def load_value(self, data: bytes, buffers: list[Any]) -> Any: ...
     def decode_failure(self, status: int, payload: bytes, engine_id: int, pending: Pending, part: int) -> BaseException:
         """The exception that stands for a task that did not return. `payload` is the engine's error
@@ -70,8 +70,21 @@ class Link:
 
 class Submitter:
     """Submits for one view: options, targets and result type fixed once, so a call is cheap."""
-    def __new__(cls, link: Link, result_type: type[Pending], origin: Any, options_id: int, n_targets: int) -> Submitter:
-        """`n_targets` is 0 for balanced tasks, else the number of targets of mode 'each'."""
+    def __new__(
+        cls,
+        link: Link,
+        result_type: type[Pending],
+        origin: Any,
+        options_id: int,
+        n_targets: int,
+        coalesce: bool = False,
+        delivery: str = "private",
+    ) -> Submitter:
+        """`n_targets` is 0 for balanced tasks, else the number of targets of mode 'each'.
+
+        `coalesce` is that of the options. `delivery` says what engines may do with the large buffers they get:
+        'private', 'readonly' or 'shared'; ValueError for another.
+        """
     def __call__(
         self,
         function: Callable[..., Any],
@@ -128,6 +141,8 @@ class Pending:
         """Decoded once, then kept. Raises what `decode_failure` gives if the part did not return."""
     def returned(self) -> list[Any] | None:
         """The values of all parts, in order, if every part returned; else None."""
+    def values(self) -> list[Any] | None:
+        """All values in order; None when a part has none. Every part must be resolved."""
     def failure(self, part: int) -> BaseException | None: ...
     def times(self, part: int) -> tuple[int, int, int, int]:
         """(started_ns, completed_ns, received_ns, engine id): wall clock; 0, and -1 for no engine."""
@@ -167,6 +182,12 @@ class Engine:
         """This engine's own segments: segments, segment_bytes, warm_bytes, copies, copied_bytes; and mappings."""
     def interrupt_pending(self) -> bool:
         """Takes a request to interrupt the task that runs now: true once per request."""
+    def replace(self, destination: Any, source: Any) -> bool:
+        """Shows the bytes of `source` in the place of those of `destination`, without a copy.
+
+        Both are contiguous buffers. False, and nothing is done, unless each is the whole of a buffer received in a
+        segment, both are of the same length, and `source` was not written to.
+        """
     def send_output(self, stream: int, data: bytes) -> None: ...
 
 @final
@@ -181,6 +202,13 @@ class Spawner:
 @final
 class Buffer:
     """Bytes received out of band: a private mapping of a shared segment, or a copy of inline bytes. Writable."""
+    def __len__(self) -> int: ...
+
+@final
+class SharedMemory:
+    """Writable memory that is sent to engines of this host without a copy. Its address never changes."""
+    def __new__(cls, n_bytes: int, zeroed: bool) -> SharedMemory:
+        """Raises MemoryError. Without `zeroed` the content is anything."""
     def __len__(self) -> int: ...
 
 def encode_plain(value: Any) -> bytes | None:

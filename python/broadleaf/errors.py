@@ -25,6 +25,7 @@ __all__ = [
     "EngineError",
     "IPythonError",
     "ImpossibleDependency",
+    "InPlaceMismatch",
     "InvalidDependency",
     "KernelError",
     "LinkLost",
@@ -83,6 +84,10 @@ class SerializationError(KernelError, TypeError):
 
     def __str__(self) -> str:
         return f"{self.what} cannot be sent: {self.reason}"
+
+
+class InPlaceMismatch(KernelError, ValueError):
+    """A value cannot be overwritten in place by another: of another shape, dtype, order or kind, or read-only."""
 
 
 class RemoteError(KernelError):

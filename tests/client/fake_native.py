@@ -305,7 +305,16 @@ def wait_for(changed: threading.Condition, predicate: Any, timeout_s: float | No
 
 
 class Submitter:
-    def __init__(self, link: Link, result_type: Any, origin: Any, options_id: int, n_targets: int) -> None:
+    def __init__(
+        self,
+        link: Link,
+        result_type: Any,
+        origin: Any,
+        options_id: int,
+        n_targets: int,
+        coalesce: bool = False,
+        delivery: str = "private",
+    ) -> None:
         self.link, self.result_type, self.origin, self.n_targets = link, result_type, origin, n_targets
         self.options = json.loads(link.options[options_id])
         targets = self.options["targets"]
@@ -410,6 +419,10 @@ class Pending:
             _, data, buffers, _ = self._fake[part]
             self._values[part] = self.link.hooks.load_value(data, buffers)
         return self._values[part]
+
+    def values(self) -> list[Any] | None:
+        parts = range(self.n_parts)
+        return [self.value(part) for part in parts] if all(self.failure(part) is None for part in parts) else None
 
     def failure(self, part: int) -> BaseException | None:
         status, data, _, times = self._fake[part]

@@ -14,7 +14,7 @@ def names(monkeypatch):
     monkeypatch.setattr(sys, "displayhook", display.DisplayHook())
     monkeypatch.setattr(operations, "_session", operations._Session({}))
     created = namespace.create(3, "c")
-    operations.install(created)
+    operations.install(created, lambda destination, source: False)
     yield created
     operations.close()
     namespace.set_namespace(None)

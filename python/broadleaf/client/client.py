@@ -27,6 +27,7 @@ from broadleaf.errors import ClusterConnectionError, DeathCertificate, NoEngines
 
 if TYPE_CHECKING:
     from broadleaf.client.views.balanced import LoadBalancedView
+    from broadleaf.client.views.broadcast import BroadcastView
     from broadleaf.client.views.direct import DirectView
     from broadleaf.interop.concurrent import ViewExecutor
 
@@ -243,12 +244,32 @@ class Client(Control, RegisteredResults):
         """A view of these engines: an id, a list of ids, a slice, or 'all', which is looked up at each call."""
         from broadleaf.client.views.direct import DirectView
 
-        if targets is None:
-            targets = "all"
-        if targets != "all":
-            ids, single = self.resolve_targets(targets)
-            targets = ids[0] if single else list(ids)
-        return DirectView(self, targets, **{"block": self.block, **flags})
+        return DirectView(self, self._view_targets(targets), **{"block": self.block, **flags})
+
+    def _view_targets(self, targets: Any) -> Any:
+        if targets is None or targets == "all":
+            return "all"
+        ids, single = self.resolve_targets(targets)
+        return ids[0] if single else list(ids)
+
+    def broadcast_view(
+        self, targets: Any = "all", is_coalescing: bool = False, *, coalescing: bool | None = None, **flags: Any
+    ) -> BroadcastView:
+        """A direct view of these engines that can have one reply for all of them; see `BroadcastView`.
+
+        `coalescing` is another name of `is_coalescing`.
+        """
+        from broadleaf.client.views.broadcast import BroadcastView
+
+        wanted = is_coalescing if coalescing is None else coalescing
+        return BroadcastView(self, self._view_targets(targets), wanted, **{"block": self.block, **flags})
+
+    def broadcast(self, value: Any, name: str, mode: str = "private", targets: Any = "all") -> None:
+        """Sets the variable `name` to `value` on engines, and waits until all have it.
+
+        The value travels once, and is kept once on each host. `mode` is that of `DirectView.push`.
+        """
+        self.broadcast_view(targets, coalescing=True).broadcast(value, name, mode, block=True)
 
     def load_balanced_view(self, targets: Any = None, **flags: Any) -> LoadBalancedView:
         """A view that runs tasks on whichever engine (of `targets`) is free."""

@@ -24,6 +24,8 @@ class TaskOptions:
     """Most seconds a task may run, and its dependencies may take."""
     after: Rule = DEFAULT_RULE
     follow: Rule = DEFAULT_RULE
+    coalesce: bool = False
+    """All results of mode 'Each' arrive together."""
 
     def to_json(self) -> str:
         """The options in the form of the control protocol."""
@@ -39,5 +41,6 @@ class TaskOptions:
                 "dependency_timeout_ns": timeout_ns,
                 "after": self.after.as_dict(),
                 "follow": self.follow.as_dict(),
+                "coalesce": self.coalesce,
             }
         )

@@ -28,12 +28,14 @@ def result_types(native: Any) -> ResultTypes:
     # Instances are made by native code without arguments; Python's own empty __init__ would cost a frame each.
     no_init: Any = object.__init__
     native_status: Any = pending.status
+    native_values: Any = pending.values
 
     class PendingResult(pending, AsyncResult):  # type: ignore[misc]
         """A submitted request."""
 
         __init__ = no_init
         part_status = native_status
+        _all_values = native_values
         status: Any = AsyncResult.status  # pyright: ignore[reportIncompatibleMethodOverride]
 
     class SingleResult(PendingResult):

@@ -137,11 +137,19 @@ class AsyncResult(LazyFuture):
 
     def _collect(self, return_exceptions: bool, parts: Sequence[int]) -> Any:
         """The value of these parts, all of them resolved."""
+        if len(parts) == self.n_parts:
+            known = self._all_values()
+            if known is not None:
+                return self._assemble(known)
         values = [self._part_outcome(part) for part in parts]
         failures = [value for value in values if isinstance(value, Failure)]
         if failures and not return_exceptions:
             raise self._exception_of([failure.error for failure in failures])
         return self._assemble([v.error if isinstance(v, Failure) else v for v in values])
+
+    def _all_values(self) -> list[Any] | None:
+        """All values at once, where every part has one and that is quicker than one by one."""
+        return None
 
     def _part_outcome(self, part: int) -> Any:
         """The value of a resolved part, or the `Failure` it ended in."""

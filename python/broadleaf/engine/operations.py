@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from types import CodeType
 from typing import Any, TypedDict
 
-from broadleaf.engine import display, namespace
+from broadleaf.engine import display, in_place, namespace
 
 # Cells whose source is kept for tracebacks and `inspect`.
 KEPT_SOURCES = 1000
@@ -29,21 +29,25 @@ class ExecuteReply(TypedDict):
 class _Session:
     """The state of this process's interactive session."""
 
-    def __init__(self, names: namespace.Namespace) -> None:
+    def __init__(self, names: namespace.Namespace, replace: in_place.Replace) -> None:
         self.names = names
+        self.replace = replace
         self.execution_count = 0
         self.sources: deque[str] = deque()
         self.runner: Any = None
 
 
-_session = _Session({})
+_session = _Session({}, lambda destination, source: False)
 
 
-def install(names: namespace.Namespace) -> None:
-    """Makes `names` the namespace that operations act on, and starts counting executions anew."""
+def install(names: namespace.Namespace, replace: in_place.Replace) -> None:
+    """Makes `names` the namespace that operations act on, and starts counting executions anew.
+
+    `replace` is the engine's; see `broadleaf.engine.in_place`.
+    """
     global _session
     close()
-    _session = _Session(names)
+    _session = _Session(names, replace)
 
 
 def close() -> None:
@@ -143,6 +147,16 @@ def push(values: Mapping[str, Any]) -> None:
     """Sets names, dotted ones included."""
     for name, value in values.items():
         namespace.assign(_session.names, name, value)
+
+
+def overwrite(values: Mapping[str, Any]) -> None:
+    """Gives names' values new contents in place. Raises `InPlaceMismatch`; see `broadleaf.engine.in_place`."""
+    in_place.overwrite(_session.names, values, _session.replace)
+
+
+def check_fit(forms: Mapping[str, Any]) -> None:
+    """Raises `InPlaceMismatch` unless names' values can be overwritten by ones of these forms."""
+    in_place.check_fit(_session.names, forms)
 
 
 def pull(names: str | Sequence[str]) -> Any:

@@ -9,11 +9,13 @@ from collections.abc import Callable
 INBAND_BUFFER_BYTES = 4096
 
 
-def keep_out_of_band(buffers: list[pickle.PickleBuffer]) -> Callable[[pickle.PickleBuffer], bool]:
-    """A `buffer_callback` that appends the large buffers to `buffers` and leaves the small ones in the pickle."""
+def keep_out_of_band(
+    buffers: list[pickle.PickleBuffer], least_bytes: int = INBAND_BUFFER_BYTES
+) -> Callable[[pickle.PickleBuffer], bool]:
+    """A `buffer_callback` that appends buffers from `least_bytes` on to `buffers`; smaller ones stay in the pickle."""
 
     def on_buffer(buffer: pickle.PickleBuffer) -> bool:
-        if memoryview(buffer).nbytes < INBAND_BUFFER_BYTES:
+        if memoryview(buffer).nbytes < least_bytes:
             return True
         buffers.append(buffer)
         return False

@@ -12,14 +12,18 @@ from typing import Any
 
 from broadleaf.errors import SerializationError
 from broadleaf.serialize import PROTOCOL
-from broadleaf.serialize.buffers import keep_out_of_band
+from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 
 
-def dumps(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Pickle bytes and out-of-band buffers of `value`. Raises whatever pickling it raises."""
+def dumps(value: Any, apart: bool = False) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Pickle bytes and out-of-band buffers of `value`; with `apart` the smallest buffers too.
+
+    Raises whatever pickling it raises.
+    """
     buffers: list[pickle.PickleBuffer] = []
+    least_bytes = 1 if apart else INBAND_BUFFER_BYTES
     try:
-        data = pickle.dumps(value, PROTOCOL, buffer_callback=keep_out_of_band(buffers))
+        data = pickle.dumps(value, PROTOCOL, buffer_callback=keep_out_of_band(buffers, least_bytes))
         if b"__main__" not in data:
             return data, buffers
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -49,10 +53,12 @@ def loads(data: bytes, buffers: Sequence[Any] = ()) -> Any:
     return pickle.loads(data, buffers=buffers)
 
 
-def dump_args(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Pickles a call's arguments. Raises `SerializationError` that names the argument at fault."""
+def dump_args(
+    args: tuple[Any, ...], kwargs: dict[str, Any], apart: bool = False
+) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Pickles a call's arguments as `dumps` does. Raises `SerializationError` that names the argument at fault."""
     try:
-        return dumps((args, kwargs))
+        return dumps((args, kwargs), apart)
     except Exception as error:
         for name, value in [*((f"argument {i + 1}", a) for i, a in enumerate(args)), *kwargs.items()]:
             reason = unpicklable_reason(value)

@@ -9,7 +9,7 @@ use broadleaf_proto::{Status, control};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyList};
 use smallvec::SmallVec;
 
 use super::link::Link;
@@ -278,6 +278,30 @@ impl Pending {
                 Ok(value) => values.push(value),
                 Err(_) => return Ok(None),
             }
+        }
+        Ok(Some(values))
+    }
+
+    /// All values in order, or `None` when a part has no value.
+    fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let py = slf.py();
+        let request = &slf.get().inner()?.request;
+        let values = PyList::empty(py);
+        let mut shared: Option<(u32, Py<PyAny>)> = None;
+        for index in 0..request.len {
+            // One object stands for equal values that nobody can change.
+            if let Some((end, value)) = &shared
+                && index < *end as usize
+            {
+                values.append(value)?;
+                continue;
+            }
+            let plain_until = request.plain_until(index);
+            let Ok(value) = Self::outcome(slf, index)? else {
+                return Ok(None);
+            };
+            values.append(&value)?;
+            shared = plain_until.map(|end| (end, value));
         }
         Ok(Some(values))
     }

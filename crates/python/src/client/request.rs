@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use broadleaf_proto::layout::PLAIN;
 use broadleaf_proto::task::{OutputRecord, ResultRecord};
 use broadleaf_proto::{CoalescedRecord, Payload, Status};
 use bytes::Bytes;
@@ -238,6 +239,14 @@ impl Request {
             Some((record, _)) => record.outcome(index).map(|o| o.status),
             None => state.parts.get(index).and_then(|part| part.status),
         }
+    }
+
+    /// For a part that ended together with others in one immutable value: the first part after those.
+    pub fn plain_until(&self, index: usize) -> Option<u32> {
+        let state = lock(&self.state);
+        let outcome = state.together.as_ref()?.0.outcome(index)?;
+        let plain = matches!(outcome.payload.bytes.first(), None | Some(&PLAIN));
+        (plain && outcome.status == Status::Ok).then_some(outcome.end)
     }
 
     /// Drops a part's payload: its decoded value has taken its place.

@@ -110,7 +110,7 @@ impl Submitter {
         let dumped = link
             .hooks
             .bind(py)
-            .call_method1("dump_args", (args, kwargs))?;
+            .call_method1("dump_args", (args, kwargs, delivery == Delivery::Shared))?;
         let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
         let mut encoded = link
             .shared

@@ -73,6 +73,15 @@ impl Table {
         (seq - first < entry.request.len as u64).then_some((*first, entry))
     }
 
+    /// Whether a part has no result.
+    pub fn contains(&self, seq: &u64) -> bool {
+        self.single.contains_key(seq)
+            || self.together_with(*seq).is_some_and(|(first, entry)| {
+                let index = (*seq - first) as usize;
+                entry.request.status(index).is_none()
+            })
+    }
+
     /// Whose part a number is.
     pub fn find(&self, seq: u64) -> Option<(Arc<Request>, usize)> {
         if let Some(entry) = self.single.get(&seq) {

@@ -12,21 +12,20 @@ if TYPE_CHECKING:
 
 
 class BroadcastView(DirectView):
-    """A direct view that tells all its engines the same thing in one message, and can have one reply to it.
+    """A direct view whose replies can be coalesced: one message to all its engines, and one back.
 
-    With `is_coalescing` the replies of a call are collected on their way and arrive as one, when the last engine has
-    answered: cheapest for many engines and small values. Every error is kept, and the values of the others when an
-    engine dies. Without it each reply comes as soon as it is there.
+    With `is_coalescing` the replies to a call are collected on their way and arrive as one, once the last engine has
+    answered: cheapest for many engines and small values. Every error is kept, and so are the values of the others
+    when an engine dies. Without it each reply comes as soon as it is there.
     """
-
-    flag_names = (*DirectView.flag_names, "is_coalescing")
 
     is_coalescing = Flag(False, "Whether the replies to a call arrive together.", bool)
 
-    def __init__(self, client: Client, targets: Any = None, **flags: Any) -> None:
-        if "coalescing" in flags:
-            flags["is_coalescing"] = flags.pop("coalescing")
+    def __init__(self, client: Client, targets: Any = None, coalescing: bool | None = None, **flags: Any) -> None:
+        if coalescing is not None:
+            flags["is_coalescing"] = coalescing
         super().__init__(client, targets, **flags)
 
+    @property
     def _coalesces(self) -> bool:
         return bool(self.is_coalescing)

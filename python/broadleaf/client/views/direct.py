@@ -13,7 +13,8 @@ from broadleaf.client.options import TaskOptions
 from broadleaf.client.origin import Origin
 from broadleaf.client.partition import as_sequence, check_dist, join_parts, part_bounds, part_of
 from broadleaf.client.results import AsyncResult
-from broadleaf.client.views.base import View
+from broadleaf.client.views.base import Flag, View
+from broadleaf.client.views.in_place import InPlace
 from broadleaf.errors import NoEnginesRegistered
 from broadleaf.serialize.functions import MapChunk
 
@@ -24,6 +25,18 @@ if TYPE_CHECKING:
 _OPERATIONS = "broadleaf.engine.operations"
 # Submitters that a view keeps; one for each method, target set and label.
 _SUBMITTERS = 64
+# Kinds of calls whose replies a broadcast view may coalesce: output and parts of maps are wanted as they come.
+_COALESCED = ("applied",)
+
+
+DELIVERIES = ("private", "readonly", "shared")
+
+
+def check_delivery(mode: str) -> str:
+    """The mode, if it is one that calls can have; ValueError otherwise."""
+    if mode not in DELIVERIES:
+        raise ValueError(f"mode={mode!r} is none of {', '.join(DELIVERIES)}")
+    return mode
 
 
 class DirectView(View):
@@ -31,15 +44,27 @@ class DirectView(View):
 
     `view["x"] = 1` and `view["x"]` set and get a variable; a view of one engine (`rc[0]`) gives its value, one of
     several (`rc[:]`, `rc[[0]]`) a list in the order of the targets.
+
+    `mode` says what engines may do with the large buffers (of arrays, say) of arguments and pushed values. There is one
+    copy of them a host: 'private' (writable; what an engine writes is its own), 'readonly', or 'shared' (what any
+    engine writes all engines of its host see).
     """
 
+    mode = Flag("private", "How engines get large buffers: 'private', 'readonly' or 'shared'.", check_delivery)
+
     def on_flag_changed(self) -> None:
+        self._in_place = InPlace()
         self._submitters: dict[Any, tuple[Any, tuple[int, ...]]] = {}
         self._engines_version = -1
 
     # Submission ---------------------------------------------------------------------------------
 
-    def _submitter(self, method: str, kind: str, targets: Any, label: Any) -> tuple[Any, tuple[int, ...]]:
+    # Whether replies arrive together: broadcast views decide.
+    _coalesces = False
+
+    def _submitter(
+        self, method: str, kind: str, targets: Any, label: Any, mode: str | None = None
+    ) -> tuple[Any, tuple[int, ...]]:
         """A submitter and the engines it addresses; made anew when flags or engines have changed."""
         client = self.client
         if self._engines_version != client.engines_version:
@@ -49,20 +74,26 @@ class DirectView(View):
         if isinstance(given, slice):
             # Cannot be hashed before Python 3.12.
             given = client.ids[given]
-        key = (method, kind, tuple(given) if isinstance(given, list | range | set) else given, label)
+        mode = self.mode if mode is None else mode
+        key = (method, kind, tuple(given) if isinstance(given, list | range | set) else given, label, mode)
         found = self._submitters.get(key)
         if found is None:
             if len(self._submitters) >= _SUBMITTERS:
                 self._submitters.clear()
             ids, single = client.resolve_targets(given)
-            found = self._submitters[key] = self._new_submitter(method, kind, ids, single, label), ids
+            found = self._submitters[key] = self._new_submitter(method, kind, ids, single, label, mode), ids
         return found
 
-    def _new_submitter(self, method: str, kind: str, ids: tuple[int, ...], single: bool, label: Any) -> Any:
+    def _new_submitter(
+        self, method: str, kind: str, ids: tuple[int, ...], single: bool, label: Any, mode: str
+    ) -> Any:
         client = self.client
         if not ids:
             raise NoEnginesRegistered("this view has no engines; client.wait_for_engines(n) waits for them")
-        options = client.define_options(TaskOptions(mode="Each", targets=ids, label=label or ""))
+        coalesce = self._coalesces and kind in _COALESCED
+        options = client.define_options(
+            TaskOptions(mode="Each", targets=ids, label=label or "", coalesce=coalesce)
+        )
         origin = Origin(client, ids, single and kind != "mapped", method, label)
         types = client.result_types
         result_type = {
@@ -70,7 +101,7 @@ class DirectView(View):
             "mapped": types.mapped,
             "executed": types.executed,
         }[kind]
-        return client.native.Submitter(client.link, result_type, origin, options, len(ids))
+        return client.native.Submitter(client.link, result_type, origin, options, len(ids), coalesce, mode)
 
     def _submit(
         self,
@@ -82,9 +113,10 @@ class DirectView(View):
         targets: Any = None,
         label: Any = None,
         wait: bool = False,
+        mode: str | None = None,
     ) -> Any:
         """Submits one call for all targets; with `wait` the caller is about to wait for the result."""
-        submit, ids = self._submitter(method, kind, targets, label if label is not None else self.label)
+        submit, ids = self._submitter(method, kind, targets, label if label is not None else self.label, mode)
         try:
             result = submit(function, args, kwargs, (), (), wait)
         except self.client.native.LinkClosed as error:
@@ -124,10 +156,12 @@ class DirectView(View):
     def _finish(self, result: AsyncResult, block: bool | None) -> Any:
         return result.get() if (self.block if block is None else block) else result
 
-    def _call(self, operation: str, args: tuple[Any, ...], targets: Any, block: bool | None) -> Any:
+    def _call(
+        self, operation: str, args: tuple[Any, ...], targets: Any, block: bool | None, mode: str | None = None
+    ) -> Any:
         """Calls one of the engine's operations; the value if blocking, else the result."""
         wait = self.block if block is None else block
-        result = self._submit(self._operation(operation), args, {}, operation, targets=targets, wait=wait)
+        result = self._submit(self._operation(operation), args, {}, operation, targets=targets, wait=wait, mode=mode)
         return result.get() if wait else result
 
     # Code ---------------------------------------------------------------------------------------
@@ -160,12 +194,33 @@ class DirectView(View):
     # Variables ----------------------------------------------------------------------------------
 
     def push(
-        self, ns: dict[str, Any], targets: Any = None, block: bool | None = None, track: bool | None = None
+        self,
+        ns: dict[str, Any],
+        targets: Any = None,
+        block: bool | None = None,
+        track: bool | None = None,
+        mode: str | None = None,
     ) -> Any:
-        """Sets variables on each engine; names may be dotted. The values are copied before it returns."""
+        """Sets variables on each engine; names may be dotted. The caller may change the values once it returns.
+
+        `mode` is 'private', 'readonly' or 'shared' (the view's flag by default; see `DirectView`), or 'inplace': the
+        arrays that the names stand for on the engines keep their identity and address and get new contents. Arrays,
+        SciPy's sparse matrices, and dicts, lists and tuples of them can be overwritten, by values of the same shapes,
+        dtypes and orders. Raises `InPlaceMismatch` (in a `RemoteError`) where they do not fit, and nothing is changed
+        there.
+        """
         if not isinstance(ns, dict):
             raise TypeError(f"Must be a dict, not {type(ns)}")
-        return self._call("push", (ns,), targets, block)
+        if mode == "inplace":
+            self._in_place.check(self, ns, targets)
+            return self._call("overwrite", (ns,), targets, block, "private")
+        return self._call("push", (ns,), targets, block, None if mode is None else check_delivery(mode))
+
+    def broadcast(
+        self, value: Any, name: str, mode: str | None = None, targets: Any = None, block: bool | None = None
+    ) -> Any:
+        """Sets the variable `name` to `value` on each engine: `push` of one value, with the same modes."""
+        return self.push({name: value}, targets=targets, block=block, mode=mode)
 
     def update(self, ns: dict[str, Any]) -> Any:
         """`push`."""
