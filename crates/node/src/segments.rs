@@ -214,3 +214,86 @@ impl Segments {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use broadleaf_proto::task::SegmentRef;
+
+    const A: SegmentId = SegmentId(1);
+    const OWNER: u32 = 7;
+    const HOLDER: u32 = 8;
+    const OTHER: u32 = 9;
+
+    fn announced() -> Segments {
+        let mut segments = Segments::default();
+        let (segment, _) = Segment::create(4096, &[]).unwrap();
+        let fd = segment.fd().try_clone_to_owned().unwrap();
+        segments.on_announce(OWNER, A, 4096, fd);
+        segments
+    }
+
+    fn naming() -> Payload {
+        let place = SegmentRef {
+            segment: A,
+            offset_bytes: 0,
+            len_bytes: 4096,
+        };
+        Payload {
+            segments: [place].into_iter().collect(),
+            ..Payload::default()
+        }
+    }
+
+    fn named_by(segments: &mut Segments, peer: u32) -> Payload {
+        let mut payload = naming();
+        segments.adopt(peer, &mut payload);
+        payload
+    }
+
+    #[test]
+    fn what_a_holder_sends_on_costs_its_owner_no_credit() {
+        let mut segments = announced();
+        let first = named_by(&mut segments, OWNER);
+        assert_eq!(segments.lend(HOLDER, &first).len(), 1);
+        drop(first);
+        let second = named_by(&mut segments, HOLDER);
+        assert_eq!(second.segments.len(), 1);
+        segments.on_release(HOLDER, &[A], &[]);
+        assert_eq!(segments.take_returns(), (vec![], vec![]));
+        assert!(segments.lend(OWNER, &second).is_empty(), "it knows its own");
+        drop(second);
+        let third = named_by(&mut segments, OWNER);
+        segments.on_release(OWNER, &[A], &[]);
+        assert_eq!(segments.take_returns(), (vec![], vec![]));
+        drop(third);
+        assert_eq!(segments.take_returns(), (vec![(OWNER, A); 2], vec![]));
+    }
+
+    #[test]
+    fn a_peer_cannot_name_what_it_does_not_hold() {
+        let mut segments = announced();
+        assert!(named_by(&mut segments, OTHER).segments.is_empty());
+        let sent = named_by(&mut segments, OWNER);
+        segments.lend(HOLDER, &sent);
+        segments.on_release(HOLDER, &[A], &[]);
+        assert!(named_by(&mut segments, HOLDER).segments.is_empty());
+    }
+
+    #[test]
+    fn the_segment_of_an_owner_that_is_gone_is_forgotten_after_its_last_holder() {
+        let mut segments = announced();
+        let sent = named_by(&mut segments, OWNER);
+        segments.lend(HOLDER, &sent);
+        drop(sent);
+        segments.on_peer_gone(OWNER);
+        assert_eq!(segments.take_returns(), (vec![], vec![]));
+        let on = named_by(&mut segments, HOLDER);
+        segments.lend(OTHER, &on);
+        drop(on);
+        segments.on_release(HOLDER, &[A], &[]);
+        segments.on_release(OTHER, &[A], &[]);
+        assert_eq!(segments.take_returns(), (vec![], vec![(HOLDER, A), (OTHER, A)]));
+        assert_eq!(segments.totals(), (0, 0));
+    }
+}

@@ -75,6 +75,8 @@ struct Entry {
     size: u64,
     state: State,
     announced: bool,
+    /// The pool's `copied_bytes` when it was last published.
+    filled_at_bytes: u64,
 }
 
 /// A segment to fill: the only way to write to it. Filling, and taking memory for a new segment,
@@ -88,6 +90,8 @@ pub struct Lease {
     len_bytes: u64,
     /// `None` for a new segment until it is filled.
     memory: Option<Memory>,
+    /// Bytes the pool copied since the segment was last written.
+    since_bytes: u64,
     copied: bool,
 }
 
@@ -110,7 +114,11 @@ impl Lease {
             });
         }
         match &mut self.memory {
-            Some(memory) => copy(&mut memory.mapping.as_mut_slice()[..bytes.len()], bytes),
+            Some(memory) => copy(
+                &mut memory.mapping.as_mut_slice()[..bytes.len()],
+                bytes,
+                self.since_bytes,
+            ),
             None => self.memory = Some(Memory::create(self.size, bytes)?),
         }
         self.copied = true;
@@ -189,11 +197,13 @@ impl Pool {
             Some((size, id)) => (size, id, Some(self.take_warm(id))),
             None => (size, self.make_room(size)?, None),
         };
+        let since_bytes = self.counters.copied_bytes - self.leased(id).filled_at_bytes;
         Ok(Lease {
             id,
             size,
             len_bytes,
             memory,
+            since_bytes,
             copied: false,
         })
     }
@@ -246,6 +256,7 @@ impl Pool {
             size,
             state: State::Leased,
             announced: false,
+            filled_at_bytes: self.counters.copied_bytes,
         };
         self.entries.insert(id, entry);
         Ok(id)
@@ -301,7 +312,10 @@ impl Pool {
             self.counters.copies += 1;
             self.counters.copied_bytes += lease.len_bytes;
         }
-        self.leased(lease.id).state = State::Used(1, memory);
+        let copied_bytes = self.counters.copied_bytes;
+        let entry = self.leased(lease.id);
+        entry.filled_at_bytes = copied_bytes;
+        entry.state = State::Used(1, memory);
         SegmentRef {
             segment: lease.id,
             offset_bytes: 0,

@@ -218,3 +218,44 @@ fn mapping_privately_copies_no_page() {
         "{anonymous}"
     );
 }
+
+#[test]
+fn a_written_page_is_known_until_the_mapping_ends() {
+    let segment = filled(9);
+    let view = || received(&segment).map_private(0, LEN).unwrap();
+    let pages = (LEN / 4096) as usize;
+    let all = LEN as usize;
+    assert!(pages >= 4);
+    for page in [0, pages / 2, pages - 1] {
+        let mut mine = view();
+        assert!(mine.is_untouched(0, all));
+        let at = page * 4096 + 17;
+        assert_eq!(mine[at], 9);
+        assert!(mine.is_untouched(0, all), "reading changes nothing");
+        mine.as_mut_slice().unwrap()[at] = 9;
+        assert!(!mine.is_untouched(0, all));
+        assert!(!mine.is_untouched(at, 1));
+        assert!(!mine.is_untouched(page * 4096, 4096));
+        assert!(page == 0 || mine.is_untouched(0, page * 4096));
+        assert!(page + 1 == pages || mine.is_untouched((page + 1) * 4096, 4096));
+        assert!(view().is_untouched(0, all), "another mapping has its own");
+    }
+    let readonly = segment.map_readonly(0, LEN).unwrap();
+    assert!(readonly.is_untouched(0, all));
+}
+
+#[test]
+fn a_range_may_start_anywhere() {
+    let content: Vec<u8> = (0..LEN).map(|i| (i % 251) as u8).collect();
+    let (segment, _) = Segment::create(LEN, &content).unwrap();
+    for (offset, len) in [(1, 10), (4095, 2), (4097, 4096), (5000, LEN - 5000)] {
+        let mut mine = segment.map_private(offset, len).unwrap();
+        let (first, end) = (offset as usize, (offset + len) as usize);
+        assert_eq!(mine[..], content[first..end]);
+        assert!(mine.is_untouched(0, len as usize));
+        mine.as_mut_slice().unwrap()[len as usize - 1] = 252;
+        assert_eq!(mine[len as usize - 1], 252);
+        assert!(!mine.is_untouched(len as usize - 1, 1));
+        assert_eq!(segment.map_readonly(offset, len).unwrap()[..], content[first..end]);
+    }
+}
