@@ -12,7 +12,7 @@ from broadleaf.serialize.namespace import evaluate
 def names(monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr(sys, "displayhook", display.DisplayHook())
-    monkeypatch.setattr(operations, "_session", operations._Session({}))
+    monkeypatch.setattr(operations, "_session", operations._Session({}, lambda destination, source: False))
     created = namespace.create(3, "c")
     operations.install(created, lambda destination, source: False)
     yield created

@@ -11,7 +11,7 @@ use broadleaf_proto::layout::{Delivery, PICKLED, Pickled};
 use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
 use broadleaf_proto::task::{LeaseGuard, Payload, SegmentRef};
 use broadleaf_proto::{DecodeError, SegmentId, control};
-use broadleaf_shm::{BornSegment, Pool, PoolConfig, Segment, ShmError, trim_born};
+use broadleaf_shm::{BornSegment, Pool, PoolConfig, Segment, ShmError, forget_born, trim_born};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList};
@@ -70,6 +70,21 @@ pub struct DataPlane {
     trimmed_at_s: AtomicU64,
 }
 
+/// Connections of this process.
+static OPEN: AtomicU64 = AtomicU64::new(0);
+
+impl Drop for DataPlane {
+    fn drop(&mut self) {
+        // What was lent becomes free only now.
+        drop(std::mem::take(
+            self.lent.get_mut().unwrap_or_else(PoisonError::into_inner),
+        ));
+        if OPEN.fetch_sub(1, Ordering::AcqRel) == 1 {
+            forget_born();
+        }
+    }
+}
+
 impl DataPlane {
     /// `token` makes this process's segment ids unique on the host.
     pub fn new(token: u32, inline_limit_bytes: usize, pool_max_bytes: Option<u64>) -> Self {
@@ -77,6 +92,7 @@ impl DataPlane {
         if let Some(max) = pool_max_bytes {
             config.max_bytes = max;
         }
+        OPEN.fetch_add(1, Ordering::AcqRel);
         Self {
             pool: Mutex::new(Pool::new(token, config)),
             token,

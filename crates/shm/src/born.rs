@@ -96,6 +96,11 @@ pub fn trim_born() {
     });
 }
 
+/// Closes every free segment: nobody is connected, so nothing will be sent soon.
+pub fn forget_born() {
+    warm().segments.clear();
+}
+
 /// How a [`BornMemory`] shows its segment to its maker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import cloudpickle
 
 from broadleaf.serialize import PROTOCOL
-from broadleaf.serialize.buffers import keep_out_of_band
+from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 from broadleaf.serialize.namespace import fill, function_globals
 from broadleaf.serialize.snapshot import Snapshot, is_importable
 
@@ -27,14 +27,17 @@ _global_names: WeakKeyDictionary[CodeType, tuple[str, ...]] = WeakKeyDictionary(
 
 
 def dumps_by_value(
-    value: Any, buffers: list[pickle.PickleBuffer] | None = None, snapshot: Snapshot | None = None
+    value: Any,
+    buffers: list[pickle.PickleBuffer] | None = None,
+    snapshot: Snapshot | None = None,
+    least_bytes: int = INBAND_BUFFER_BYTES,
 ) -> bytes:
     """Pickles `value`. Globals that cannot be pickled are left out: the engine may have its own.
 
-    `buffers` receives the out-of-band buffers; without it all are in band. `snapshot` learns what went into the
-    pickle. Raises whatever pickling raises.
+    `buffers` receives the out-of-band buffers from `least_bytes` on; without it all are in band. `snapshot` learns
+    what went into the pickle. Raises whatever pickling raises.
     """
-    on_buffer = None if buffers is None else keep_out_of_band(buffers)
+    on_buffer = None if buffers is None else keep_out_of_band(buffers, least_bytes)
     # Finding out which globals are at fault costs a trial each, so only the second time.
     for trying in (None, frozenset[int]()):
         if buffers is not None:

@@ -13,6 +13,7 @@ from typing import Any
 from broadleaf.errors import SerializationError
 from broadleaf.serialize import PROTOCOL
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
+from broadleaf.serialize.compact import COMPACT_FROM_BYTES, dumps_compacted
 
 
 def dumps(value: Any, apart: bool = False) -> tuple[bytes, list[pickle.PickleBuffer]]:
@@ -25,13 +26,15 @@ def dumps(value: Any, apart: bool = False) -> tuple[bytes, list[pickle.PickleBuf
     try:
         data = pickle.dumps(value, PROTOCOL, buffer_callback=keep_out_of_band(buffers, least_bytes))
         if b"__main__" not in data:
+            if len(data) >= COMPACT_FROM_BYTES and b"reconstruct" in data:
+                return dumps_compacted(value, least_bytes)
             return data, buffers
     except (pickle.PicklingError, AttributeError, TypeError):
         # Not by reference; the second attempt's error is the better one.
         pass
     from broadleaf.serialize.by_value import dumps_by_value
 
-    return dumps_by_value(value, buffers), buffers
+    return dumps_by_value(value, buffers, least_bytes=least_bytes), buffers
 
 
 def dumps_in_band(value: Any) -> bytes:

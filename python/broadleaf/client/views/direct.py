@@ -84,16 +84,12 @@ class DirectView(View):
             found = self._submitters[key] = self._new_submitter(method, kind, ids, single, label, mode), ids
         return found
 
-    def _new_submitter(
-        self, method: str, kind: str, ids: tuple[int, ...], single: bool, label: Any, mode: str
-    ) -> Any:
+    def _new_submitter(self, method: str, kind: str, ids: tuple[int, ...], single: bool, label: Any, mode: str) -> Any:
         client = self.client
         if not ids:
             raise NoEnginesRegistered("this view has no engines; client.wait_for_engines(n) waits for them")
         coalesce = self._coalesces and kind in _COALESCED
-        options = client.define_options(
-            TaskOptions(mode="Each", targets=ids, label=label or "", coalesce=coalesce)
-        )
+        options = client.define_options(TaskOptions(mode="Each", targets=ids, label=label or "", coalesce=coalesce))
         origin = Origin(client, ids, single and kind != "mapped", method, label)
         types = client.result_types
         result_type = {
