@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from broadleaf.interop.concurrent import ViewExecutor
     from broadleaf.interop.joblib import register_joblib_backend
     from broadleaf.serialize.interactive import interactive
-    from broadleaf.serialize.pickle import PrePickled
+    from broadleaf.serialize.pickle import PrePickled, use_cloudpickle, use_dill, use_pickle
     from broadleaf.serialize.reference import Reference
     from broadleaf.serialize.requirements import depend, dependent, require
 
@@ -112,6 +112,9 @@ _HOMES = {
     "remote": "broadleaf.client.remote_functions",
     "require": "broadleaf.serialize.requirements",
     "unwrap_exception": _ERRORS,
+    "use_cloudpickle": "broadleaf.serialize.pickle",
+    "use_dill": "broadleaf.serialize.pickle",
+    "use_pickle": "broadleaf.serialize.pickle",
     "wrap_exception": _ERRORS,
 }
 
@@ -169,6 +172,9 @@ __all__ = [
     "remote",
     "require",
     "unwrap_exception",
+    "use_cloudpickle",
+    "use_dill",
+    "use_pickle",
     "wrap_exception",
 ]
 
