@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from broadleaf.client.client import Client
     from broadleaf.client.dependency import Dependency
     from broadleaf.client.execute_reply import ExecuteReply
+    from broadleaf.client.hub_results import AsyncHubResult
     from broadleaf.client.map_results import AsyncMapResult
     from broadleaf.client.remote_functions import ParallelFunction, RemoteFunction, parallel, remote
     from broadleaf.client.results import AsyncResult
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         NoEnginesRegistered,
         OverLimit,
         RemoteError,
+        ResultNotKept,
         SerializationError,
         TaskAborted,
         TaskRejectError,
@@ -63,6 +65,7 @@ _ERRORS = "broadleaf.errors"
 _HOMES = {
     "ALL_COMPLETED": "concurrent.futures",
     "AlreadyDisplayedError": _ERRORS,
+    "AsyncHubResult": "broadleaf.client.hub_results",
     "AsyncMapResult": "broadleaf.client.map_results",
     "AsyncResult": "broadleaf.client.results",
     "AuthenticationFailed": _ERRORS,
@@ -94,6 +97,7 @@ _HOMES = {
     "Reference": "broadleaf.serialize.reference",
     "RemoteError": _ERRORS,
     "RemoteFunction": "broadleaf.client.remote_functions",
+    "ResultNotKept": _ERRORS,
     "SerializationError": _ERRORS,
     "TaskAborted": _ERRORS,
     "TaskRejectError": _ERRORS,
@@ -123,6 +127,7 @@ __all__ = [
     "FIRST_COMPLETED",
     "FIRST_EXCEPTION",
     "AlreadyDisplayedError",
+    "AsyncHubResult",
     "AsyncMapResult",
     "AsyncResult",
     "AuthenticationFailed",
@@ -152,6 +157,7 @@ __all__ = [
     "Reference",
     "RemoteError",
     "RemoteFunction",
+    "ResultNotKept",
     "SerializationError",
     "TaskAborted",
     "TaskRejectError",

@@ -5,4 +5,5 @@ mod bench;
 mod dependencies;
 mod endings;
 mod engines;
+mod kept;
 mod placement;

@@ -458,6 +458,33 @@ impl Shared {
         Ok(number)
     }
 
+    /// Sends a request whose answer is a result for each of `n` tasks; `make` has it of the first of their numbers.
+    pub fn start_adoption(
+        &self,
+        n: usize,
+        make: impl FnOnce(TaskSeq) -> control::ControlRequest,
+    ) -> Result<Arc<Request>, LinkError> {
+        self.wire.with(|net| {
+            self.append_submissions(net);
+            let first = self.next_seq.fetch_add(n as u64, Ordering::Relaxed);
+            let request = Arc::new(Request::new(first, n, wall_ns()));
+            let parts = SubmittedParts {
+                seq: first,
+                len: n,
+                weight_bytes: 0,
+                request: Arc::clone(&request),
+            };
+            lock(&self.submission).parts.push(parts);
+            self.register_submissions();
+            // Nobody waits for the reply: the results say everything.
+            let number = self.next_request.fetch_add(1, Ordering::Relaxed);
+            let body = control::encode(&(number, make(TaskSeq(first))));
+            net.send(FrameKind::Request, &body, &[])?;
+            self.flush_into(net)?;
+            Ok(request)
+        })
+    }
+
     /// Whether the reply is there.
     pub fn has_reply(&self, number: u64) -> bool {
         !matches!(lock(&self.replies).get(&number), Some(None))
