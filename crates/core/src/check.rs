@@ -183,7 +183,9 @@ impl Controller {
             })?;
         }
         let n = self.awaited.values().map(Vec::len).sum::<usize>();
-        ensure(n as u64 == self.n_awaited, || "adopters are miscounted".into())?;
+        ensure(n as u64 == self.n_awaited, || {
+            "adopters are miscounted".into()
+        })?;
         for (slot, adopters) in &self.awaited {
             let task = self.tasks.key_at(*slot).and_then(|k| self.tasks.get(k));
             ensure(task.is_some_and(|t| t.is_awaited), || {

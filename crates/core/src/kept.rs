@@ -121,7 +121,10 @@ impl Kept {
     /// The named tasks that are here.
     fn find(&self, names: &[TaskName]) -> BTreeMap<TaskName, &KeptTask> {
         let names: BTreeSet<_> = names.iter().copied().collect();
-        let here = self.tasks.iter().map(|task| ((task.client, task.seq), task));
+        let here = self
+            .tasks
+            .iter()
+            .map(|task| ((task.client, task.seq), task));
         here.filter(|(name, _)| names.contains(name)).collect()
     }
 }
@@ -270,7 +273,9 @@ impl Controller {
             if let Some(key) = self.live(*name) {
                 awaited.push((key, seq));
             } else {
-                let result = kept.get(name).and_then(|task| task.result.as_ref().map(|r| (task, r)));
+                let result = kept
+                    .get(name)
+                    .and_then(|task| task.result.as_ref().map(|r| (task, r)));
                 answers.push(result.map_or_else(
                     || not_kept(seq),
                     |(task, result)| ResultRecord {
@@ -294,7 +299,11 @@ impl Controller {
             self.awaited.entry(slot).or_default().push((client, seq));
             self.n_awaited += 1;
         }
-        out.extend(answers.into_iter().map(|record| Output::Result { client, record }));
+        out.extend(
+            answers
+                .into_iter()
+                .map(|record| Output::Result { client, record }),
+        );
     }
 
     /// Tells those who adopted a task's result how it ended.

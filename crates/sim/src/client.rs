@@ -133,7 +133,10 @@ impl Client {
         let job = &jobs[task.job as usize];
         let retries = job.options.retries;
         if let Some(original) = around.original {
-            if original.status.is_some_and(|status| status != record.status) {
+            if original
+                .status
+                .is_some_and(|status| status != record.status)
+            {
                 return wrong(&format!("the original ended {:?}", original.status));
             }
             if record.status == Status::Ok

@@ -1,10 +1,10 @@
 //! Ended tasks are kept in bounded memory, for other clients and to be run again.
 
 use broadleaf_core::{Config, Input, Output};
+use broadleaf_proto::Status;
 use broadleaf_proto::control::{ControlReply, ControlRequest, RefusalReason, TaskRecord};
 use broadleaf_proto::ids::{ClientId, OptionsId, TaskSeq};
 use broadleaf_proto::task::ResultRecord;
-use broadleaf_proto::Status;
 
 use crate::bench::{Bench, CLIENT, MS, config, each, refusal};
 
@@ -106,7 +106,10 @@ fn nothing_is_kept_when_that_is_off() {
 fn tasks_of_a_client_that_leaves_go_on_and_their_results_wait() {
     let mut bench = bench(10_000);
     bench.submit(4);
-    assert_eq!(ask(&mut bench, CLIENT, ControlRequest::Leave), ControlReply::Done);
+    assert_eq!(
+        ask(&mut bench, CLIENT, ControlRequest::Leave),
+        ControlReply::Done
+    );
     bench.input(Input::ClientDown { client: CLIENT });
     adopt(&mut bench, 0, &[3]);
     bench.run_all(MS);

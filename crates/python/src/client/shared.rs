@@ -153,7 +153,7 @@ pub struct Shared {
     /// How many those are. With fewer tasks on their way an engine may idle, so the next waits for no company.
     pub n_engines: AtomicU64,
     pub(super) replies: Mutex<FxHashMap<u64, Option<ControlReply>>>,
-    next_request: AtomicU64,
+    pub(super) next_request: AtomicU64,
     closed: AtomicBool,
     /// Requests whose completion somebody wants to be called for.
     pub callbacks: AtomicUsize,
@@ -275,7 +275,7 @@ impl Shared {
         self.wire.with(|net| self.flush_into(net))
     }
 
-    fn flush_into(&self, net: &mut Link) -> Result<bool, LinkError> {
+    pub(super) fn flush_into(&self, net: &mut Link) -> Result<bool, LinkError> {
         self.append_submissions(net);
         if let Some(release) = self.data.take_releases() {
             net.send(FrameKind::SegmentRelease, &control::encode(&release), &[])?;
@@ -283,7 +283,7 @@ impl Shared {
         net.flush()
     }
 
-    fn append_submissions(&self, net: &mut Link) {
+    pub(super) fn append_submissions(&self, net: &mut Link) {
         let mut submission = lock(&self.submission);
         self.register(&mut submission);
         if submission.bytes.is_empty() {
@@ -456,33 +456,6 @@ impl Shared {
         lock(&self.replies).insert(number, None);
         self.send(FrameKind::Request, &control::encode(&(number, request)))?;
         Ok(number)
-    }
-
-    /// Sends a request whose answer is a result for each of `n` tasks; `make` has it of the first of their numbers.
-    pub fn start_adoption(
-        &self,
-        n: usize,
-        make: impl FnOnce(TaskSeq) -> control::ControlRequest,
-    ) -> Result<Arc<Request>, LinkError> {
-        self.wire.with(|net| {
-            self.append_submissions(net);
-            let first = self.next_seq.fetch_add(n as u64, Ordering::Relaxed);
-            let request = Arc::new(Request::new(first, n, wall_ns()));
-            let parts = SubmittedParts {
-                seq: first,
-                len: n,
-                weight_bytes: 0,
-                request: Arc::clone(&request),
-            };
-            lock(&self.submission).parts.push(parts);
-            self.register_submissions();
-            // Nobody waits for the reply: the results say everything.
-            let number = self.next_request.fetch_add(1, Ordering::Relaxed);
-            let body = control::encode(&(number, make(TaskSeq(first))));
-            net.send(FrameKind::Request, &body, &[])?;
-            self.flush_into(net)?;
-            Ok(request)
-        })
     }
 
     /// Whether the reply is there.
