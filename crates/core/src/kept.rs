@@ -207,13 +207,13 @@ impl Controller {
             return live.chain(kept).collect();
         };
         let kept = self.kept.find(&names);
-        let named: BTreeSet<_> = names.into_iter().collect();
+        let in_order: BTreeSet<_> = names.into_iter().collect();
         let record = |name: TaskName| {
             let live = self.live(name).and_then(|key| self.tasks.get(key));
             live.and_then(|task| self.live_record(task))
                 .or_else(|| kept.get(&name).map(|task| self.kept_record(task)))
         };
-        named.into_iter().filter_map(record).collect()
+        in_order.into_iter().filter_map(record).collect()
     }
 
     fn live(&self, (client, seq): TaskName) -> Option<TaskKey> {
