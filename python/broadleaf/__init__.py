@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from broadleaf.client.client import Client
     from broadleaf.client.dependency import Dependency
     from broadleaf.client.execute_reply import ExecuteReply
+    from broadleaf.client.hub_results import AsyncHubResult
     from broadleaf.client.map_results import AsyncMapResult
     from broadleaf.client.remote_functions import ParallelFunction, RemoteFunction, parallel, remote
     from broadleaf.client.results import AsyncResult
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         NoEnginesRegistered,
         OverLimit,
         RemoteError,
+        ResultNotKept,
         SerializationError,
         TaskAborted,
         TaskRejectError,
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
     from broadleaf.interop.concurrent import ViewExecutor
     from broadleaf.interop.joblib import register_joblib_backend
     from broadleaf.serialize.interactive import interactive
-    from broadleaf.serialize.pickle import PrePickled
+    from broadleaf.serialize.pickle import PrePickled, use_cloudpickle, use_dill, use_pickle
     from broadleaf.serialize.reference import Reference
     from broadleaf.serialize.requirements import depend, dependent, require
 
@@ -66,6 +68,7 @@ _ERRORS = "broadleaf.errors"
 _HOMES = {
     "ALL_COMPLETED": "concurrent.futures",
     "AlreadyDisplayedError": _ERRORS,
+    "AsyncHubResult": "broadleaf.client.hub_results",
     "AsyncMapResult": "broadleaf.client.map_results",
     "AsyncResult": "broadleaf.client.results",
     "AuthenticationFailed": _ERRORS,
@@ -99,6 +102,7 @@ _HOMES = {
     "Reference": "broadleaf.serialize.reference",
     "RemoteError": _ERRORS,
     "RemoteFunction": "broadleaf.client.remote_functions",
+    "ResultNotKept": _ERRORS,
     "SerializationError": _ERRORS,
     "TaskAborted": _ERRORS,
     "TaskRejectError": _ERRORS,
@@ -119,6 +123,9 @@ _HOMES = {
     "remote": "broadleaf.client.remote_functions",
     "require": "broadleaf.serialize.requirements",
     "unwrap_exception": _ERRORS,
+    "use_cloudpickle": "broadleaf.serialize.pickle",
+    "use_dill": "broadleaf.serialize.pickle",
+    "use_pickle": "broadleaf.serialize.pickle",
     "wrap_exception": _ERRORS,
     "zeros": "broadleaf.client.arrays",
 }
@@ -128,6 +135,7 @@ __all__ = [
     "FIRST_COMPLETED",
     "FIRST_EXCEPTION",
     "AlreadyDisplayedError",
+    "AsyncHubResult",
     "AsyncMapResult",
     "AsyncResult",
     "AuthenticationFailed",
@@ -159,6 +167,7 @@ __all__ = [
     "Reference",
     "RemoteError",
     "RemoteFunction",
+    "ResultNotKept",
     "SerializationError",
     "TaskAborted",
     "TaskRejectError",
@@ -181,6 +190,9 @@ __all__ = [
     "remote",
     "require",
     "unwrap_exception",
+    "use_cloudpickle",
+    "use_dill",
+    "use_pickle",
     "wrap_exception",
     "zeros",
 ]

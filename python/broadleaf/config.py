@@ -162,6 +162,8 @@ OPTIONS: dict[str, Option] = {
                "its tasks is started.", most=_ANY_BYTES),
         Option("history_tasks", "int", 65_536, "node", "Resolved tasks remembered per client, for later dependencies "
                "on them.", most=_HISTORY_TASKS),
+        Option("kept_results_bytes", "int", 4 * _MIB, "node", "Most bytes kept of ended tasks, for other clients and "
+               "for clients that come back: values, arguments, and 320 bytes a task; 0 to keep none.", most=_ANY_BYTES),
         Option("function_cache_bytes", "int", 256 * _MIB, "node", "Most bytes of function bodies kept for engines.",
                most=_ANY_BYTES),
         # Observation

@@ -272,6 +272,10 @@ class OverLimit(Verdict):
     """Over this client's bound on unresolved tasks or bytes."""
 
 
+class ResultNotKept(Verdict):
+    """The cluster has no result, or no longer, of this task of another time or client."""
+
+
 class ClusterStopping(Verdict):
     """The cluster is stopping."""
 

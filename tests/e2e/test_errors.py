@@ -257,3 +257,23 @@ def test_closing_a_client_ends_the_waiting_for_its_results(cluster):
     for ar in (one, several):
         with pytest.raises(ipp.RemoteError if ar.done() else ipp.LinkLost):
             ar.get()
+
+
+def test_dill_pickles_what_nothing_else_can_once_asked(rc):
+    pytest.importorskip("dill")
+    view = rc[0]
+    with pytest.raises(ipp.SerializationError):
+        view.push({"lock": threading.Lock()})
+    with pytest.raises(ipp.RemoteError, match="lock"):
+        view.apply_sync(lambda: __import__("threading").Lock())
+    view.use_dill().get(20)
+    try:
+        view["lock"] = threading.Lock()
+        assert not view.apply_sync(ipp.interactive(lambda: lock.locked()))  # noqa: F821
+        assert not view.apply_sync(lambda: __import__("threading").Lock()).locked()
+        assert view.apply_sync(lambda: [lambda: 3])[0]() == 3
+    finally:
+        view.use_pickle().get(20)
+    with pytest.raises(ipp.SerializationError):
+        view.push({"lock": threading.Lock()})
+    view.use_cloudpickle().get(20)

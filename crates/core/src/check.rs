@@ -44,6 +44,7 @@ impl Controller {
         })?;
         self.check_clients()?;
         self.check_gatherings()?;
+        self.check_kept()?;
         self.check_references()
     }
 
@@ -187,6 +188,35 @@ impl Controller {
         Ok(())
     }
 
+    fn check_kept(&self) -> Result<(), Violation> {
+        ensure(self.kept.is_consistent(), || {
+            "what is kept is miscounted, or over its bound".into()
+        })?;
+        ensure(self.departed.is_empty(), || {
+            "a departed client is still here".into()
+        })?;
+        for (id, client) in &self.clients {
+            ensure(!client.away || client.outstanding_tasks > 0, || {
+                format!("client {} is away for nothing", id.0)
+            })?;
+        }
+        let n = self.awaited.values().map(Vec::len).sum::<usize>();
+        ensure(n as u64 == self.n_awaited, || {
+            "adopters are miscounted".into()
+        })?;
+        for (slot, adopters) in &self.awaited {
+            let task = self.tasks.key_at(*slot).and_then(|k| self.tasks.get(k));
+            ensure(task.is_some_and(|t| t.is_awaited), || {
+                format!("slot {slot} is adopted and does not know it")
+            })?;
+            let here = |id| self.clients.get(id).is_some_and(|c| !c.away);
+            ensure(adopters.iter().all(|(id, _)| here(id)), || {
+                format!("slot {slot} is adopted by a client that is gone")
+            })?;
+        }
+        Ok(())
+    }
+
     fn check_references(&self) -> Result<(), Violation> {
         for slot in self.functions.slots() {
             let defined = self.clients.values().flat_map(|c| c.functions.values());
@@ -196,6 +226,7 @@ impl Controller {
                 .iter()
                 .filter(|(_, t)| t.function == slot)
                 .count();
+            let used = used + self.kept.iter().filter(|t| t.function == slot).count();
             ensure(
                 self.functions.references(slot) == (defined + used) as u64,
                 || format!("function {slot} miscounts its references"),
@@ -205,6 +236,7 @@ impl Controller {
             let defined = self.clients.values().flat_map(|c| c.options.values());
             let defined = defined.filter(|s| **s == slot).count() + usize::from(slot == 0);
             let used = self.tasks.iter().filter(|(_, t)| t.options == slot).count();
+            let used = used + self.kept.iter().filter(|t| t.options == slot).count();
             ensure(set.references == (defined + used) as u64, || {
                 format!("option set {slot} miscounts its references")
             })?;

@@ -1,6 +1,6 @@
 //! Connected clients.
 
-use broadleaf_proto::ids::{FunctionId, OptionsId, TaskSeq};
+use broadleaf_proto::ids::{FunctionId, OptionsId};
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 
@@ -14,7 +14,10 @@ pub(crate) const MAX_DEFINITIONS: usize = 1 << 20;
 pub(crate) struct Client {
     pub name: String,
     pub congested: bool,
-    pub next_seq: TaskSeq,
+    /// It asked that its tasks go on without it.
+    pub leaves: bool,
+    /// Its link is closed, and its tasks go on.
+    pub away: bool,
     pub outstanding_tasks: u64,
     pub outstanding_bytes: u64,
     pub history: History,
@@ -29,7 +32,8 @@ impl Client {
         Self {
             name,
             congested: false,
-            next_seq: TaskSeq(0),
+            leaves: false,
+            away: false,
             outstanding_tasks: 0,
             outstanding_bytes: 0,
             history,

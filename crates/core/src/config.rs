@@ -26,6 +26,8 @@ pub struct Config {
     pub history_tasks: usize,
     /// Most bytes of function bodies kept. 256 MiB.
     pub function_cache_bytes: u64,
+    /// Most bytes kept of ended tasks: values, arguments and records, of all clients; 0 to keep none. 4 MiB.
+    pub kept_results_bytes: u64,
     /// Engines to keep, numbered from 0. 0.
     pub n_engines: u32,
     /// Whether an engine that died is started again. False.
@@ -65,6 +67,7 @@ impl Default for Config {
             max_outstanding_bytes: limits::DEFAULT_MAX_OUTSTANDING_BYTES,
             history_tasks: 65_536,
             function_cache_bytes: 256 * 1024 * 1024,
+            kept_results_bytes: limits::DEFAULT_KEPT_RESULTS_BYTES,
             n_engines: 0,
             restart_engines: false,
             max_restarts_per_minute: 10,

@@ -15,6 +15,7 @@ use crate::dependencies::Dependencies;
 use crate::engines::{Engine, MAX_ENGINES, State};
 use crate::functions::Functions;
 use crate::history::{History, Known};
+use crate::kept::Kept;
 use crate::options::{Groups, OptionSets};
 use crate::supervisor::Supervisor;
 use crate::tasks::{Place, Stopping, TaskTable};
@@ -47,6 +48,13 @@ pub struct Controller {
     pub(crate) totals: Counters,
     /// Ends not yet told to dependents.
     pub(crate) ended: VecDeque<Ended>,
+    pub(crate) kept: Kept,
+    /// By slot of a live task: who besides its client gets its result, under which number.
+    pub(crate) awaited: IndexMap<u32, Vec<(ClientId, TaskSeq)>, FxBuildHasher>,
+    /// How many those are.
+    pub(crate) n_awaited: u64,
+    /// Clients that are away and whose last task has ended.
+    pub(crate) departed: Vec<ClientId>,
     /// Offers made; orders engines by last use.
     pub(crate) tick: u64,
     /// Memory of the placement heap: (outstanding, last used, engine).
@@ -77,6 +85,10 @@ impl Controller {
             supervisor: Supervisor::new(config.seed),
             totals: Counters::default(),
             ended: VecDeque::new(),
+            kept: Kept::new(config.kept_results_bytes),
+            awaited: IndexMap::default(),
+            n_awaited: 0,
+            departed: Vec::new(),
             tick: 0,
             heap: Vec::new(),
             steal_at: None,
@@ -181,9 +193,21 @@ impl Controller {
     }
 
     fn on_client_down(&mut self, client: ClientId, out: &mut Vec<Output>) {
-        let Some(gone) = self.clients.get(&client) else {
+        let Some(gone) = self.clients.get_mut(&client).filter(|c| !c.away) else {
             return;
         };
+        if gone.leaves {
+            gone.away = true;
+            let is_done = gone.outstanding_tasks == 0;
+            // Nobody reads, so nobody can be slow to.
+            self.on_congested(client, false);
+            self.gatherings.drop_client(client);
+            self.drop_adopter(client);
+            if is_done {
+                self.remove_client(client);
+            }
+            return;
+        }
         let live: Vec<_> = gone
             .history
             .live()
@@ -202,10 +226,16 @@ impl Controller {
             } else {
                 self.detach(key);
                 self.tasks.at(key).client = None;
-                self.discard(key);
+                self.discard(key, out);
             }
         }
         self.gatherings.drop_client(client);
+        self.drop_adopter(client);
+        self.remove_client(client);
+    }
+
+    /// Forgets a client that has no tasks any more.
+    pub(crate) fn remove_client(&mut self, client: ClientId) {
         for queue in self.groups.queues_mut() {
             queue.drop_client(client);
         }
@@ -223,7 +253,7 @@ impl Controller {
     }
 
     fn on_function(&mut self, client: ClientId, record: FunctionRecord) {
-        let Some(known) = self.clients.get_mut(&client) else {
+        let Some(known) = self.clients.get(&client) else {
             self.totals.ignored += 1;
             return;
         };
@@ -231,7 +261,15 @@ impl Controller {
             self.totals.ignored += 1;
             return;
         }
-        let slot = self.functions.define(record.hash, record.body);
+        let mut slot = self.functions.define(record.hash, record.body.clone());
+        if slot.is_none() && self.kept.len() > 0 {
+            // What is kept must never be why something new cannot be done.
+            self.forget_all_kept();
+            slot = self.functions.define(record.hash, record.body);
+        }
+        let Some(known) = self.clients.get_mut(&client) else {
+            return;
+        };
         let before = known.functions.insert(record.function, slot);
         if let Some(Some(before)) = before {
             self.release_function(before);
@@ -289,7 +327,8 @@ impl Controller {
 
     /// Tells every client.
     pub(crate) fn announce(&self, event: &Event, out: &mut Vec<Output>) {
-        out.extend(self.clients.keys().map(|client| Output::Event {
+        let here = self.clients.iter().filter(|(_, c)| !c.away);
+        out.extend(here.map(|(client, _)| Output::Event {
             client: *client,
             event: event.clone(),
         }));

@@ -38,6 +38,10 @@ pub struct Counters {
     pub functions: u64,
     /// Their bodies' bytes.
     pub function_bytes: u64,
+    /// Ended tasks kept now.
+    pub kept_tasks: u64,
+    /// What they count for.
+    pub kept_bytes: u64,
     /// Records dropped because they named nothing known (a bad or outdated peer).
     pub ignored: u64,
     /// Each engine's.
@@ -93,7 +97,9 @@ impl Controller {
             pinned: self.engines.iter().map(|e| e.pinned.len() as u64).sum(),
             offered: self.engines.iter().map(|e| u64::from(e.outstanding)).sum(),
             live: self.tasks.len() as u64,
-            clients: self.clients.len() as u64,
+            clients: self.clients.values().filter(|c| !c.away).count() as u64,
+            kept_tasks: self.kept.len() as u64,
+            kept_bytes: self.kept.held_bytes(),
             functions: self.functions.len() as u64,
             function_bytes: self.functions.bytes(),
             engines: engines.collect(),

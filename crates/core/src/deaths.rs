@@ -62,7 +62,7 @@ impl Controller {
             let task = self.tasks.at(key);
             let started = unclaimed.binary_search(&offer).is_err();
             match (task.stopping, started) {
-                _ if task.client.is_none() => self.discard(key),
+                _ if task.client.is_none() => self.discard(key, out),
                 (Stopping::Cancel, _) => {
                     let at = if started { id } else { NOWHERE };
                     self.resolve(key, End::bare(Status::Cancelled, at), out);

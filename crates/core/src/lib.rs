@@ -20,6 +20,7 @@ mod engines;
 mod explain;
 mod functions;
 mod history;
+mod kept;
 mod message;
 mod options;
 mod ready;

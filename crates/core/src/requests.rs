@@ -74,6 +74,28 @@ impl Controller {
             }
             ControlRequest::Explain(seq) => ControlReply::Text(self.explain(client, seq)),
             ControlRequest::QueueStatus => ControlReply::Queues(self.queues()),
+            ControlRequest::Leave => {
+                if let Some(client) = self.clients.get_mut(&client) {
+                    client.leaves = true;
+                }
+                ControlReply::Done
+            }
+            ControlRequest::Records(names) => ControlReply::Records {
+                now_ns: now,
+                records: self.records(names),
+            },
+            ControlRequest::Adopt { first, tasks } => {
+                self.adopt(client, first, &tasks, out);
+                ControlReply::Done
+            }
+            ControlRequest::Resubmit { first, tasks } => {
+                self.resubmit(now, client, first, &tasks, out);
+                ControlReply::Done
+            }
+            ControlRequest::Forget(names) => {
+                self.forget_kept(names);
+                ControlReply::Done
+            }
             ControlRequest::Status
             | ControlRequest::Trace
             | ControlRequest::SetLog { .. }

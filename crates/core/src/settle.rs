@@ -159,7 +159,7 @@ impl Controller {
     pub(crate) fn make_ready(&mut self, key: TaskKey, front: bool, out: &mut Vec<Output>) {
         let task = self.tasks.at(key);
         let Some(client) = task.client else {
-            self.discard(key);
+            self.discard(key, out);
             return;
         };
         if self.supervisor.stopping {
@@ -281,8 +281,12 @@ impl Controller {
     /// Ends a detached task: its one result.
     pub(crate) fn resolve(&mut self, key: TaskKey, end: End, out: &mut Vec<Output>) {
         let task = self.tasks.at(key);
+        let is_awaited = task.is_awaited;
         let Some(client) = task.client else {
-            self.discard(key);
+            if is_awaited {
+                self.tell_adopters(key, &end, out);
+            }
+            self.discard(key, out);
             return;
         };
         let (seq, weight_bytes, gathering) = (task.seq, task.weight_bytes, task.gathering);
@@ -293,13 +297,24 @@ impl Controller {
                 engine: end.engine,
             });
         }
+        let mut is_away = false;
         if let Some(known) = self.clients.get_mut(&client) {
+            is_away = known.away;
             known.outstanding_tasks -= 1;
             known.outstanding_bytes -= weight_bytes;
             known.history.resolve(seq, end.status, end.engine);
+            if is_away && known.outstanding_tasks == 0 {
+                self.departed.push(client);
+            }
         }
         self.totals.resolved[end.status as usize] += 1;
-        self.free(key);
+        if is_awaited {
+            self.tell_adopters(key, &end, out);
+        }
+        self.keep(key, client, &end);
+        if is_away {
+            return;
+        }
         let record = ResultRecord {
             seq,
             status: end.status,
@@ -312,12 +327,15 @@ impl Controller {
     }
 
     /// Frees a detached task whose client is gone.
-    pub(crate) fn discard(&mut self, key: TaskKey) {
+    pub(crate) fn discard(&mut self, key: TaskKey, out: &mut Vec<Output>) {
+        if self.tasks.at(key).is_awaited {
+            self.tell_adopters(key, &End::bare(Status::Cancelled, NOWHERE), out);
+        }
         self.totals.discarded += 1;
         self.free(key);
     }
 
-    fn free(&mut self, key: TaskKey) {
+    pub(crate) fn free(&mut self, key: TaskKey) {
         self.clear_timer(key);
         let task = self.tasks.at(key);
         let (function, options) = (task.function, task.options);

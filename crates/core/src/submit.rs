@@ -25,7 +25,7 @@ pub(crate) fn refusal_payload(reason: &RefusalReason) -> Payload {
 }
 
 /// What the parts of one record share.
-struct Submission {
+pub(crate) struct Submission {
     client: ClientId,
     /// Slot among the option sets.
     options: u32,
@@ -38,11 +38,26 @@ struct Submission {
 }
 
 /// What each part has of its own.
-struct Part {
-    seq: TaskSeq,
-    pinned: Option<EngineId>,
-    weight_bytes: u64,
-    payload: Payload,
+pub(crate) struct Part {
+    pub seq: TaskSeq,
+    pub pinned: Option<EngineId>,
+    pub weight_bytes: u64,
+    pub payload: Payload,
+}
+
+impl Submission {
+    /// One without dependencies.
+    pub fn bare(client: ClientId, options: u32, function: u32, first_seq: TaskSeq) -> Self {
+        Self {
+            client,
+            options,
+            function,
+            first_seq,
+            gathering: None,
+            after: SmallVec::new(),
+            follow: SmallVec::new(),
+        }
+    }
 }
 
 impl Controller {
@@ -57,8 +72,9 @@ impl Controller {
             self.totals.ignored += 1;
             return;
         };
-        if record.seq < known.next_seq || record.seq > LAST_SEQ {
-            // A number used before (answering it would resolve that task twice), or absurd.
+        if known.history.get(record.seq) != Known::Unknown || record.seq > LAST_SEQ {
+            // A number used before (answering it would resolve that task twice), or absurd. Numbers need not come in
+            // their order: a client's threads take them before they send.
             self.totals.ignored += 1;
             return;
         }
@@ -139,7 +155,17 @@ impl Controller {
         })
     }
 
-    fn submit_part(&mut self, now: Nanos, whole: &Submission, part: Part, out: &mut Vec<Output>) {
+    pub(crate) fn submit_part(
+        &mut self,
+        now: Nanos,
+        whole: &Submission,
+        part: Part,
+        out: &mut Vec<Output>,
+    ) {
+        if matches!(self.known(whole.client, part.seq), Known::Live(_)) {
+            self.totals.ignored += 1;
+            return;
+        }
         if let Some(reason) = self.objection(whole, &part) {
             self.refuse_unseen(whole.client, whole.gathering, part.seq, &reason, out);
             return;
@@ -161,17 +187,18 @@ impl Controller {
             interrupted: false,
             stalled: false,
             has_dependents: false,
+            is_awaited: false,
             follows: false,
             pinned: part.pinned,
             tried: SmallVec::new(),
             followed: SmallVec::new(),
             avoid: None,
             weight_bytes: part.weight_bytes,
+            submitted_ns: now,
             timer_at: 0,
             payload: part.payload,
         });
         if let Some(client) = self.clients.get_mut(&whole.client) {
-            client.next_seq = TaskSeq(part.seq.0 + 1);
             client.outstanding_tasks += 1;
             client.outstanding_bytes += part.weight_bytes;
             client.history.submit(part.seq, key.slot() as u32);
@@ -210,7 +237,7 @@ impl Controller {
     }
 
     /// Refuses a part that never became a task.
-    fn refuse_unseen(
+    pub(crate) fn refuse_unseen(
         &mut self,
         client: ClientId,
         gathering: Option<u32>,
@@ -221,7 +248,6 @@ impl Controller {
         self.totals.submitted += 1;
         self.totals.resolved[Status::Refused as usize] += 1;
         if let Some(known) = self.clients.get_mut(&client) {
-            known.next_seq = TaskSeq(seq.0 + 1);
             known.history.refuse(seq);
         }
         let record = ResultRecord {
@@ -323,6 +349,9 @@ impl Controller {
                     }
                 }
             }
+        }
+        while let Some(client) = self.departed.pop() {
+            self.remove_client(client);
         }
     }
 

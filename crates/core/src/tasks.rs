@@ -61,6 +61,8 @@ pub(crate) struct Task {
     pub stalled: bool,
     /// Others wait for it.
     pub has_dependents: bool,
+    /// Clients that did not submit it wait for its result.
+    pub is_awaited: bool,
     /// Its engines were narrowed by `follow`.
     pub follows: bool,
     /// The engine it must run on (mode `Each`).
@@ -72,6 +74,7 @@ pub(crate) struct Task {
     /// The engine it failed on last, avoided by the next attempt if there is another.
     pub avoid: Option<EngineId>,
     pub weight_bytes: u64,
+    pub submitted_ns: Nanos,
     /// Its timer in the set of timers; 0 for none.
     pub timer_at: Nanos,
     pub payload: Payload,

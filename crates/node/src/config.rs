@@ -78,6 +78,8 @@ pub struct NodeOptions {
     pub history_tasks: usize,
     /// See [`Config::function_cache_bytes`].
     pub function_cache_bytes: u64,
+    /// See [`Config::kept_results_bytes`].
+    pub kept_results_bytes: u64,
     /// See [`Config::restart_engines`].
     pub restart_engines: bool,
     /// See [`Config::max_restarts_per_minute`].
@@ -113,6 +115,7 @@ impl Default for NodeOptions {
             max_outstanding_bytes: core.max_outstanding_bytes,
             history_tasks: core.history_tasks,
             function_cache_bytes: core.function_cache_bytes,
+            kept_results_bytes: core.kept_results_bytes,
             restart_engines: core.restart_engines,
             max_restarts: core.max_restarts_per_minute,
             restart_backoff_max_s: core.restart_backoff_max_ns as f64 / 1e9,
@@ -191,6 +194,7 @@ impl NodeConfig {
             max_outstanding_bytes: o.max_outstanding_bytes,
             history_tasks: o.history_tasks,
             function_cache_bytes: o.function_cache_bytes,
+            kept_results_bytes: o.kept_results_bytes,
             restart_engines: o.restart_engines,
             max_restarts_per_minute: o.max_restarts,
             restart_backoff_max_ns: to_ns(o.restart_backoff_max_s),

@@ -63,5 +63,6 @@ fn controller_json(c: &Counters, resolved: &serde_json::Map<String, Value>) -> V
         "retried": c.retried, "steals": c.steals, "revoked": c.revoked, "waiting": c.waiting, "ready": c.ready,
         "pinned": c.pinned, "offered": c.offered, "live": c.live, "clients": c.clients,
         "functions": c.functions, "function_bytes": c.function_bytes, "ignored": c.ignored,
+        "kept_tasks": c.kept_tasks, "kept_bytes": c.kept_bytes,
     })
 }

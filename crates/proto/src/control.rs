@@ -226,6 +226,8 @@ pub enum RefusalReason {
     OverLimit,
     /// The cluster is stopping.
     Stopping,
+    /// The controller does not have what was asked for: a task's result, or what it takes to run it again.
+    NotKept,
 }
 
 /// What ended an engine.
@@ -314,6 +316,55 @@ pub enum ControlRequest {
     },
     /// Current value of every option.
     Config,
+    /// Carry on with this client's tasks once its link has closed, and keep their results.
+    Leave,
+    /// What is known of these tasks of any client, or of all: those that live and those that are kept.
+    Records(Option<Vec<TaskName>>),
+    /// Send the results of these tasks, now or when they end, as those of the caller's tasks from
+    /// `first` on.
+    Adopt {
+        /// The caller's number for the first of them, not used for anything else.
+        first: TaskSeq,
+        /// Whose results.
+        tasks: Vec<TaskName>,
+    },
+    /// Run these tasks again, as the caller's tasks from `first` on, without their dependencies.
+    Resubmit {
+        /// The caller's number for the first of them, not used for anything else.
+        first: TaskSeq,
+        /// Which tasks.
+        tasks: Vec<TaskName>,
+    },
+    /// Keep nothing of these tasks, or of any, that have ended.
+    Forget(Option<Vec<TaskName>>),
+}
+
+/// A task of any client.
+pub type TaskName = (ClientId, TaskSeq);
+
+/// What the controller knows of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskRecord {
+    /// Whose it is.
+    pub client: ClientId,
+    /// Its number there.
+    pub seq: TaskSeq,
+    /// How it ended, as [`crate::Status`] on the wire; `None` until it has.
+    pub status: Option<u8>,
+    /// Where it ran last; `u32::MAX` when nowhere so far.
+    pub engine: EngineId,
+    /// When it was submitted, on the controller's monotonic clock.
+    pub submitted_ns: u64,
+    /// Wall clock at its start, ns since 1970; 0 when unknown.
+    pub started_ns: u64,
+    /// Wall clock at its end, ns since 1970; 0 when unknown.
+    pub completed_ns: u64,
+    /// The user's name for it.
+    pub label: String,
+    /// Whether its result can be had, now or once it has ended.
+    pub has_result: bool,
+    /// Whether it can be run again.
+    pub can_run_again: bool,
 }
 
 /// The answer to a request; `Reply` frames carry `(u64 number, ControlReply)`.
@@ -327,6 +378,13 @@ pub enum ControlReply {
     Queues(Vec<(EngineId, u64, u64, u64)>),
     /// Not done.
     Failed(String),
+    /// What is known of tasks.
+    Records {
+        /// The controller's monotonic clock.
+        now_ns: u64,
+        /// The tasks, in no order.
+        records: Vec<TaskRecord>,
+    },
 }
 
 /// News for clients.

@@ -26,5 +26,7 @@ pub const MAX_FUNCTION_BYTES: usize = 64 * 1024 * 1024;
 pub const LAST_OUTPUT_BYTES: usize = 4096;
 /// Default bound on tasks that one client may have unresolved.
 pub const DEFAULT_MAX_OUTSTANDING_TASKS: u64 = 262_144;
+/// Default bound on what is kept of ended tasks.
+pub const DEFAULT_KEPT_RESULTS_BYTES: u64 = 4 * 1024 * 1024;
 /// Default bound on payload bytes that one client may have unresolved.
 pub const DEFAULT_MAX_OUTSTANDING_BYTES: u64 = 256 * 1024 * 1024;

@@ -1,5 +1,6 @@
 //! The client's endpoint.
 
+mod adoption;
 mod background;
 mod dispatch;
 mod link;

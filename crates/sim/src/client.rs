@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use broadleaf_proto::control::{self, DeathCertificate, RefusalReason};
+use broadleaf_proto::control::{self, DeathCertificate, RefusalReason, TaskName};
 use broadleaf_proto::ids::{ClientId, EngineId, TaskSeq};
 use broadleaf_proto::task::{ResultRecord, Status};
 
@@ -19,6 +19,29 @@ pub struct Expected {
     pub status: Option<Status>,
     /// Whether it was cancelled.
     pub cancelled: bool,
+    /// What it is a copy of.
+    pub copy: Copy,
+}
+
+/// How a task came to its client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Copy {
+    /// It was submitted.
+    #[default]
+    No,
+    /// It is another's, of which the result alone was asked for.
+    Adopted(TaskName),
+    /// It was submitted before, maybe by another, and is run again.
+    Rerun,
+}
+
+/// How the task stands for its own client whose result was adopted.
+#[derive(Clone, Copy, Debug)]
+pub struct Original {
+    /// How it ended, as far as its client knows.
+    pub status: Option<Status>,
+    /// Whether somebody, or its client's end, may have cancelled it.
+    pub may_be_cancelled: bool,
 }
 
 /// One client.
@@ -51,6 +74,10 @@ pub struct Circumstances {
     pub unmet: u32,
     /// Engines that died.
     pub deaths: u32,
+    /// Times that the task was asked to be run again.
+    pub reruns: u32,
+    /// The task whose result was adopted.
+    pub original: Option<Original>,
 }
 
 impl Client {
@@ -99,9 +126,30 @@ impl Client {
             return wrong(&format!("it had ended {before:?} before"));
         }
         task.status = Some(record.status);
+        let is_copy = task.copy != Copy::No;
+        if is_copy && record.status == Status::Refused && is_not_kept(record) {
+            return Ok(());
+        }
         let job = &jobs[task.job as usize];
         let retries = job.options.retries;
-        if around.starts > 1 + retries + around.unmet {
+        if let Some(original) = around.original {
+            if original
+                .status
+                .is_some_and(|status| status != record.status)
+            {
+                return wrong(&format!("the original ended {:?}", original.status));
+            }
+            if record.status == Status::Ok
+                && record.payload.bytes != Job::value(job.index, job.body)
+            {
+                return wrong("another task's value");
+            }
+            if record.status == Status::Cancelled && !original.may_be_cancelled {
+                return wrong("nobody cancelled the original");
+            }
+            return Ok(());
+        }
+        if around.starts > (1 + retries) * (1 + around.reruns) + around.unmet {
             return wrong(&format!(
                 "started {} times with {retries} retries",
                 around.starts
@@ -183,6 +231,7 @@ impl Client {
             RefusalReason::UnmetEverywhere => {
                 matches!(job.fate, Fate::UnmetEverywhere | Fate::UnmetOnEven)
             }
+            RefusalReason::NotKept => false,
             RefusalReason::Stopping => around.stopping,
         };
         if fair {
@@ -191,4 +240,8 @@ impl Client {
             Err(format!("no reason for {reason:?}"))
         }
     }
+}
+
+fn is_not_kept(record: &ResultRecord) -> bool {
+    control::decode::<RefusalReason>(&record.payload.bytes) == Ok(RefusalReason::NotKept)
 }

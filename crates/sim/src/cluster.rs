@@ -9,7 +9,7 @@ use broadleaf_proto::control::SpawnerEvent;
 use broadleaf_proto::ids::{ClientId, EngineId};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, ResultRecord};
 
-use crate::client::{Circumstances, Client};
+use crate::client::{Circumstances, Client, Copy, Original};
 use crate::engine::EngineProcess;
 use crate::job::Job;
 use crate::random::Random;
@@ -121,6 +121,8 @@ pub(crate) struct Cluster {
     pub(crate) jobs: Vec<Job>,
     pub(crate) starts: BTreeMap<(u64, Option<EngineId>), u32>,
     pub(crate) unmet: BTreeMap<u64, u32>,
+    /// By job: times that it, or a part of it, was asked to be run again.
+    pub(crate) reruns: BTreeMap<u64, u32>,
     pub(crate) interrupts: bool,
     pub(crate) deaths: u32,
     pub(crate) stopping: bool,
@@ -150,6 +152,7 @@ impl Cluster {
             jobs: Vec::new(),
             starts: BTreeMap::new(),
             unmet: BTreeMap::new(),
+            reruns: BTreeMap::new(),
             interrupts: false,
             deaths: 0,
             stopping: false,
@@ -249,8 +252,8 @@ impl Cluster {
         if counters.live != 0 {
             return Err(format!("{} tasks are left", counters.live));
         }
-        if counters.functions as usize > self.plan.n_functions as usize * counters.clients as usize
-        {
+        let of_clients = self.plan.n_functions as usize * counters.clients as usize;
+        if counters.kept_tasks == 0 && counters.functions as usize > of_clients {
             return Err(format!("{} functions are left", counters.functions));
         }
         let ended = counters.resolved.iter().sum::<u64>() + counters.discarded;
@@ -319,31 +322,48 @@ impl Cluster {
 
     pub(crate) fn client_gets(&mut self, id: ClientId, output: Output) -> Result<(), String> {
         match output {
-            Output::Result { record, .. } => return self.client_gets_result(id, &record),
+            Output::Result { record, .. } => self.client_gets_result(id, &record),
             Output::Coalesced { record, .. } => {
                 let mut results = record.results();
-                return results.try_for_each(|record| self.client_gets_result(id, &record));
+                results.try_for_each(|record| self.client_gets_result(id, &record))
             }
-            _ => {}
-        }
-        let Some(client) = self.clients.get_mut(&id).filter(|c| c.alive) else {
-            return Ok(());
-        };
-        match output {
-            Output::Reply { number, .. } if !client.requests.remove(&number) => Err(format!(
-                "client {} got a reply {number} it did not ask for",
-                id.0
-            )),
+            Output::Reply { number, .. } => {
+                let Some(client) = self.clients.get_mut(&id).filter(|c| c.alive) else {
+                    return Ok(());
+                };
+                if client.requests.remove(&number) {
+                    return Ok(());
+                }
+                Err(format!(
+                    "client {} got a reply {number} it did not ask for",
+                    id.0
+                ))
+            }
             _ => Ok(()),
         }
     }
 
     fn client_gets_result(&mut self, id: ClientId, record: &ResultRecord) -> Result<(), String> {
-        let Some(client) = self.clients.get_mut(&id).filter(|c| c.alive) else {
+        let Some(client) = self.clients.get(&id).filter(|c| c.alive) else {
             return Ok(());
         };
         let task = client.tasks.get(&record.seq);
+        let original = task.and_then(|task| match task.copy {
+            Copy::Adopted(name) => Some(name),
+            _ => None,
+        });
+        let original = original.map(|(owner, seq)| {
+            let owner = self.clients.get(&owner);
+            let task = owner.and_then(|c| c.tasks.get(&seq));
+            Original {
+                status: task.and_then(|t| t.status),
+                may_be_cancelled: task.is_some_and(|t| t.cancelled)
+                    || owner.is_none_or(|c| !c.alive),
+            }
+        });
         let around = task.map_or_else(Circumstances::default, |task| Circumstances {
+            original,
+            reruns: self.reruns.get(&task.job).copied().unwrap_or(0),
             interrupts: self.interrupts,
             stopping: self.stopping,
             starts: self
@@ -354,7 +374,8 @@ impl Cluster {
             unmet: self.unmet.get(&task.job).copied().unwrap_or(0),
             deaths: self.deaths,
         });
-        client.on_result(record, &self.jobs, around)
+        let client = self.clients.get_mut(&id);
+        client.map_or(Ok(()), |c| c.on_result(record, &self.jobs, around))
     }
 
     pub(crate) fn end_client(&mut self, id: ClientId) {

@@ -71,6 +71,11 @@ impl Plan {
                 prefetch_min: 1 + random.below(3) as u32,
                 steal: random.chance(90),
                 history_tasks: 64,
+                kept_results_bytes: if random.chance(30) {
+                    0
+                } else {
+                    random.below(20_000)
+                },
                 interrupt_grace_ns: 200 * MS,
                 seed,
                 ..Config::default()

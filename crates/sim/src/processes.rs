@@ -148,7 +148,8 @@ impl Cluster {
         let starts = self.starts.entry((job.index, target)).or_default();
         *starts += 1;
         let unmet = self.unmet.get(&job.index).copied().unwrap_or(0);
-        if *starts > 1 + job.options.retries + unmet {
+        let reruns = self.reruns.get(&job.index).copied().unwrap_or(0);
+        if *starts > (1 + job.options.retries) * (1 + reruns) + unmet {
             return Err(format!("job {} was started {starts} times", job.index));
         }
         if job.fate != Fate::Hang {

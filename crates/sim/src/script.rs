@@ -8,7 +8,7 @@ use broadleaf_proto::{DependencyRule, Mode, TargetSet, TaskOptions};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::client::{Client, Expected};
+use crate::client::{Client, Copy, Expected};
 use crate::cluster::{Cluster, Event, Link, NodeEvent};
 use crate::job::{Fate, Job};
 
@@ -41,6 +41,12 @@ impl Cluster {
         }
         if self.random.chance(20) {
             self.ask(id);
+        }
+        if self.random.chance(30) {
+            self.copy_some(id);
+        }
+        if self.random.chance(10) {
+            self.request(id, ControlRequest::Leave);
         }
         if self.random.chance(15) {
             self.tell(
@@ -161,6 +167,7 @@ impl Cluster {
                 target,
                 status: None,
                 cancelled: false,
+                copy: Copy::No,
             };
             client.tasks.insert(TaskSeq(seq + part), expected);
         }
@@ -233,11 +240,63 @@ impl Cluster {
         self.request(id, ControlRequest::Cancel(chosen));
     }
 
+    /// Asks for the results of tasks of any client, or has them run again.
+    fn copy_some(&mut self, id: ClientId) {
+        let run_again = self.random.chance(40);
+        let n = 1 + self.random.below(4);
+        let mut names = Vec::new();
+        let mut copies = Vec::new();
+        for _ in 0..n {
+            let owner = ClientId(self.random.below(self.plan.n_clients.into()) as u32);
+            let Some(known) = self.clients.get(&owner).filter(|c| c.next_seq > 0) else {
+                continue;
+            };
+            // Mostly recent ones: those that live, and those that are kept.
+            let back = self.random.below(known.next_seq.min(20)) + 1;
+            let seq = TaskSeq(known.next_seq - back);
+            let Some(original) = known.tasks.get(&seq) else {
+                continue;
+            };
+            names.push((owner, seq));
+            copies.push(Expected {
+                status: None,
+                cancelled: false,
+                copy: if run_again {
+                    Copy::Rerun
+                } else {
+                    Copy::Adopted((owner, seq))
+                },
+                ..original.clone()
+            });
+        }
+        if run_again {
+            for copy in &copies {
+                *self.reruns.entry(copy.job).or_default() += 1;
+            }
+        }
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        let first = TaskSeq(client.next_seq);
+        client.next_seq += copies.len() as u64;
+        let numbered = (first.0..).map(TaskSeq).zip(copies);
+        client.tasks.extend(numbered);
+        let tasks = names;
+        self.request(
+            id,
+            if run_again {
+                ControlRequest::Resubmit { first, tasks }
+            } else {
+                ControlRequest::Adopt { first, tasks }
+            },
+        );
+    }
+
     fn ask(&mut self, id: ClientId) {
         let one = EngineId(self.random.below(self.plan.config.n_engines.into()) as u32);
         let one = TargetSet::Ranges(vec![(one, EngineId(one.0 + 1))]);
         let seq = self.clients.get(&id).map_or(0, |c| c.next_seq);
-        let request = match self.random.below(10) {
+        let request = match self.random.below(13) {
             0 => {
                 self.interrupts = true;
                 ControlRequest::Interrupt(TargetSet::All)
@@ -247,6 +306,10 @@ impl Cluster {
             3 => ControlRequest::RestartEngines(one),
             4 if self.random.chance(30) => ControlRequest::StopEngines(one),
             5 => ControlRequest::QueueStatus,
+            6 => ControlRequest::Records(None),
+            7 => ControlRequest::Records(Some(vec![(id, TaskSeq(self.random.below(seq)))])),
+            8 => ControlRequest::Forget(Some(vec![(id, TaskSeq(self.random.below(seq)))])),
+            9 if self.random.chance(20) => ControlRequest::Forget(None),
             _ => ControlRequest::Explain(TaskSeq(self.random.below(seq))),
         };
         self.request(id, request);

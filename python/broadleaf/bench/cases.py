@@ -115,6 +115,53 @@ def bounded(workers: int, repeats: int, quick: bool) -> list[Session]:
     return [Session(workers, [Step("bounded", {"n": n}, {"step": step, "warmup": 4 * step}, first_mode_only=True)], 1)]
 
 
+ARRAYS = (16, 64, 256, 512)
+
+
+def broadcast(workers: int, repeats: int, quick: bool) -> list[Session]:
+    def session(n: int, arrays: tuple[int, ...], times: int) -> Session:
+        steps = [Step("fan-out", {}, {"calls": 10 if quick else 30, "warmup": 5}, "broadcast")]
+        steps += [
+            Step("broadcast", {"payload": f"array {side}"}, {"rounds": 5 if quick else 9, "warmup": 3})
+            for side in arrays
+        ]
+        return Session(n, steps, times)
+
+    if quick:
+        return [session(workers, (16, 256), repeats)]
+    return [
+        session(1, (16,), repeats),
+        session(10, (16,), repeats),
+        session(16, (*ARRAYS, 2048), repeats),
+        session(100, ARRAYS, min(repeats, 3)),
+    ]
+
+
+def dagger(workers: int, repeats: int, quick: bool) -> list[Session]:
+    payloads = ["array 100", "csc 0.0008"]
+    payloads += [] if quick else ["csc 0.008", "array 10000", "csc 0.6"]
+    rounds = {"array 10000": 3, "csc 0.6": 3}
+    steps = [
+        Step("broadcast", {"payload": payload}, {"rounds": rounds.get(payload, 9), "warmup": 2}, "dagger")
+        for payload in payloads
+    ]
+    if not quick:
+        steps.append(Step("broadcast-memory", {"payload": "array 10000"}, {}, "dagger", True))
+    return [Session(workers if quick else 16, steps, min(repeats, 3))]
+
+
+def dagger_raw(quick: bool) -> list[Step]:
+    size = (8 if quick else 800) * MB
+    return [
+        Step("raw_memcpy", {"size_bytes": size, "target": target}) for target in ("warm", "first touch, 4 KiB pages")
+    ]
+
+
+def in_place(workers: int, repeats: int, quick: bool) -> list[Session]:
+    step = Step("in-place", {"size_bytes": (8 if quick else 80) * MB, "rounds": 10 if quick else 100}, {"warmup": 2})
+    return [Session(workers if quick else 16, [step], 1)]
+
+
 def raw(quick: bool) -> list[Step]:
     size = (8 if quick else 800) * MB
     count = 200 if quick else 20_000
@@ -150,6 +197,9 @@ CASES = {
             only_ours=True,
             our_configs=("unix", "unix, log off", "tcp", "tcp + tls"),
         ),
+        Case("broadcast", "the same value to every worker", broadcast),
+        Case("dagger", "large dense and sparse values to every worker", dagger, dagger_raw),
+        Case("in-place", "page faults of repeated broadcasts into the same arrays", in_place, only_ours=True),
         Case("bounded", "growth of memory over many tasks whose results are dropped", bounded, only_ours=True),
     )
 }

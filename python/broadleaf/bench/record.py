@@ -31,8 +31,17 @@ UNITS = {
     "client_growth": "MB",
     "controller_growth": "MB",
     "rate_ratio": "ratio",
+    "delivered": "ms",
+    "first": "ms",
+    "payload": "payload MB",
+    "client_processor": "us",
+    "client_bytes_sent": "bytes",
+    "pss_growth": "MB",
+    "pss_share": "copies",
+    "client_faults": "faults",
+    "node_faults": "faults",
 }
-LESS_IS_BETTER = {"us", "ms", "s", "MB", "tasks", "copies"}
+LESS_IS_BETTER = {"us", "ms", "s", "MB", "tasks", "copies", "bytes", "faults"}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import threading
-import uuid
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED
@@ -17,6 +16,7 @@ from weakref import WeakValueDictionary
 from broadleaf.client.control import Control
 from broadleaf.client.failures import connection_error, death_certificate
 from broadleaf.client.hooks import Hooks
+from broadleaf.client.hub_results import Hub
 from broadleaf.client.known_results import KnownResults, RegisteredResults
 from broadleaf.client.options import TaskOptions
 from broadleaf.client.pending import ResultTypes, result_types
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from broadleaf.client.views.direct import DirectView
     from broadleaf.interop.concurrent import ViewExecutor
 
+# Of the cluster's public key, in the ids of its tasks.
+_CLUSTER_KEY_CHARACTERS = 16
 # Deaths that a client remembers.
 _CERTIFICATES = 256
 
@@ -62,7 +64,6 @@ class Client(Control, RegisteredResults):
         self.profile = profile
         self.block = False
         """Default of the flag of the same name of views made from now on."""
-        self.session = uuid.uuid4().hex
         self.engines_version = 0
         """Changes when engines come or go."""
         self.submitted: deque[int | range] = deque(maxlen=HISTORY_TASKS)
@@ -79,7 +80,12 @@ class Client(Control, RegisteredResults):
             raise connection_error(error) from error
         except (OSError, ValueError, self.native.LinkClosed) as error:
             raise ClusterConnectionError(f"no connection to the cluster: {error}") from error
-        options = json.loads(text).get("options", {})
+        connection = json.loads(text)
+        key = str(connection.get("server_public_key") or connection.get("cluster_id", ""))
+        self.hub = Hub(self, "".join(filter(str.isalnum, key))[-_CLUSTER_KEY_CHARACTERS:])
+        """What the controller keeps of ended tasks."""
+        self.session = self.hub.session(self.link.client_id)
+        options = connection.get("options", {})
         self.chunk_target: int = options.get("chunk_target", OPTIONS["chunk_target"].default)
         """The option of this name."""
 
@@ -105,6 +111,15 @@ class Client(Control, RegisteredResults):
     def close(self, linger: Any = None) -> None:
         """Closes the connection; unresolved results then raise `LinkLost`. May be called again."""
         self.link.close()
+
+    def leave(self) -> None:
+        """Closes the connection, and has the cluster carry on with this client's tasks.
+
+        Their results are kept for whoever asks for them by their ids, as far as the option `kept_results_bytes` goes.
+        After `close` tasks that have not started never do, and those that run end for nobody.
+        """
+        self.request("Leave")
+        self.close()
 
     def __enter__(self) -> Self:
         return self

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from broadleaf.client.hub_results import Hub, select
 from broadleaf.client.results import AsyncResult
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class RegisteredResults:
     """
 
     session: str
+    hub: Hub
     _registered: WeakValueDictionary[int, AsyncResult]
 
     def msg_id(self, seq: int) -> str:
@@ -57,11 +59,15 @@ class RegisteredResults:
     def get_result(self, indices_or_msg_ids: Any = None, block: bool | None = None, owner: bool = True) -> AsyncResult:
         """The result of tasks given by id, by index in the history (default: the last), or as results.
 
-        Raises `KeyError` for tasks whose result is gone or that are not this client's.
+        Ids may be of other clients' tasks, also of clients that left, as long as the controller keeps their results;
+        then it is an `AsyncHubResult`. Raises `KeyError` for tasks whose result is gone.
         """
         jobs = -1 if indices_or_msg_ids is None else indices_or_msg_ids
         single = isinstance(jobs, str | int | AsyncResult)
-        found = self._find_all(jobs)
+        located = self._locate(jobs)
+        missing = [part for part in located if isinstance(part, str)]
+        kept = iter(self.hub.result(missing, single).parts() if missing else ())
+        found = [next(kept) if isinstance(part, str) else part for part in located]
         whole = found[0][0]
         if found == whole.parts():
             result = whole
@@ -74,20 +80,29 @@ class RegisteredResults:
             result.wait()
         return result
 
-    def _find_all(self, jobs: Any) -> list[tuple[AsyncResult, int]]:
-        found: list[tuple[AsyncResult, int]] = []
+    def _locate(self, jobs: Any) -> list[tuple[AsyncResult, int] | str]:
+        """Each task's living result and part there, or its id where there is none here."""
+        located: list[tuple[AsyncResult, int] | str] = []
         for job in _listed(jobs):
             if isinstance(job, AsyncResult):
-                found.extend(job.parts())
+                located.extend(job.parts())
                 continue
-            seq = self._job_seq(job)
-            part = self.find(seq)
-            if part is None:
-                raise KeyError(f"no result is known for task {job!r}: results live as long as you keep them")
-            found.append(part)
-        if not found:
+            seq = self.seq_of(job) if isinstance(job, str) else self._job_seq(job)
+            part = None if seq is None else self.find(seq)
+            located.append(part or (self.msg_id(seq) if seq is not None else job))
+        if not located:
             raise KeyError("no tasks were given")
-        return found
+        return located
+
+    def _ids(self, jobs: Any) -> list[str]:
+        """Ids of tasks given by results, ids or indices, one or several."""
+        ids: list[str] = []
+        for job in _listed(jobs):
+            if isinstance(job, AsyncResult):
+                ids.extend(job.msg_ids)
+            else:
+                ids.append(job if isinstance(job, str) else self.msg_id(self._job_seq(job)))
+        return ids
 
     def _job_seq(self, job: Any) -> int:
         if isinstance(job, int):
@@ -112,11 +127,29 @@ class RegisteredResults:
         return seqs
 
     def result_status(self, msg_ids: Any, status_only: bool = True) -> dict[str, Any]:
-        """Ids of tasks `completed` and `pending`; without `status_only` also the completed values by id."""
-        parts = self._find_all(msg_ids)
+        """Ids of tasks `completed` and `pending`; without `status_only` also the completed values by id.
+
+        They may be any client's tasks that the controller knows. Raises `KeyError` for others.
+        """
+        ids = self._ids(msg_ids)
+        seqs = [self.seq_of(msg_id) for msg_id in ids]
+        parts = {msg_id: self.find(seq) for msg_id, seq in zip(ids, seqs, strict=True) if seq is not None}
+        elsewhere = [msg_id for msg_id in ids if parts.get(msg_id) is None]
+        records = {record["msg_id"]: record for record in self.hub.records_of(elsewhere)} if elsewhere else {}
         status: dict[str, Any] = {"completed": [], "pending": []}
-        for result, part in parts:
-            msg_id = self.msg_id(result._part_seq(part))
+        for msg_id in ids:
+            located = parts.get(msg_id)
+            if located is None and msg_id not in records:
+                raise KeyError(f"no task is known as {msg_id!r}")
+            if located is None and records[msg_id]["status"] is None:
+                status["pending"].append(msg_id)
+                continue
+            if located is None and status_only:
+                status["completed"].append(msg_id)
+                continue
+            result, part = located or (self.hub.result([msg_id], True), 0)
+            if located is None:
+                result.wait_all_done(None)
             done = result.part_done(part)
             status["completed" if done else "pending"].append(msg_id)
             if done and not status_only:
@@ -133,7 +166,8 @@ class RegisteredResults:
             chosen = [part for result in list(self._registered.values()) for part in result.parts()]
         else:
             wanted = _listed(jobs)
-            chosen = self._find_all(wanted) if wanted else []
+            here = self._locate(wanted) if wanted else []
+            chosen = [part for part in here if not isinstance(part, str)]
             chosen += self._parts_at(targets)
         pending = [self.msg_id(result._part_seq(part)) for result, part in chosen if not result.part_done(part)]
         if pending:
@@ -156,12 +190,45 @@ class RegisteredResults:
         ]
 
     def purge_results(self, jobs: Any = (), targets: Any = ()) -> None:
-        """`purge_local_results`: the controller keeps no results that were delivered."""
+        """`purge_local_results` and `purge_hub_results`."""
         self.purge_local_results(jobs, targets)
+        self.purge_hub_results(jobs, targets)
+
+    def purge_hub_results(self, jobs: Any = (), targets: Any = ()) -> None:
+        """Has the controller keep nothing of `jobs` (or 'all'), and of all ended tasks that ran on `targets`."""
+        if jobs == "all" or targets == "all":
+            self.hub.forget(None)
+            return
+        ids = self._ids(jobs)
+        if targets is not None and (isinstance(targets, int | slice) or list(targets)):
+            engines = self.resolve_targets(targets)[0]  # type: ignore[attr-defined]
+            ids += [record["msg_id"] for record in self.hub.records(None) if record["engine_id"] in engines]
+        names = [name for name in map(self.hub.name_of, ids) if name is not None]
+        if names:
+            self.hub.forget(names)
+
+    def resubmit(self, indices_or_msg_ids: Any = None, metadata: Any = None, block: bool | None = None) -> AsyncResult:
+        """Runs tasks again, those of other clients too: the same function, arguments and options, no dependencies.
+
+        Raises `KeyError` for tasks of which the controller does not keep enough for that.
+        """
+        jobs = -1 if indices_or_msg_ids is None else indices_or_msg_ids
+        result = self.hub.result(self._ids(jobs), isinstance(jobs, str | int), run_again=True)
+        if block:
+            result.wait()
+        return result
+
+    def hub_history(self) -> list[str]:
+        """Ids of all tasks the controller knows, of all clients, in the order of submission."""
+        return [record["msg_id"] for record in self.hub.records(None)]
+
+    def db_query(self, query: dict[str, Any], keys: str | Iterable[str] | None = None) -> list[dict[str, Any]]:
+        """Records of the tasks the controller knows that match `query`; see `hub_results.select`."""
+        return select(self.hub.records(None), query, [keys] if isinstance(keys, str) else keys)
 
     def purge_everything(self) -> None:
         """Forgets all results and the history. Raises `RuntimeError` when some tasks are not done."""
-        self.purge_local_results("all")
+        self.purge_results("all")
         self.submitted.clear()  # type: ignore[attr-defined]
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from broadleaf.client.execute_reply import AsyncExecuteResult
 from broadleaf.client.failures import link_lost
+from broadleaf.client.hub_results import AsyncHubResult
 from broadleaf.client.map_results import AsyncMapResult
 from broadleaf.client.results import AsyncResult
 from broadleaf.errors import fresh
@@ -19,6 +20,7 @@ class ResultTypes(NamedTuple):
     several: type[Any]
     mapped: type[Any]
     executed: type[Any]
+    adopted: type[Any]
 
 
 @functools.cache
@@ -75,4 +77,11 @@ def result_types(native: Any) -> ResultTypes:
         part_status = native_status
         status: Any = AsyncResult.status  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    return ResultTypes(SingleResult, PendingResult, MapResult, ExecuteResult)
+    class HubResult(pending, AsyncHubResult):  # type: ignore[misc]
+        """Results of tasks of any client."""
+
+        __init__ = no_init
+        part_status = native_status
+        status: Any = AsyncResult.status  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    return ResultTypes(SingleResult, PendingResult, MapResult, ExecuteResult, HubResult)

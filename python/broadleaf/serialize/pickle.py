@@ -7,13 +7,16 @@ something else in another process; both go by value, through cloudpickle.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from broadleaf.errors import SerializationError
 from broadleaf.serialize import PROTOCOL
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 from broadleaf.serialize.compact import COMPACT_FROM_BYTES, dumps_compacted
+
+# Pickles what neither pickle nor cloudpickle can; see `use_dill`.
+_last_resort: Callable[[Any, int], bytes] | None = None
 
 
 def dumps(value: Any, apart: bool = False) -> tuple[bytes, list[pickle.PickleBuffer]]:
@@ -34,7 +37,30 @@ def dumps(value: Any, apart: bool = False) -> tuple[bytes, list[pickle.PickleBuf
         pass
     from broadleaf.serialize.by_value import dumps_by_value
 
-    return dumps_by_value(value, buffers, least_bytes=least_bytes), buffers
+    try:
+        return dumps_by_value(value, buffers, least_bytes=least_bytes), buffers
+    except Exception:
+        if _last_resort is None:
+            raise
+        buffers.clear()
+        return _last_resort(value, PROTOCOL), []
+
+
+def use_dill() -> None:
+    """Has dill pickle what nothing else here can. Raises `ImportError` where it is not installed."""
+    global _last_resort
+    import dill  # pyright: ignore[reportMissingImports]
+
+    _last_resort = dill.dumps
+
+
+def use_pickle() -> None:
+    """Undoes `use_dill`. Plain pickle is used wherever it can be anyway, and cloudpickle where it cannot."""
+    global _last_resort
+    _last_resort = None
+
+
+use_cloudpickle = use_pickle
 
 
 def dumps_in_band(value: Any) -> bytes:

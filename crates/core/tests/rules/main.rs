@@ -6,4 +6,5 @@ mod coalesce;
 mod dependencies;
 mod endings;
 mod engines;
+mod kept;
 mod placement;

@@ -147,7 +147,7 @@ pub struct Shared {
     /// How many those are. With fewer tasks on their way an engine may idle, so the next waits for no company.
     pub n_engines: AtomicU64,
     pub(super) replies: Mutex<FxHashMap<u64, Option<ControlReply>>>,
-    next_request: AtomicU64,
+    pub(super) next_request: AtomicU64,
     closed: AtomicBool,
     /// Requests whose completion somebody wants to be called for.
     pub callbacks: AtomicUsize,
@@ -251,7 +251,7 @@ impl Shared {
         self.wire.with(|net| self.flush_into(net))
     }
 
-    fn flush_into(&self, net: &mut Link) -> Result<bool, LinkError> {
+    pub(super) fn flush_into(&self, net: &mut Link) -> Result<bool, LinkError> {
         // Taken before and sent behind: a submission may name a segment that is given back right after it.
         let release = self.data.take_releases();
         self.append_submissions(net);
@@ -261,7 +261,7 @@ impl Shared {
         net.flush()
     }
 
-    fn append_submissions(&self, net: &mut Link) {
+    pub(super) fn append_submissions(&self, net: &mut Link) {
         let mut submission = lock(&self.submission);
         self.register(&mut submission);
         if submission.bytes.is_empty() {

@@ -9,9 +9,10 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use broadleaf_proto::control::{ControlRequest, TaskName};
 use broadleaf_proto::layout::{Delivery, PLAIN};
 use broadleaf_proto::task::SegmentRef;
-use broadleaf_proto::{FrameKind, FunctionId, OptionsId, control};
+use broadleaf_proto::{ClientId, FrameKind, FunctionId, OptionsId, TaskSeq, control};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -397,6 +398,37 @@ impl Submitter {
         follow: Vec<u64>,
     ) -> PyResult<Bound<'py, Pending>> {
         self.submit_parts(py, function, calls, (&after, &follow), |_| self.options)
+    }
+
+    /// The results of tasks of any client, or of those run again, as one request.
+    fn adopt<'py>(
+        &self,
+        py: Python<'py>,
+        function: &Bound<'py, PyAny>,
+        tasks: Vec<(u32, u64)>,
+        run_again: bool,
+    ) -> PyResult<Bound<'py, Pending>> {
+        let link = self.link.get();
+        let tasks: Vec<TaskName> = tasks
+            .into_iter()
+            .map(|(client, seq)| (ClientId(client), TaskSeq(seq)))
+            .collect();
+        let n = tasks.len();
+        Self::admit(py, link, n as u64, 0)?;
+        let make = |first| {
+            if run_again {
+                ControlRequest::Resubmit { first, tasks }
+            } else {
+                ControlRequest::Adopt { first, tasks }
+            }
+        };
+        let request = link
+            .shared
+            .start_adoption(n, make)
+            .map_err(|error| link_error(py, &error))?;
+        let pending = self.pending(py, request, function)?;
+        Self::after_submit(py, link, true, 0, Waiter::Anyone)?;
+        Ok(pending)
     }
 
     /// The i-th call goes out with the i-th options: one request whose parts have targets of their own.

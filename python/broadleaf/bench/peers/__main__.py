@@ -20,7 +20,7 @@ import time
 import traceback
 from typing import Any, TextIO
 
-from . import measure
+from . import measure, spread
 from .adapter import Adapter
 
 MODE_TABLES = {
@@ -32,6 +32,9 @@ MODE_TABLES = {
     "echo": "echo",
     "send": "send",
     "bounded": "throughput",
+    "fan-out": "fan_out",
+    "broadcast": "broadcast",
+    "broadcast-memory": "broadcast",
 }
 SIOCSIFFLAGS, IFF_UP = 0x8914, 0x1
 
@@ -69,7 +72,7 @@ class Server:
 
     def run(self, case: str, arguments: dict[str, Any]) -> dict[str, Any]:
         try:
-            measured = self.peer.measures.get(case) or measure.MEASURES[case]
+            measured = self.peer.measures.get(case) or (measure.MEASURES | spread.MEASURES)[case]
             return {"values": measured(self.peer, **arguments)}
         finally:
             self.peer.after_step()

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from . import tasks
 
@@ -11,6 +11,17 @@ from . import tasks
 Submit = tuple[Callable[[int], Any], Callable[[Any], Any]]
 # Sends these arrays, one a task, and returns what `collect` needs; collects.
 Send = tuple[Callable[[list[Any]], Any], Callable[[Any], Any]]
+
+
+class Way(NamedTuple):
+    """A way of giving a value to every worker."""
+
+    #: Until every worker has it.
+    give: Callable[[Any], Any]
+    #: The checksum of what each worker has.
+    check: Callable[[], list[float]]
+    #: What the caller has before: by default the value itself.
+    prepare: Callable[[Any], Any] = lambda value: value
 
 
 class Adapter:
@@ -53,6 +64,13 @@ class Adapter:
         return {}
 
     def send(self) -> dict[str, Send]:
+        return {}
+
+    def fan_out(self) -> dict[str, Callable[[], Any]]:
+        """One empty call to every worker, and all results."""
+        return {}
+
+    def broadcast(self) -> dict[str, Way]:
         return {}
 
     def worker_pids(self) -> list[int]:

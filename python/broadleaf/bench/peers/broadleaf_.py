@@ -2,14 +2,19 @@
 
 import json
 import os
+import resource
+import statistics
 import tempfile
+import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import broadleaf as ipp
 
 from . import tasks
-from .adapter import Submit
+from .adapter import Submit, Way
 from .views import ViewsAdapter
 
 # Options of the cluster, and what the client dials. Without a name: unix sockets, everything at its default.
@@ -41,6 +46,8 @@ class Peer(ViewsAdapter):
         self.pids = sorted(self.client[:].apply_sync(os.getpid))
         self.balanced, self.one = self.client.load_balanced_view(), self.client[0]
 
+    held_form: Any = None
+
     def counters(self) -> dict[str, int]:
         return dict(self.client.counters())
 
@@ -52,6 +59,37 @@ class Peer(ViewsAdapter):
             ),
         }
 
+    def fan_out(self) -> dict[str, Callable[[], Any]]:
+        return {f"{name}, apply": partial(view.apply_sync, tasks.noop) for name, view in self.spreading().items()}
+
+    def spreading(self) -> dict[str, Any]:
+        """Views of all engines by name."""
+        return {
+            "broadcast view, coalescing": self.client.broadcast_view(coalescing=True),
+            "broadcast view": self.client.broadcast_view(),
+            "direct view": self.client[:],
+        }
+
+    def broadcast(self) -> dict[str, Way]:
+        together = self.client.broadcast_view(coalescing=True)
+        check = partial(together.apply_sync, tasks.held_checksum)
+
+        def give(view: Any, mode: str) -> Callable[[Any], Any]:
+            return lambda value: view.push({"held": value}, mode=mode, block=True)
+
+        def give_in_place(value: Any) -> None:
+            form = (type(value), value.shape, getattr(value, "nnz", 0))
+            mode = "inplace" if self.held_form == form else "private"
+            self.held_form = form
+            together.push({"held": value}, mode=mode, block=True)
+
+        ways = {f"{name}, private": Way(give(view, "private"), check) for name, view in self.spreading().items()}
+        modes = {mode: Way(give(together, mode), check) for mode in ("readonly", "shared")}
+        modes["in place"] = Way(give_in_place, check)
+        born = Way(give(together, "private"), check, born_shared)
+        named = {f"broadcast view, coalescing, {mode}": way for mode, way in modes.items()}
+        return ways | named | {"broadcast view, coalescing, born shared": born}
+
     def map(self) -> dict[str, Callable[[int], list[int]]]:
         return {
             "load-balanced view, default chunks": lambda n: list(self.balanced.map_async(tasks.add_one, range(n)).get())
@@ -61,6 +99,48 @@ class Peer(ViewsAdapter):
         return super().naps() | {
             "load-balanced view, map": lambda lengths: list(self.balanced.map_async(tasks.nap, lengths).get()),
         }
+
+
+def born_shared(value: Any) -> Any:
+    """The value with its arrays written into memory that is sent without a copy."""
+    if hasattr(value, "indptr"):
+        parts = (ipp.asarray(value.data), ipp.asarray(value.indices), ipp.asarray(value.indptr))
+        return type(value)(parts, shape=value.shape, copy=False)
+    return ipp.asarray(value)
+
+
+def in_place(peer: Peer, size_bytes: int, rounds: int, warmup: int) -> dict[str, float]:
+    """Page faults of the client and the node over repeated broadcasts into the same arrays."""
+    import numpy as np
+
+    view = peer.client.broadcast_view(coalescing=True)
+    value = np.zeros(size_bytes // 8)
+    view.push({"held": value}, block=True)
+    node = json.loads(Path(peer.cluster.connection_file).read_text())["pid"]
+
+    def faults() -> tuple[int, int]:
+        fields = Path(f"/proc/{node}/stat").read_text().rsplit(")", 1)[1].split()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt, int(fields[7])
+
+    times = []
+    before = faults()
+    for round in range(warmup + rounds):
+        if round == warmup:
+            before = faults()
+        value += 1
+        begin = time.perf_counter()
+        view.push({"held": value}, mode="inplace", block=True)
+        times.append((time.perf_counter() - begin) * 1e3)
+    after = faults()
+    assert set(view.apply_sync(tasks.held_checksum)) == {float(value.sum())}
+    return {
+        "delivered": statistics.median(times[warmup:]),
+        "client_faults": after[0] - before[0],
+        "node_faults": after[1] - before[1],
+    }
+
+
+Peer.measures = {"in-place": in_place}
 
 
 def connection_by(connection_file: str, transport: str) -> str:

@@ -9,8 +9,8 @@ import dask
 import distributed
 from distributed import Client, LocalCluster
 
-from . import tasks
-from .adapter import Adapter, Send, Submit
+from . import payloads, tasks
+from .adapter import Adapter, Send, Submit, Way
 
 
 class Peer(Adapter):
@@ -62,6 +62,24 @@ class Peer(Adapter):
 
     def echo(self) -> dict[str, Callable[[Any, int], Any]]:
         return {"submit + gather": lambda x, n: self.client.gather([self.submit(tasks.echo, x) for _ in range(n)])[-1]}
+
+    def fan_out(self) -> dict[str, Callable[[], Any]]:
+        return {"run": lambda: self.client.run(tasks.noop)}
+
+    def broadcast(self) -> dict[str, Way]:
+        def give(value: Any) -> None:
+            self.held = self.client.scatter(value, broadcast=True, hash=False)
+            distributed.wait(self.held)
+
+        def check() -> list[float]:
+            addresses = list(self.client.scheduler_info(n_workers=-1)["workers"])
+            sums = [
+                self.client.submit(payloads.checksum, self.held, workers=[a], pure=False, allow_other_workers=False)
+                for a in addresses
+            ]
+            return list(self.client.gather(sums))
+
+        return {"scatter(broadcast=True)": Way(give, check)}
 
     def send(self) -> dict[str, Send]:
         return {"submit": (lambda xs: [self.submit(len, x) for x in xs], self.client.gather)}

@@ -3,13 +3,15 @@
 import os
 import tempfile
 from collections.abc import Callable
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 os.environ["IPYTHONDIR"] = tempfile.mkdtemp(prefix="bench-ipython-")
 
 import ipyparallel as ipp
 
 from . import tasks
+from .adapter import Way
 from .views import ViewsAdapter
 
 CONTROLLER_ARGUMENTS = {"default": [], "hwm=0, nodb": ["--nodb", "--TaskScheduler.hwm=0"]}
@@ -43,6 +45,25 @@ class Peer(ViewsAdapter):
     def after_step(self) -> None:
         """Both sides keep every result until told to forget."""
         self.client.purge_everything()
+
+    def spreading(self) -> dict[str, Any]:
+        """Views of all engines by name."""
+        return {
+            "broadcast view, coalescing": self.client.broadcast_view(is_coalescing=True),
+            "broadcast view": self.client.broadcast_view(),
+            "direct view": self.client[:],
+        }
+
+    def fan_out(self) -> dict[str, Callable[[], Any]]:
+        return {f"{name}, apply": partial(view.apply_sync, tasks.noop) for name, view in self.spreading().items()}
+
+    def broadcast(self) -> dict[str, Way]:
+        check = partial(self.client[:].apply_sync, ipp.interactive(tasks.held_checksum))
+
+        def give(view: Any) -> Callable[[Any], Any]:
+            return lambda value: view.push({"held": value}, block=True)
+
+        return {name: Way(give(view), check) for name, view in self.spreading().items()}
 
     def map(self) -> dict[str, Callable[[int], list[int]]]:
         return {

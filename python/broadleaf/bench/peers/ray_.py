@@ -10,9 +10,9 @@ os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 import ray
 
 from . import tasks
-from .adapter import Adapter, Send, Submit
+from .adapter import Adapter, Send, Submit, Way
 
-OBJECT_STORE_BYTES = 2 << 30
+OBJECT_STORE_BYTES = 4 << 30
 
 
 class Actor:
@@ -24,6 +24,14 @@ class Actor:
 
     def echo(self, x: Any) -> Any:
         return x
+
+    def hold(self, x: Any) -> None:
+        self.held = x
+
+    def checksum(self) -> float:
+        from peers import payloads
+
+        return payloads.checksum(self.held)
 
 
 class Peer(Adapter):
@@ -72,6 +80,16 @@ class Peer(Adapter):
     def echo(self) -> dict[str, Callable[[Any, int], Any]]:
         # Results stay in the object store; what comes back is read-only.
         return {"task": lambda x, n: ray.get([self.echo_task.remote(x) for _ in range(n)])[-1]}
+
+    def fan_out(self) -> dict[str, Callable[[], Any]]:
+        return {"a call of each actor": lambda: ray.get([a.noop.remote() for a in self.actors])}
+
+    def broadcast(self) -> dict[str, Way]:
+        def give(value: Any) -> None:
+            reference = ray.put(value)
+            ray.get([a.hold.remote(reference) for a in self.actors])
+
+        return {"put, and a call of each actor": Way(give, lambda: ray.get([a.checksum.remote() for a in self.actors]))}
 
     def send(self) -> dict[str, Send]:
         return {"task": (lambda xs: [self.length.remote(x) for x in xs], ray.get)}

@@ -16,6 +16,7 @@ from broadleaf.client.results import AsyncResult
 from broadleaf.client.views.base import Flag, View
 from broadleaf.client.views.in_place import InPlace
 from broadleaf.errors import NoEnginesRegistered
+from broadleaf.serialize import pickle as pickling
 from broadleaf.serialize.functions import MapChunk
 
 if TYPE_CHECKING:
@@ -338,6 +339,24 @@ class DirectView(View):
         result._n_items = n_parts if whole_parts else n_items
         result._join = lambda values: join_parts(values, dist)
         return result
+
+    # Pickling -----------------------------------------------------------------------------------
+
+    def use_dill(self) -> Any:
+        """Has dill pickle what pickle and cloudpickle cannot, here and on these engines."""
+        return self._use(pickling.use_dill)
+
+    def use_cloudpickle(self) -> Any:
+        """Undoes `use_dill`: cloudpickle is used without being asked, where plain pickle cannot do it."""
+        return self._use(pickling.use_cloudpickle)
+
+    def use_pickle(self) -> Any:
+        """Undoes `use_dill`."""
+        return self._use(pickling.use_pickle)
+
+    def _use(self, switch: Callable[[], None]) -> Any:
+        switch()
+        return self.apply(switch)
 
     # Imports ------------------------------------------------------------------------------------
 

@@ -1,0 +1,212 @@
+//! Ended tasks are kept in bounded memory, for other clients and to be run again.
+
+use broadleaf_core::{Config, Input, Output};
+use broadleaf_proto::Status;
+use broadleaf_proto::control::{ControlReply, ControlRequest, RefusalReason, TaskRecord};
+use broadleaf_proto::ids::{ClientId, OptionsId, TaskSeq};
+use broadleaf_proto::task::ResultRecord;
+
+use crate::bench::{Bench, CLIENT, MS, config, each, refusal};
+
+const OTHER: ClientId = ClientId(8);
+
+fn ask(bench: &mut Bench, client: ClientId, request: ControlRequest) -> ControlReply {
+    bench.input(Input::Request {
+        client,
+        number: 5,
+        request,
+    });
+    bench.schedule();
+    let replies = bench.take(|output| match output {
+        Output::Reply { reply, .. } => Some(reply.clone()),
+        _ => None,
+    });
+    replies.into_iter().next().unwrap()
+}
+
+fn records(bench: &mut Bench, names: Option<Vec<(ClientId, TaskSeq)>>) -> Vec<TaskRecord> {
+    match ask(bench, CLIENT, ControlRequest::Records(names)) {
+        ControlReply::Records { records, .. } => records,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn results_of(bench: &mut Bench, client: ClientId) -> Vec<ResultRecord> {
+    bench.take(|output| match output {
+        Output::Result { client: to, record } if *to == client => Some(record.clone()),
+        _ => None,
+    })
+}
+
+fn adopt(bench: &mut Bench, first: u64, seqs: &[u64]) {
+    let tasks = seqs.iter().map(|seq| (CLIENT, TaskSeq(*seq))).collect();
+    let first = TaskSeq(first);
+    ask(bench, OTHER, ControlRequest::Adopt { first, tasks });
+}
+
+fn bench(kept_results_bytes: u64) -> Bench {
+    let mut bench = Bench::new(
+        Config {
+            kept_results_bytes,
+            ..config()
+        },
+        1,
+    );
+    bench.client(OTHER);
+    bench
+}
+
+#[test]
+fn another_client_adopts_ended_and_living_tasks() {
+    let mut bench = bench(10_000);
+    bench.submit(1);
+    bench.run_all(MS);
+    bench.submit(1);
+    adopt(&mut bench, 40, &[0, 1, 99]);
+    let now = results_of(&mut bench, OTHER);
+    let ends: Vec<_> = now.iter().map(|r| (r.seq.0, r.status)).collect();
+    assert_eq!(ends, [(40, Status::Ok), (42, Status::Refused)]);
+    assert_eq!(refusal(&now[1]), RefusalReason::NotKept);
+    bench.run_all(MS);
+    let then = results_of(&mut bench, OTHER);
+    assert_eq!((then[0].seq.0, then[0].status), (41, Status::Ok));
+    assert_eq!(results_of(&mut bench, CLIENT).len(), 2);
+}
+
+#[test]
+fn what_is_kept_is_bounded_and_can_be_forgotten() {
+    let mut bench = bench(1000);
+    bench.submit(10);
+    bench.run_all(MS);
+    let kept = records(&mut bench, None);
+    let seqs: Vec<_> = kept.iter().map(|r| r.seq.0).collect();
+    assert_eq!(seqs, [7, 8, 9]);
+    assert!(kept.iter().all(|r| r.has_result && r.can_run_again));
+    ask(
+        &mut bench,
+        OTHER,
+        ControlRequest::Forget(Some(vec![(CLIENT, TaskSeq(8))])),
+    );
+    assert_eq!(records(&mut bench, None).len(), 2);
+    let names = vec![(CLIENT, TaskSeq(9)), (CLIENT, TaskSeq(8))];
+    assert_eq!(records(&mut bench, Some(names)).len(), 1);
+    ask(&mut bench, OTHER, ControlRequest::Forget(None));
+    assert_eq!(records(&mut bench, None), []);
+}
+
+#[test]
+fn nothing_is_kept_when_that_is_off() {
+    let mut bench = bench(0);
+    bench.submit(3);
+    bench.run_all(MS);
+    assert_eq!(records(&mut bench, None), []);
+}
+
+#[test]
+fn tasks_of_a_client_that_leaves_go_on_and_their_results_wait() {
+    let mut bench = bench(10_000);
+    bench.submit(4);
+    assert_eq!(
+        ask(&mut bench, CLIENT, ControlRequest::Leave),
+        ControlReply::Done
+    );
+    bench.input(Input::ClientDown { client: CLIENT });
+    adopt(&mut bench, 0, &[3]);
+    bench.run_all(MS);
+    assert_eq!(results_of(&mut bench, OTHER).len(), 1);
+    adopt(&mut bench, 1, &[0, 1, 2]);
+    let waited = results_of(&mut bench, OTHER);
+    assert!(waited.iter().all(|r| r.status == Status::Ok));
+    assert_eq!(waited.len(), 3);
+    assert_eq!(results_of(&mut bench, CLIENT), []);
+    assert_eq!(bench.controller.counters().clients, 1);
+}
+
+#[test]
+fn tasks_of_a_client_that_is_gone_end_for_those_who_adopted_them() {
+    let mut bench = bench(10_000);
+    bench.submit(4);
+    adopt(&mut bench, 0, &[0, 3]);
+    bench.input(Input::ClientDown { client: CLIENT });
+    for (engine, key) in bench.revokes() {
+        let won = key.slot() != 0;
+        bench.revoked(engine, key, won);
+    }
+    bench.run_all(MS);
+    let mut ends: Vec<_> = results_of(&mut bench, OTHER)
+        .iter()
+        .map(|r| (r.seq.0, r.status))
+        .collect();
+    ends.sort_unstable_by_key(|end| end.0);
+    assert_eq!(ends, [(0, Status::Ok), (1, Status::Cancelled)]);
+}
+
+#[test]
+fn an_adopter_that_is_gone_is_told_nothing() {
+    let mut bench = bench(10_000);
+    bench.submit(1);
+    adopt(&mut bench, 0, &[0]);
+    bench.input(Input::ClientDown { client: OTHER });
+    bench.run_all(MS);
+    assert_eq!(results_of(&mut bench, OTHER), []);
+    assert_eq!(bench.results().len(), 1);
+}
+
+#[test]
+fn ended_and_living_tasks_are_run_again() {
+    let mut bench = bench(10_000);
+    bench.engine_up(1);
+    let pinned = bench.submit_with(each(&[1]));
+    bench.schedule();
+    bench.run_all(MS);
+    bench.submit(1);
+    let tasks = [pinned, 1, 77].map(|seq| (CLIENT, TaskSeq(seq))).to_vec();
+    let first = TaskSeq(10);
+    bench.assigned();
+    ask(&mut bench, OTHER, ControlRequest::Resubmit { first, tasks });
+    let mut again = bench.assigned();
+    again.sort_unstable();
+    assert_eq!(again.len(), 2);
+    assert!(again.contains(&(1, pinned)));
+    let refused = results_of(&mut bench, OTHER);
+    assert_eq!(refused[0].seq.0, 12);
+    assert_eq!(refusal(&refused[0]), RefusalReason::NotKept);
+}
+
+#[test]
+fn what_is_kept_makes_room_for_new_functions() {
+    let mut bench = Bench::new(
+        Config {
+            function_cache_bytes: 10,
+            ..config()
+        },
+        1,
+    );
+    bench.client(OTHER);
+    bench.submit_record(OTHER, 0, OptionsId(0), 0, &[], &[]);
+    bench.schedule();
+    bench.run_all(MS);
+    bench.input(Input::ClientDown { client: OTHER });
+    bench.input(Input::ClientDown { client: CLIENT });
+    bench.client(ClientId(9));
+    bench.function(ClientId(9), 1, b"another");
+    bench.submit_record(ClientId(9), 0, OptionsId(0), 1, &[], &[]);
+    bench.schedule();
+    bench.run_all(MS);
+    let ends = results_of(&mut bench, ClientId(9));
+    assert_eq!(ends[0].status, Status::Ok);
+}
+
+#[test]
+fn numbers_may_come_in_any_order_but_only_once() {
+    let mut bench = bench(10_000);
+    for seq in [5, 3, 5] {
+        bench.submit_record(CLIENT, seq, OptionsId(0), 0, &[], &[]);
+    }
+    bench.schedule();
+    bench.run_all(MS);
+    let mut ends = bench.ends();
+    ends.sort_unstable_by_key(|end| end.0);
+    assert_eq!(ends, [(3, Status::Ok), (5, Status::Ok)]);
+    assert_eq!(bench.controller.counters().ignored, 1);
+}

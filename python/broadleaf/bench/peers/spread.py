@@ -1,0 +1,83 @@
+"""Measurements of the same value going to every worker."""
+
+import statistics
+import time
+from typing import Any
+
+from . import payloads
+from .adapter import Adapter
+from .measure import Values, clock, expect
+
+
+def fan_out(peer: Adapter, mode: str, calls: int, warmup: int) -> Values:
+    """Empty calls to all workers at once: until the caller knows that each has run it."""
+    call = peer.fan_out()[mode]
+    for _ in range(warmup):
+        call()
+    before = peer.counters()
+    processor = time.process_time()
+    times = []
+    for _ in range(calls):
+        begin = clock()
+        call()
+        times.append((clock() - begin) * 1e3)
+    processor = time.process_time() - processor
+    after = peer.counters()
+    values = {"delivered": statistics.median(times), "client_processor": processor / calls * 1e6}
+    if "bytes_out" in after:
+        values["client_bytes_sent"] = (after["bytes_out"] - before["bytes_out"]) / calls
+    return values
+
+
+def broadcast(peer: Adapter, mode: str, payload: str, rounds: int, warmup: int) -> Values:
+    """One value to all workers, with new contents each round: until the last one has it and the caller knows.
+
+    `first` is the first round of all, whose memory nobody has touched yet. Every worker then answers with a checksum of
+    what it holds, outside the time measured.
+    """
+    way = peer.broadcast()[mode]
+    value = payloads.make(payload)
+    times: list[float] = []
+    for round in range(warmup + rounds):
+        payloads.renew(value, round)
+        given = way.prepare(value)
+        begin = clock()
+        way.give(given)
+        times.append((clock() - begin) * 1e3)
+        wanted = payloads.checksum(value)
+        found = way.check()
+        expect(len(found) > 0 and all(abs(f - wanted) <= 1e-9 * abs(wanted) for f in found), f"{found} for {wanted}")
+        del given
+    return {
+        "first": times[0],
+        "delivered": statistics.median(times[warmup:]),
+        "payload": payloads.n_bytes(value) / 1e6,
+    }
+
+
+def broadcast_memory(peer: Adapter, mode: str, payload: str) -> Values:
+    """How much proportional memory all processes together gained by one broadcast that every worker has read."""
+    from .measure import descendants, pss_mb
+
+    way = peer.broadcast()[mode]
+    way.give(way.prepare(payloads.make("array 100")))
+    way.check()
+    value = payloads.make(payload)
+    import os
+
+    def total() -> float:
+        return sum(map(pss_mb, descendants() | {os.getpid()}))
+
+    before = total()
+    given = way.prepare(value)
+    way.give(given)
+    way.check()
+    grown = total() - before
+    return {"pss_growth": grown, "pss_share": grown * 1.048576e6 / payloads.n_bytes(value)}
+
+
+MEASURES: dict[str, Any] = {
+    "fan-out": fan_out,
+    "broadcast": broadcast,
+    "broadcast-memory": broadcast_memory,
+}

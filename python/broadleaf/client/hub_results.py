@@ -1,0 +1,207 @@
+"""Results that the controller keeps: of other clients, of clients that left, and of tasks run again."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.client.failures import STATUS_NAMES
+from broadleaf.client.metadata import Metadata, moment
+from broadleaf.client.origin import Origin
+from broadleaf.client.results import AsyncResult
+
+if TYPE_CHECKING:
+    from broadleaf.client.client import Client
+
+TaskName = tuple[int, int]
+"""A task of any client: the client's number, and the task's number there."""
+
+# The engine id that stands for no engine.
+_NO_ENGINE = 2**32 - 1
+# Tasks named in one request.
+_BATCH = 50_000
+
+
+class AsyncHubResult(AsyncResult):
+    """The result of tasks that this client did not submit, or no longer holds, as the controller gives it.
+
+    Values are as the engines gave them: a map's tasks give one list a chunk. What tasks wrote is known to the client
+    that submitted them only.
+    """
+
+    _kind = "AsyncHubResult"
+    # Ids and times of submission of the tasks asked for; a result of tasks run again has its own.
+    known_as: tuple[str, ...] = ()
+    submitted_at: tuple[int, ...] = ()
+
+    @property
+    def msg_ids(self) -> list[str]:
+        """The ids of the tasks, under which other clients know them too."""
+        return list(self.known_as) or super().msg_ids
+
+    def part_metadata(self, part: int) -> Metadata:
+        """What is known of one task."""
+        metadata = super().part_metadata(part)
+        if self.known_as:
+            metadata.update(msg_id=self.known_as[part], submitted=moment(self.submitted_at[part]))
+        return metadata
+
+
+class Hub:
+    """A client's questions about tasks that the controller knows: those that live, and ended ones that it keeps."""
+
+    def __init__(self, client: Client, cluster_key: str) -> None:
+        self._client = client
+        self._cluster_key = cluster_key
+        self._clock_offset_ns: int | None = None
+        self._submitters: dict[bool, Any] = {}
+
+    def session(self, client_id: int) -> str:
+        """What ids of a client's tasks start with: unlike that of any other client of any cluster."""
+        return f"{self._cluster_key}-{client_id}"
+
+    def name_of(self, msg_id: str) -> TaskName | None:
+        """The task of this id, or None if it is none of this cluster's."""
+        session, _, seq = msg_id.rpartition("_")
+        key, _, client_id = session.rpartition("-")
+        if key != self._cluster_key or not seq.isdigit() or not client_id.isdigit():
+            return None
+        return int(client_id), int(seq)
+
+    def records(self, names: Sequence[TaskName] | None) -> list[dict[str, Any]]:
+        """The record of each of these tasks that is known, or of all, in the order of submission."""
+        batches = [None] if names is None else [list(names[i : i + _BATCH]) for i in range(0, len(names), _BATCH)]
+        raw: list[dict[str, Any]] = []
+        for batch in batches:
+            content = self._client.request({"Records": batch}, timeout=60.0)
+            if self._clock_offset_ns is None:
+                # Taken once, so that a task's time is the same whenever this client asks.
+                self._clock_offset_ns = time.time_ns() - content["now_ns"]
+            raw += content["records"]
+        raw.sort(key=lambda record: (record["submitted_ns"], record["client"], record["seq"]))
+        return [self._record(fields) for fields in raw]
+
+    def records_of(self, msg_ids: Sequence[str]) -> list[dict[str, Any]]:
+        """The record of each task of these ids that is known."""
+        names = [name for name in map(self.name_of, msg_ids) if name is not None]
+        return self.records(names) if names else []
+
+    def _record(self, fields: dict[str, Any]) -> dict[str, Any]:
+        session = self.session(fields["client"])
+        engine = None if fields["engine"] == _NO_ENGINE else fields["engine"]
+        msg_id = f"{session}_{fields['seq']}"
+        submitted_ns = fields["submitted_ns"] + (self._clock_offset_ns or 0)
+        submitted = moment(submitted_ns)
+        status = None if fields["status"] is None else STATUS_NAMES[fields["status"]]
+        completed = moment(fields["completed_ns"])
+        return {
+            "msg_id": msg_id,
+            "client_uuid": session,
+            "engine_id": engine,
+            "engine_uuid": None if engine is None else self._client.engine_uuid(engine),
+            "header": {"msg_id": msg_id, "session": session, "date": submitted},
+            "submitted": submitted,
+            "submitted_ns": submitted_ns,
+            "started": moment(fields["started_ns"]),
+            "completed": completed,
+            "received": completed,
+            "status": status,
+            "label": fields["label"] or None,
+            "has_result": fields["has_result"],
+            "can_run_again": fields["can_run_again"],
+        }
+
+    def result(self, msg_ids: Sequence[str], single: bool, run_again: bool = False) -> AsyncHubResult:
+        """The result of tasks by their ids. Raises `KeyError` for those whose result the controller does not have."""
+        names = []
+        for msg_id in msg_ids:
+            name = self.name_of(msg_id)
+            if name is None:
+                raise KeyError(f"{msg_id!r} is not the id of a task of this cluster")
+            names.append(name)
+        wanted = "can_run_again" if run_again else "has_result"
+        known = {record["msg_id"]: record for record in self.records(names) if record[wanted]}
+        for msg_id in msg_ids:
+            if msg_id not in known:
+                what = "cannot be run again" if run_again else "has no result"
+                raise KeyError(
+                    f"task {msg_id!r} {what}: nothing of it is kept here or by the cluster; see the option "
+                    "kept_results_bytes"
+                )
+        submitter = self._submitters.get(single)
+        client = self._client
+        if submitter is None:
+            origin = Origin(client, None, single)
+            submitter = client.native.Submitter(client.link, client.result_types.adopted, origin, 0, 0)
+            self._submitters[single] = submitter
+        with client.link_errors():
+            result: AsyncHubResult = submitter.adopt(_kept_task, names, run_again)
+        if run_again:
+            client.submitted.append(range(result.seq, result.seq + len(names)))
+            client.remember(result)
+        else:
+            result.known_as = tuple(msg_ids)
+            result.submitted_at = tuple(known[msg_id]["submitted_ns"] for msg_id in msg_ids)
+        return result
+
+    def forget(self, names: Sequence[TaskName] | None) -> None:
+        """Has the controller keep nothing of these ended tasks, or of any."""
+        if names is None:
+            self._client.request({"Forget": None})
+            return
+        for i in range(0, len(names), _BATCH):
+            self._client.request({"Forget": list(names[i : i + _BATCH])})
+
+
+def _kept_task() -> None:
+    """Stands for the function of a task that somebody else submitted."""
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "$eq": operator.eq,
+    "$ne": operator.ne,
+    "$lt": operator.lt,
+    "$gt": operator.gt,
+    "$lte": operator.le,
+    "$gte": operator.ge,
+    "$in": lambda value, wanted: value in wanted,
+    "$nin": lambda value, wanted: value not in wanted,
+    "$glob": lambda value, pattern: fnmatchcase(value, pattern),
+}
+
+
+def select(
+    records: Iterable[dict[str, Any]], query: dict[str, Any], keys: Iterable[str] | None
+) -> list[dict[str, Any]]:
+    """The records that match `query`, with `msg_id` and these keys only.
+
+    A query gives each key a value, or a dict of operators ($eq, $ne, $lt, $gt, $lte, $gte, $in, $nin, $glob). A
+    comparison with a time or text that is not known is false. Raises `ValueError` for operators that are none.
+    """
+    tests = [(key, op, wanted) for key, condition in query.items() for op, wanted in _conditions(condition)]
+    found = [record for record in records if all(_holds(record.get(key), op, wanted) for key, op, wanted in tests)]
+    if keys is None:
+        return found
+    chosen = ["msg_id", *(key for key in keys if key != "msg_id")]
+    return [{key: record.get(key) for key in chosen} for record in found]
+
+
+def _conditions(condition: Any) -> list[tuple[str, Any]]:
+    if not isinstance(condition, dict) or not any(str(key).startswith("$") for key in condition):
+        return [("$eq", condition)]
+    for op in condition:
+        if op not in _OPERATORS:
+            raise ValueError(f"{op!r} is no operator of queries; there are {', '.join(_OPERATORS)}")
+    return list(condition.items())
+
+
+def _holds(value: Any, op: str, wanted: Any) -> bool:
+    if isinstance(value, datetime) and isinstance(wanted, datetime) and wanted.tzinfo is None:
+        wanted = wanted.astimezone()
+    if value is None and op not in ("$eq", "$ne", "$in", "$nin"):
+        return False
+    return _OPERATORS[op](value, wanted)
