@@ -293,7 +293,10 @@ mod tests {
         drop(on);
         segments.on_release(HOLDER, &[A], &[]);
         segments.on_release(OTHER, &[A], &[]);
-        assert_eq!(segments.take_returns(), (vec![], vec![(HOLDER, A), (OTHER, A)]));
+        assert_eq!(
+            segments.take_returns(),
+            (vec![], vec![(HOLDER, A), (OTHER, A)])
+        );
         assert_eq!(segments.totals(), (0, 0));
     }
 }

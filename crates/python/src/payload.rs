@@ -130,8 +130,8 @@ impl DataPlane {
     fn send_on(&self, data: &[u8]) -> Option<(SegmentRef, LeaseGuard)> {
         let (place, lease) = self.received.find(data.as_ptr() as usize, data.len())?;
         // For a segment of our own the peer will give back one reference more.
-        let counted = !self.owns(place.segment)
-            || lock(&self.pool).add_reference(place.segment, 1).is_ok();
+        let counted =
+            !self.owns(place.segment) || lock(&self.pool).add_reference(place.segment, 1).is_ok();
         counted.then_some((place, lease))
     }
 

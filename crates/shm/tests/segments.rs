@@ -256,6 +256,9 @@ fn a_range_may_start_anywhere() {
         mine.as_mut_slice().unwrap()[len as usize - 1] = 252;
         assert_eq!(mine[len as usize - 1], 252);
         assert!(!mine.is_untouched(len as usize - 1, 1));
-        assert_eq!(segment.map_readonly(offset, len).unwrap()[..], content[first..end]);
+        assert_eq!(
+            segment.map_readonly(offset, len).unwrap()[..],
+            content[first..end]
+        );
     }
 }
