@@ -199,4 +199,3 @@ def run_node(config: str) -> int:
     python, engine_env, options {...}. `ready_fd` and `lifeline_fd` may be null, and so may `tcp`. When the
     node listens it writes one line of JSON to `ready_fd` and closes it: {"pid": 1, "tcp_port": 2 or null}; closing
     it without a line means that the start failed. End of file on `lifeline_fd` means that the client is gone."""
-

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import bootstrap, environments
 from .cases import Case, Session, Step
-from .environments import OURS, RAW, SYSTEMS
+from .environments import RAW, SYSTEMS
 from .record import Record, skipped
 from .turn import Turn, TurnFailed
 
@@ -132,7 +132,9 @@ class Run:
             several = found if isinstance(found, list) else [found]
             self.values[name, case, frozen(params), metric].extend(several)
             figures.append(f"{metric} {statistics.median(several):,.4g}")
-        self.say(f"{repeat + 1}  {name:<12} {case:<10} {' | '.join(str(v) for v in params.values()):<60} {', '.join(figures)}")
+        self.say(
+            f"{repeat + 1}  {name:<12} {case:<10} {' | '.join(str(v) for v in params.values()):<60} {', '.join(figures)}"
+        )
 
     def _fail(self, name: str, case: str, params: dict[str, Any], why: str) -> None:
         if (
