@@ -132,9 +132,8 @@ class Run:
             several = found if isinstance(found, list) else [found]
             self.values[name, case, frozen(params), metric].extend(several)
             figures.append(f"{metric} {statistics.median(several):,.4g}")
-        self.say(
-            f"{repeat + 1}  {name:<12} {case:<10} {' | '.join(str(v) for v in params.values()):<60} {', '.join(figures)}"
-        )
+        shown = " | ".join(str(v) for v in params.values())
+        self.say(f"{repeat + 1}  {name:<12} {case:<10} {shown:<60} {', '.join(figures)}")
 
     def _fail(self, name: str, case: str, params: dict[str, Any], why: str) -> None:
         if (
