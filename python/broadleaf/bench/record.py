@@ -30,6 +30,8 @@ UNITS = {
     "pss_other_processes": "MB",
     "client_growth": "MB",
     "controller_growth": "MB",
+    "rate_with": "tasks/s",
+    "rate_without": "tasks/s",
     "rate_ratio": "ratio",
     "delivered": "ms",
     "first": "ms",

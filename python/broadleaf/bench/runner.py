@@ -1,6 +1,7 @@
 """Runs a case: every system in turn, repeat by repeat, each turn in a process of its own."""
 
 import json
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -9,12 +10,14 @@ from typing import Any
 
 from . import bootstrap, environments
 from .cases import Case, Session, Step
-from .environments import OURS, RAW, SYSTEMS
+from .environments import RAW, SYSTEMS
 from .record import Record, skipped
 from .turn import Turn, TurnFailed
 
 # A step that takes longer than this is repeated that many times at most.
 REPEAT_LIMITS = ((60.0, 1), (20.0, 3))
+#: What a step measured: a figure a metric, or several.
+Values = dict[str, float | list[float]]
 #: System, case, its parameters as JSON, metric.
 Key = tuple[str, str, str, str]
 
@@ -72,8 +75,7 @@ class Run:
                 self._fail(name, self.case.name, {}, str(error))
                 continue
             self.versions[name] = known["version"]
-            mine = list(self.case.our_configs) if name == OURS else []
-            self.configs[name] = mine or known["configs"].get(self.case.name, known["configs"][""])
+            self.configs[name] = known["configs"].get(self.case.name, known["configs"][""])
 
     def _rounds(self, raw_steps: list[Step], session: Session | None, repeats: int) -> None:
         takers = [(name, config) for name in self.systems if name != RAW for config in self.configs.get(name, ())]
@@ -124,11 +126,14 @@ class Run:
                     break
             self._add(name, step.name, params, values, repeat)
 
-    def _add(self, name: str, case: str, params: dict[str, Any], values: dict[str, float], repeat: int) -> None:
-        for metric, value in values.items():
-            self.values[name, case, frozen(params), metric].append(value)
-        figures = ", ".join(f"{metric} {value:,.4g}" for metric, value in values.items())
-        self.say(f"{repeat + 1}  {name:<12} {case:<10} {' | '.join(str(v) for v in params.values()):<60} {figures}")
+    def _add(self, name: str, case: str, params: dict[str, Any], values: Values, repeat: int) -> None:
+        figures = []
+        for metric, found in values.items():
+            several = found if isinstance(found, list) else [found]
+            self.values[name, case, frozen(params), metric].extend(several)
+            figures.append(f"{metric} {statistics.median(several):,.4g}")
+        shown = " | ".join(str(v) for v in params.values())
+        self.say(f"{repeat + 1}  {name:<12} {case:<10} {shown:<60} {', '.join(figures)}")
 
     def _fail(self, name: str, case: str, params: dict[str, Any], why: str) -> None:
         if (
@@ -154,24 +159,16 @@ class Run:
 
     def _overheads(self) -> Iterator[Record]:
         """Ratios of throughput with a setting to throughput without it, with a 95 % interval as min and max."""
-        rates = {
-            json.loads(params)["config"]: (json.loads(params), values)
-            for (_, _, params, metric), values in self.values.items()
-            if metric == "roundtrip"
-        }
-        for with_it, without in (("unix", "unix, log off"), ("tcp + tls", "tcp")):
-            if with_it not in rates or without not in rates:
+        for (name, case, params, metric), with_it in list(self.values.items()):
+            if metric != "rate_with":
                 continue
-            params, slow = rates[with_it]
-            fast = rates[without][1]
-            pairs = min(len(slow), len(fast))
-            found = bootstrap.ratio(slow[:pairs], fast[:pairs])
+            without = self.values[name, case, params, "rate_without"]
             yield Record(
-                OURS,
-                self.versions[OURS],
-                "overhead",
-                params | {"config": f"{with_it} / {without}"},
+                name,
+                self.versions[name],
+                case,
+                json.loads(params),
                 "rate_ratio",
-                list(found),
-                f"ratio of medians of {pairs} interleaved pairs; min and max are its 95 % bootstrap interval",
+                list(bootstrap.ratio(with_it, without)),
+                f"median of the ratios of {len(with_it)} pairs; min and max are its 95 % bootstrap interval",
             )

@@ -84,7 +84,7 @@ def findings(records: list[Record]) -> list[str]:
     if copies is not None:
         lines.append(f"send: {copies:.2f} copies of the bytes were made in the client")
     lines += [
-        f"overhead: throughput, {r.params['config']}: {r.median:.3f} ({min(r.values):.3f} to {max(r.values):.3f})"
+        f"overhead: throughput, {r.params['of']}: {r.median:.3f} ({min(r.values):.3f} to {max(r.values):.3f})"
         for r in records
         if r.metric == "rate_ratio"
     ]

@@ -32,7 +32,7 @@ class Adapter:
     #: Whether `start` includes the launch of this process itself (under mpiexec).
     launched: bool = False
     #: Measurements of its own, by case, beside those of `measure`.
-    measures: ClassVar[dict[str, Callable[..., dict[str, float]]]] = {}
+    measures: ClassVar[dict[str, Callable[..., dict[str, Any]]]] = {}
 
     def version(self) -> str:
         raise NotImplementedError

@@ -6,7 +6,8 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,18 +16,44 @@ import broadleaf as ipp
 
 from . import tasks
 from .adapter import Submit, Way
-from .views import ViewsAdapter
+from .views import ViewsAdapter, gather
 
 # Options of the cluster, and what the client dials. Without a name: unix sockets, everything at its default.
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "unix": ({}, "unix"),
     "tcp + tls": ({"listen": "127.0.0.1:0"}, "tcp"),
     "tcp": ({"listen": "127.0.0.1:0", "tls": False}, "tcp"),
-    "unix, log off": ({"log_level": "off"}, "unix"),
 }
 
 
+# Makes a setting hold, and gives the view whose tasks run under it.
+Switch = Callable[[], Any]
+
+
+def overhead(peer: "Peer", of: str, n: int, seconds: float, warmup: int) -> dict[str, list[float]]:
+    """Throughput with a setting and without it, in pairs of short runs whose order alternates."""
+    with peer.switches(of) as (with_it, without):
+        rates: dict[Switch, list[float]] = {with_it: [], without: []}
+        for switch in rates:
+            rate(switch(), warmup)
+        order = [with_it, without]
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for switch in order:
+                rates[switch].append(rate(switch(), n))
+            order.reverse()
+    return {"rate_with": rates[with_it], "rate_without": rates[without]}
+
+
+def rate(view: Any, n: int) -> float:
+    """Empty tasks a second, submitted and collected."""
+    begin = time.perf_counter()
+    gather([view.apply_async(tasks.echo, "") for _ in range(n)])
+    return n / (time.perf_counter() - begin)
+
+
 class Peer(ViewsAdapter):
+    measures: ClassVar[dict[str, Callable[..., dict[str, Any]]]] = {"overhead": overhead}
     configs: ClassVar[dict[str, list[str]]] = {
         "": ["unix"],
         "latency": ["unix", "tcp + tls", "tcp"],
@@ -47,6 +74,27 @@ class Peer(ViewsAdapter):
         self.balanced, self.one = self.client.load_balanced_view(), self.client[0]
 
     held_form: Any = None
+
+    @contextmanager
+    def switches(self, of: str) -> Iterator[tuple[Switch, Switch]]:
+        """What sets one of our settings and what unsets it: the log of this cluster, or TLS by two clusters."""
+        if of == "log":
+
+            def logged(*level: str) -> Any:
+                self.client.set_log(*level)
+                return self.balanced
+
+            yield logged, lambda: logged("off")
+            logged()
+            return
+        with ExitStack() as stack:
+            views = []
+            for config in ("tcp + tls", "tcp"):
+                other = Peer()
+                other.start(len(self.pids), config)
+                stack.callback(other.stop)
+                views.append(other.balanced)
+            yield lambda: views[0], lambda: views[1]
 
     def counters(self) -> dict[str, int]:
         return dict(self.client.counters())

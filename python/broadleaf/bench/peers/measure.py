@@ -97,11 +97,20 @@ def echo(peer: Adapter, mode: str, size_bytes: int, n: int, warmup: int) -> Valu
     array = np.random.default_rng(0).random(size_bytes // 8)
     for _ in range(warmup):
         go(array, n)
+    before = peer.counters()
     begin = clock()
     last = go(array, n)
     seconds = clock() - begin
+    after = peer.counters()
     expect(last.shape == array.shape and last[-1] == array[-1], "the array did not come back as it was")
-    return {"bandwidth": 2 * size_bytes * n / seconds / 1e9, "time_per_task": seconds / n * 1e6}
+    values = {"bandwidth": 2 * size_bytes * n / seconds / 1e9, "time_per_task": seconds / n * 1e6}
+    return values | copies(before, after, size_bytes * n)
+
+
+def copies(before: dict[str, int], after: dict[str, int], sent_bytes: int) -> Values:
+    """Copies made in this process of what it sent; nothing where none is counted, as when bytes go through a socket."""
+    copied_bytes = after.get("copied_bytes", 0) - before.get("copied_bytes", 0)
+    return {"copies": copied_bytes / sent_bytes} if copied_bytes else {}
 
 
 def send(peer: Adapter, mode: str, size_bytes: int, n: int, warmup: int) -> Values:
@@ -124,9 +133,7 @@ def send(peer: Adapter, mode: str, size_bytes: int, n: int, warmup: int) -> Valu
     after = peer.counters()
     expect(list(lengths) == [size_bytes // 8] * n, "an array arrived with another length")
     values = {"returns": sent * 1e3, "complete": done * 1e3}
-    if after.get("copies", 0) > before.get("copies", 0):  # nothing is counted where bytes go through a socket
-        values["copies"] = (after["copied_bytes"] - before["copied_bytes"]) / (size_bytes * n)
-    return values
+    return values | copies(before, after, size_bytes * n)
 
 
 def memory(peer: Adapter, settle_s: float) -> Values:
