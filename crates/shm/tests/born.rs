@@ -1,0 +1,166 @@
+//! Memory that arrays are born in: who sees whose writes, when bytes are copied, and what is used again.
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use broadleaf_shm::{BornMemory, BornSegment, Segment, forget_born, trim_born};
+
+const LEN: u64 = 300_000;
+
+/// Free segments belong to the whole process, so tests that look at them take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    forget_born();
+    turn
+}
+
+#[allow(unsafe_code)]
+fn write(memory: &BornMemory, at: usize, byte: u8) {
+    assert!(at < memory.len());
+    // SAFETY: inside the memory, which no other thread uses.
+    unsafe { memory.as_mut_ptr().add(at).write(byte) };
+}
+
+#[allow(unsafe_code)]
+fn read(memory: &BornMemory, at: usize) -> u8 {
+    assert!(at < memory.len());
+    // SAFETY: inside the memory, which no other thread uses.
+    unsafe { memory.as_mut_ptr().add(at).read() }
+}
+
+/// The segment as a process sees it that was sent its descriptor.
+fn received(born: &Arc<BornSegment>) -> Segment {
+    let segment = born.segment();
+    let fd = segment.fd().try_clone_to_owned().unwrap();
+    Segment::from_fd(fd, segment.len()).unwrap()
+}
+
+#[test]
+fn the_first_publication_copies_nothing_and_parts_the_two_sides() {
+    let _turn = alone();
+    let memory = BornMemory::new(LEN, true).unwrap();
+    write(&memory, 7, 1);
+    let address = memory.as_mut_ptr();
+    let (sent, copied) = memory.publish().unwrap();
+    assert!(!copied);
+    let mut view = received(&sent).map_private(0, LEN).unwrap();
+    assert_eq!((view[7], view[8]), (1, 0));
+    write(&memory, 8, 2);
+    view.as_mut_slice().unwrap()[9] = 3;
+    assert_eq!((view[8], read(&memory, 8), read(&memory, 9)), (0, 2, 0));
+    assert_eq!(memory.as_mut_ptr(), address);
+}
+
+#[test]
+fn publishing_again_copies_only_what_was_written_to() {
+    let _turn = alone();
+    let memory = BornMemory::new(LEN, true).unwrap();
+    let (first, _) = memory.publish().unwrap();
+    let (again, copied) = memory.publish().unwrap();
+    assert!(!copied && Arc::ptr_eq(&first, &again));
+    write(&memory, LEN as usize - 1, 5);
+    let (second, copied) = memory.publish().unwrap();
+    assert!(copied && !Arc::ptr_eq(&first, &second));
+    let end = LEN as usize - 1;
+    assert_eq!(received(&first).map_private(0, LEN).unwrap()[end], 0);
+    assert_eq!(received(&second).map_private(0, LEN).unwrap()[end], 5);
+    assert!(
+        !memory.publish().unwrap().1,
+        "moved to the new segment, and not written to since"
+    );
+}
+
+#[test]
+fn a_window_is_seen_by_all_until_it_is_published() {
+    let _turn = alone();
+    let memory = BornMemory::new(LEN, true).unwrap();
+    let (window, copied) = memory.open_window().unwrap();
+    assert!(!copied);
+    let other = received(&window).map_shared(0, LEN).unwrap();
+    write(&memory, 0, 1);
+    assert_eq!(other[0], 1);
+    assert!(!other.is_private() && other.is_writable());
+    assert!(!other.is_untouched(0, 1), "others may write at any time");
+    let (published, copied) = memory.publish().unwrap();
+    assert!(copied);
+    write(&memory, 0, 2);
+    assert_eq!(other[0], 2, "still a window");
+    assert_eq!(received(&published).map_private(0, LEN).unwrap()[0], 1);
+}
+
+#[test]
+fn what_was_published_becomes_a_window_by_a_copy() {
+    let _turn = alone();
+    let memory = BornMemory::new(LEN, true).unwrap();
+    let (published, _) = memory.publish().unwrap();
+    write(&memory, 3, 9);
+    let (window, copied) = memory.open_window().unwrap();
+    assert!(copied);
+    let other = received(&window).map_shared(0, LEN).unwrap();
+    assert_eq!(other[3], 9);
+    write(&memory, 4, 8);
+    assert_eq!(other[4], 8);
+    assert_eq!(received(&published).map_private(0, LEN).unwrap()[3], 0);
+}
+
+#[test]
+fn a_segment_is_used_again_once_its_last_holder_lets_go() {
+    let _turn = alone();
+    let memory = BornMemory::new(LEN, true).unwrap();
+    write(&memory, 0, 77);
+    let (sent, _) = memory.publish().unwrap();
+    drop(memory);
+    let fresh = BornMemory::new(LEN, false).unwrap();
+    assert_eq!(read(&fresh, 0), 0, "still held: a segment of its own");
+    drop(sent);
+    let warm = BornMemory::new(LEN, false).unwrap();
+    assert_eq!(read(&warm, 0), 77, "any content");
+    drop(warm);
+    let zeroed = BornMemory::new(LEN, true).unwrap();
+    assert_eq!(read(&zeroed, 0), 0);
+}
+
+#[test]
+fn idle_segments_are_closed() {
+    let _turn = alone();
+    let memory = BornMemory::new(LEN, true).unwrap();
+    write(&memory, 0, 77);
+    drop(memory);
+    for _ in 0..11 {
+        trim_born();
+    }
+    assert_eq!(read(&BornMemory::new(LEN, false).unwrap(), 0), 0);
+}
+
+#[test]
+fn a_private_view_takes_the_bytes_of_another_segment_in_place() {
+    let _turn = alone();
+    let page = 4096;
+    let make = |byte: u8| {
+        let born = BornSegment::new(page).unwrap();
+        born.segment().write(&vec![byte; page as usize]).unwrap();
+        Arc::new(born)
+    };
+    let (old, new) = (make(1), make(2));
+    let mut view = received(&old).map_private(0, page).unwrap();
+    view.as_mut_slice().unwrap()[5] = 9;
+    let address = view.as_mut_ptr();
+    let source = received(&new);
+    assert!(view.replace(&source, 0, page - 1).is_err());
+    view.replace(&source, 0, page).unwrap();
+    assert_eq!((view[0], view[5], view.as_mut_ptr()), (2, 2, address));
+    view.as_mut_slice().unwrap()[0] = 3;
+    assert_eq!(source.map_private(0, page).unwrap()[0], 2);
+    let shown = received(&old).map_readonly(0, page).unwrap();
+    assert!(
+        shown.replace(&source, 0, page).is_err(),
+        "only a private view"
+    );
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    assert!(BornMemory::new(0, false).is_err());
+    assert!(BornMemory::new(u64::MAX - 5, false).is_err());
+}
