@@ -25,6 +25,8 @@ TIER_COLOURS = ("#009e73", "#56b4e9", "#e69f00", "#d55e00")
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 LABEL_PIXELS = 300
 MAX_POINTS = 1500
+# A space at which no line is broken, between a number and its unit.
+JOINED = "\u00a0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Unit:
 
     def shown(self, time_us: float, signed: bool = False) -> str:
         """A time with its unit, three digits that matter."""
-        return f"{number(time_us / self.us, signed)} {self.name}"
+        return f"{number(time_us / self.us, signed)}{JOINED}{self.name}"
 
 
 def number(value: float, signed: bool = False) -> str:
@@ -83,7 +85,7 @@ def number(value: float, signed: bool = False) -> str:
         return "unknown"
     size = abs(value)
     digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
-    text = f"{size:,.{digits}f}"
+    text = f"{size:,.{digits}f}".removesuffix(".00").removesuffix(".0")
     if float(text.replace(",", "")) == 0:
         return "0"
     return ("−" if value < 0 else "+" if signed else "") + text
@@ -91,7 +93,7 @@ def number(value: float, signed: bool = False) -> str:
 
 def percent(log_ratio: float) -> str:
     """A natural logarithm of a ratio of times as a change in percent."""
-    return number(100 * math.expm1(log_ratio), signed=True) + " %"
+    return number(100 * math.expm1(log_ratio), signed=True) + JOINED + "%"
 
 
 def listed(words: Iterable[str], most: int = 3) -> str:
@@ -187,10 +189,15 @@ def log_domain(values: Any) -> list[float]:
 
 
 def axis_values(domain: Sequence[float]) -> list[float]:
-    """Round tick positions (1, 2, 5 and tens of them) inside the bounds of a logarithmic axis."""
+    """Three to eight round tick positions inside the bounds of a logarithmic axis."""
     low, high = domain
-    ticks = [m * 10.0**e for e in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for m in (1, 2, 5)]
-    inside = [t for t in ticks if low <= t <= high]
-    if len(inside) >= 3:
-        return inside
-    return [float(f"{t:.2g}") for t in np.geomspace(low, high, 5)[1:-1]]
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 6, 8)):
+        inside = [float(f"{m * 10.0**e:.6g}") for e in decades for m in steps if low <= m * 10.0**e <= high]
+        if len(inside) >= 4:
+            return inside
+    # Less than a factor of about four: ticks as on a linear axis.
+    size = 10.0 ** math.floor(math.log10((high - low) / 3))
+    step = max((m * size for m in (1, 2, 5) if (high - low) / (m * size) >= 3), default=size)
+    first = math.ceil(low / step)
+    return [float(f"{i * step:.6g}") for i in range(first, math.floor(high / step) + 1)]

@@ -49,7 +49,7 @@ def before_after(
     shown = pd.DataFrame({"before": table["before_us"] / unit.us, "after": table["after_us"] / unit.us})
     text = _finding(table, treatment, colour_by, colour_by in bools)
     bounds = _bounds(shown, scale)
-    axis = alt.Axis(format="~s", values=axis_values(bounds)) if scale == "log" else alt.Axis(format="~s", tickCount=6)
+    axis = alt.Axis(format=",.6~g", values=axis_values(bounds)) if scale == "log" else alt.Axis(format=",.6~g", tickCount=6)
     kind = alt.Scale(type="log" if scale == "log" else "linear", domain=bounds, nice=False, zero=False)
     encodings: dict[str, Any] = {
         "x": alt.X("before:Q", scale=kind, axis=axis, title=f"time per task before {treatment} ({unit.name})"),

@@ -36,11 +36,11 @@ def convergence(table: pd.DataFrame, fig_number: int, key: str, half_width_pct: 
     end = float(last[last["name"].isin(largest)][["ci_low_pct", "ci_high_pct"]].abs().to_numpy().max())
     # Early intervals may be huge; the axis shows three times the final reach.
     reach = min(float(shown[["ci_low_pct", "ci_high_pct"]].abs().to_numpy().max()), 2.0 * end)
-    low = float(max(-reach, shown["ci_low_pct"].min()))
-    high = float(min(reach, shown["ci_high_pct"].max()))
+    low = min(float(max(-reach, shown["ci_low_pct"].min())), 0.0)
+    high = max(float(min(reach, shown["ci_high_pct"].max())), 0.0)
     base = alt.Chart(shown).encode(
         x=alt.X("runs:Q", title="runs so far", scale=alt.Scale(nice=False)),
-        color=alt.Color("name:N", title="factor", scale=categories(list(largest)), sort=list(largest)),
+        color=alt.Color("name:N", title="factor", scale=categories(list(largest)), sort=list(largest), legend=alt.Legend(symbolOpacity=1)),
     )
     bands = base.mark_area(opacity=0.18, clip=True).encode(
         y=alt.Y("ci_low_pct:Q", title="average effect on the time per task (%)", scale=alt.Scale(domain=[low, high])),

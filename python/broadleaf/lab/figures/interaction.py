@@ -48,7 +48,7 @@ def two_by_two(cells: pd.DataFrame, fig_number: int, key: str) -> Figure:
         y = alt.Y(
             "mean:Q",
             scale=alt.Scale(type="log", domain=domain, nice=False),
-            axis=alt.Axis(format="~s", values=axis_values(domain)),
+            axis=alt.Axis(format=",.6~g", values=axis_values(domain)),
             title=f"time per task ({unit.name})" if number_in_row % COLUMNS == 0 else None,
         )
         layers = alt.layer(

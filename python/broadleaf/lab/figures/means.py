@@ -50,7 +50,7 @@ def means(table: pd.DataFrame, number: int, key: str, where: str = "over all del
         tooltip=["name", alt.Tooltip("mean", format=".3~g"), "n"],
     )
     bars = base.mark_bar(height={"band": 0.7}).encode(
-        x=alt.X("mean:Q", title=f"mean change of time per task ({unit.name})", axis=alt.Axis(format="~s")),
+        x=alt.X("mean:Q", title=f"mean change of time per task ({unit.name})", axis=alt.Axis(format=",.6~g")),
         color=alt.Color(
             "effect:N",
             scale=alt.Scale(domain=["faster", "slower"], range=[FASTER, SLOWER]),
@@ -97,7 +97,7 @@ def side_by_side(
         yOffset=alt.YOffset("order:O", scale=alt.Scale(paddingOuter=0.15)),
     )
     bars = base.mark_bar().encode(
-        x=alt.X("mean:Q", title=f"change of time per task ({unit.name})", axis=alt.Axis(format="~s")),
+        x=alt.X("mean:Q", title=f"change of time per task ({unit.name})", axis=alt.Axis(format=",.6~g")),
         color=alt.Color(
             "which:N",
             title=None,

@@ -49,13 +49,13 @@ def actual_predicted(
     if scale == "log":
         shown = shown[shown["predicted"] > 0]
         bounds = log_domain(np.concatenate([shown["actual"], shown["predicted"]]))
-        axis = alt.Axis(format="~s", values=axis_values(bounds))
+        axis = alt.Axis(format=",.6~g", values=axis_values(bounds))
         kind = alt.Scale(type="log", domain=bounds, nice=False)
     else:
         values = np.concatenate([shown["actual"], shown["predicted"]])
         low, high = min(0.0, float(values.min())), float(values.max())
         bounds = [low * 1.05, high + 0.03 * (high - low)]
-        axis, kind = alt.Axis(format="~s", tickCount=6), alt.Scale(domain=bounds, nice=False, zero=False)
+        axis, kind = alt.Axis(format=",.6~g", tickCount=6), alt.Scale(domain=bounds, nice=False, zero=False)
     points = (
         alt.Chart(thinned(shown).round(4))
         .mark_circle(size=30, opacity=0.45, color=CATEGORIES[0])
@@ -137,7 +137,9 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
         "A cell: what both together add beyond the sum of each alone (red: they save less together; blue: more). "
         + (f"Numbers are shown where the pair is real at a false discovery rate of {number(100 * q_limit)} %." if small else "")
     )
-    chart = alt.layer(*layers).properties(width=alt.Step(cell), height=alt.Step(cell * 0.8))
+    # The words' colours are values, not a scale's.
+    chart = alt.layer(*layers).resolve_scale(color="independent")
+    chart = chart.properties(width=alt.Step(cell), height=alt.Step(cell * 0.8))
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, cell * len(order) + 220), table)
 
 
@@ -177,7 +179,7 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
             named_at = float(shown.loc[i, "size"])
     base = alt.Chart(shown).encode(
         x=alt.X("quantile:Q", title="half-normal quantile (standard deviations)", scale=alt.Scale(domain=[0, float(shown["quantile"].max()) * 1.05])),
-        y=alt.Y("size:Q", title="size of the effect (natural log of the ratio of times)"),
+        y=alt.Y("size:Q", title="size of the effect (natural log of the ratio of times)", scale=alt.Scale(domain=[0, 1.06 * top])),
     )
     points = base.mark_circle(size=55).encode(
         color=alt.Color(

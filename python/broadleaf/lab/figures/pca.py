@@ -34,7 +34,7 @@ def biplot(
     arrows["zero"] = 0.0
     # A triangle points up at angle 0; screens turn clockwise.
     arrows["angle"] = 90 - np.degrees(np.arctan2(arrows["y"], arrows["x"]))
-    named = _labels(arrows.head(MOST_ARROWS), reach)
+    named = _labels(arrows.head(MOST_ARROWS)[lambda rows: rows["length"] >= 0.1 * rows["length"].max()], reach)
     text = f"PC1 ({number(100 * variance_ratio[0])} %): {_opposed(table, 'pc1')}"
     if len(variance_ratio) > 1:
         text += f"; PC2 ({number(100 * variance_ratio[1])} %): {_opposed(table, 'pc2')}"
@@ -50,8 +50,8 @@ def biplot(
         alt.Chart(thinned(points).round(3))
         .mark_circle(size=34, opacity=0.45, color=NEUTRAL)
         .encode(
-            x=alt.X("pc1:Q", scale=domain, title=titles[0], axis=alt.Axis(format="~s")),
-            y=alt.Y("pc2:Q", scale=domain, title=titles[-1], axis=alt.Axis(format="~s")),
+            x=alt.X("pc1:Q", scale=domain, title=titles[0], axis=alt.Axis(format=",.6~g", tickCount=8)),
+            y=alt.Y("pc2:Q", scale=domain, title=titles[-1], axis=alt.Axis(format=",.6~g", tickCount=8)),
         )
     )
     lines = alt.Chart(arrows).mark_rule(color=CATEGORIES[5], strokeWidth=1.8).encode(x="zero:Q", y="zero:Q", x2="x:Q", y2="y:Q")
@@ -110,7 +110,7 @@ def scree(variance: pd.DataFrame, fig_number: int, key: str) -> Figure:
     table["cumulative"] = table["ratio"].cumsum()
     first_two = 100 * float(table["ratio"].head(2).sum())
     text = f"The first two components hold {number(first_two)} % of the variance"
-    reading = "Bar: share of the variance between orders. Dark number: the sum up to there."
+    reading = "Bar: share of the variance between orders. Number: the sum up to there."
     shown = table[table["component"] <= 20].copy()
     shown["percent"], shown["sum"] = 100 * shown["ratio"], [number(100 * c) for c in shown["cumulative"]]
     shown["kind"] = "not above noise"
@@ -120,7 +120,8 @@ def scree(variance: pd.DataFrame, fig_number: int, key: str) -> Figure:
         text += f"; {real} {'is' if real == 1 else 'are'} more than noise"
         shown.loc[shown["component"] <= real, "kind"] = "more than noise"
         shown["noise"] = 100 * shown["null_95"]
-        reading += " Line: what noise alone reaches in 5 % of simulations; bars above it are interactions."
+        reading += " Orange line: what noise alone reaches in 5 % of simulations; bars above it are interactions."
+    shown["top"] = shown[["percent", "noise"]].max(axis=1) if "noise" in shown.columns else shown["percent"]
     base = alt.Chart(shown).encode(x=alt.X("component:O", title="component", axis=alt.Axis(labelAngle=0)))
     bars = base.mark_bar().encode(
         y=alt.Y("percent:Q", title="share of the variance (%)"),
@@ -130,7 +131,7 @@ def scree(variance: pd.DataFrame, fig_number: int, key: str) -> Figure:
             scale=alt.Scale(domain=["more than noise", "not above noise"], range=[CATEGORIES[0], "#b8b8b8"]),
         ),
     )
-    layers = [bars, base.mark_text(dy=-8, fontSize=12).encode(y="percent:Q", text="sum:N")]
+    layers = [bars, base.mark_text(dy=-8, fontSize=12).encode(y="top:Q", text="sum:N")]
     if "noise" in shown.columns:
         layers.append(base.mark_tick(color=CATEGORIES[5], thickness=2.5, width=24).encode(y="noise:Q"))
     chart = alt.layer(*layers).properties(width=alt.Step(36), height=340)

@@ -37,7 +37,7 @@ def response(levels: pd.DataFrame, fig_number: int, key: str) -> Figure:
         y = alt.Y(
             "mean:Q",
             scale=alt.Scale(type="log", domain=domain, nice=False),
-            axis=alt.Axis(format="~s", values=axis_values(domain)),
+            axis=alt.Axis(format=",.6~g", values=axis_values(domain)),
             title=f"time per task ({unit.name})" if i % COLUMNS == 0 else None,
         )
         panels.append(

@@ -58,7 +58,7 @@ def colour_strip(deltas: pd.DataFrame, number: int, key: str) -> Figure:
             x=alt.X(
                 "before:Q",
                 scale=alt.Scale(type="log", domain=domain[::-1], nice=False),
-                axis=alt.Axis(format="~s", values=axis_values(domain), grid=True),
+                axis=alt.Axis(format=",.6~g", values=axis_values(domain), grid=True),
                 title=f"time per task before the treatment ({unit.name}, slow to fast)",
             ),
             y=alt.Y("treatment:N", sort=order, title=None, axis=alt.Axis(grid=True, bandPosition=1)),

@@ -10,6 +10,7 @@ from broadleaf.lab.figures.base import NEUTRAL, TIER_COLOURS, TIERS, Figure, Uni
 WIDTH, HEIGHT = 620, 400
 KEY_PIXELS = 270
 REST = "still there"
+BARE = alt.ViewConfig(strokeOpacity=0)
 BLUES = ("#08306b", "#08519c", "#2171b5", "#4292c6", "#6baed6", "#9ecae1", "#c6dbef", "#deebf7")
 
 
@@ -95,7 +96,7 @@ def _chart(parts: pd.DataFrame, unit: Unit, tiered: bool) -> alt.HConcatChart:
     )
     squares = rows.mark_square(size=120, x=10, opacity=1).encode(color=alt.Color("fill:N", scale=None))
     lines = rows.mark_text(align="left", x=24, fontSize=12, limit=KEY_PIXELS - 26).encode(text="line:N")
-    legend = alt.layer(squares, lines).properties(width=KEY_PIXELS - 20, height=HEIGHT)
+    legend = alt.layer(squares, lines).properties(width=KEY_PIXELS - 20, height=HEIGHT, view=BARE)
     if tiered:
         used = sorted({int(t) for t in shown["tier"] if t})
         note = pd.DataFrame({"i": used, "text": [TIERS[t] for t in used], "fill": [TIER_COLOURS[t - 1] for t in used]})
@@ -103,7 +104,7 @@ def _chart(parts: pd.DataFrame, unit: Unit, tiered: bool) -> alt.HConcatChart:
         tiers = alt.layer(
             strip.mark_square(size=120, x=10, opacity=1).encode(color=alt.Color("fill:N", scale=None)),
             strip.mark_text(align="left", x=24, fontSize=12).encode(text="text:N"),
-        ).properties(width=KEY_PIXELS - 20, height=20 * len(used), title="tier")
+        ).properties(width=KEY_PIXELS - 20, height=20 * len(used), view=BARE, title=alt.Title("tier", fontSize=12.5, anchor="start"))
         return alt.hconcat(area, alt.vconcat(legend, tiers))
     return alt.hconcat(area, legend)
 
