@@ -55,6 +55,7 @@ class Evidence:
     kept_words: str = ""
     greedy: pd.DataFrame | None = None
     nice: pd.DataFrame | None = None
+    path_source: str = ""
     main_model: Model | None = None
     pair_model: Model | None = None
     coefficients: pd.DataFrame | None = None

@@ -146,8 +146,8 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
 def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
     """Sizes of all effects against what noise alone would give; what stands off the line is real.
 
-    `terms` has name and estimate (coefficients of comparable standard error, any unit). The line is noise of Lenth's
-    pseudo standard error; labelled are terms beyond its simultaneous margin.
+    `terms` has name and estimate (coefficients over their standard errors). The line is noise of Lenth's pseudo standard
+    error; labelled are terms beyond its simultaneous margin.
     """
     from scipy.stats import halfnorm, t
 
@@ -179,7 +179,7 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
             named_at = float(shown.loc[i, "size"])
     base = alt.Chart(shown).encode(
         x=alt.X("quantile:Q", title="half-normal quantile (standard deviations)", scale=alt.Scale(domain=[0, float(shown["quantile"].max()) * 1.05])),
-        y=alt.Y("size:Q", title="size of the effect (natural log of the ratio of times)", scale=alt.Scale(domain=[0, 1.06 * top])),
+        y=alt.Y("size:Q", title="size of the effect (standard errors)", scale=alt.Scale(domain=[0, 1.06 * top])),
     )
     points = base.mark_circle(size=55).encode(
         color=alt.Color(

@@ -30,11 +30,15 @@ ROW_PIXELS = 25
 SCALES = ("us", "log", "rate")
 
 
-def waterfall(path: pd.DataFrame, fig_number: int, key: str, scale: str = "us", order: str = "best first") -> Figure:
+def waterfall(
+    path: pd.DataFrame, fig_number: int, key: str, scale: str = "us", order: str = "best first", source: str = ""
+) -> Figure:
     """A bar per step of a path, from its time per task before to the one after it.
 
-    `path` has step (from 1), name, before_us, after_us and, where known, tier, ci_low_us and ci_high_us (of after).
-    `scale` is "us", "log" (the same on a logarithmic axis) or "rate" (tasks per second). `order` says how it was chosen.
+    `path` has step (from 1), name, before_us, after_us and, where known, tier, and ci_low_us and ci_high_us: the ends of
+    the interval of the step's change, as times after it.
+    `scale` is "us", "log" (the same on a logarithmic axis) or "rate" (tasks per second). `order` says how it was chosen, `source` where
+    the times come from, as a sentence.
     """
     require(path, COLUMNS, key)
     table = path.sort_values("step").reset_index(drop=True)
@@ -78,7 +82,8 @@ def waterfall(path: pd.DataFrame, fig_number: int, key: str, scale: str = "us", 
     chart = alt.layer(*layers).properties(width=WIDTH, height=alt.Step(ROW_PIXELS))
     reading = (
         "Read downwards: each bar starts where the one above ended. The label is what the step changes, then where it arrives."
-        + (" Line: 95 % interval of the arrival." if len(layers) == 3 else "")
+        + (" Line: 95 % interval of the step, at its end." if len(layers) == 3 else "")
+        + (f" {source}" if source else "")
     )
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, WIDTH + 180), table)
 
