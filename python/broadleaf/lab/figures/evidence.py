@@ -13,7 +13,8 @@ class Roles:
     """Which factors play the parts that the canon of figures has.
 
     `first` and `second` do most, and the same work where such a pair exists; `flip` helps on one end of the speed range
-    and hinders on the other; `puzzle` is good or bad depending on `moderator`. None where nothing fits.
+    and hinders on the other, `flips` are all that do; `puzzle` is good or bad depending on `moderator`. None where
+    nothing fits.
     """
 
     first: str | None = None
@@ -21,6 +22,7 @@ class Roles:
     flip: str | None = None
     puzzle: str | None = None
     moderator: str | None = None
+    flips: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,12 +118,12 @@ def _what_changed(both: pd.DataFrame, names: tuple[str, str]) -> str:
     flipped = both[clear & (both["mean_us_1"] * both["mean_us_2"] < 0)]["name"]
     # A change counts where the intervals do not even touch.
     apart = (both["ci_low_us_1"] > both["ci_high_us_2"]) | (both["ci_low_us_2"] > both["ci_high_us_1"])
-    sizes = both["mean_us_2"].abs() - both["mean_us_1"].abs()
+    sized = both.assign(size=both["mean_us_2"].abs() - both["mean_us_1"].abs())
     same_sign = both["mean_us_1"] * both["mean_us_2"] > 0
     parts = [
         (f"{listed(flipped)} {'changes' if len(flipped) == 1 else 'change'} sign", len(flipped)),
-        _growth(both[apart & same_sign & (sizes > 0)], sizes, "stronger", ascending=False),
-        _growth(both[apart & same_sign & (sizes < 0)], sizes, "weaker", ascending=True),
+        _growth(sized[apart & same_sign & (sized["size"] > 0)], "stronger", ascending=False),
+        _growth(sized[apart & same_sign & (sized["size"] < 0)], "weaker", ascending=True),
     ]
     found = [text for text, count in parts if count]
     if not found:
@@ -131,6 +131,6 @@ def _what_changed(both: pd.DataFrame, names: tuple[str, str]) -> str:
     return f"From {names[0]} to {names[1]}: " + "; ".join(found)
 
 
-def _growth(rows: pd.DataFrame, sizes: pd.Series, word: str, ascending: bool) -> tuple[str, int]:
-    ordered = rows.assign(size=sizes).sort_values("size", ascending=ascending)["name"]
+def _growth(rows: pd.DataFrame, word: str, ascending: bool) -> tuple[str, int]:
+    ordered = rows.sort_values("size", ascending=ascending)["name"]
     return f"{listed(ordered)} {'gets' if len(ordered) == 1 else 'get'} {word}", len(ordered)

@@ -118,7 +118,7 @@ ENTRIES = (
     Entry(11, "before_after_flip", _scatter("flip", None, "log")),
     Entry(12, "before_after_puzzle", _scatter("puzzle", None, "log")),
     Entry(13, "before_after_puzzle_coloured", _scatter("puzzle", "moderator", "log")),
-    Entry(14, "colour_strip", lambda e, n, k: colour_strip(_need(e, "deltas"), n, k)),
+    Entry(14, "colour_strip", lambda e, n, k: colour_strip(_need(e, "deltas"), n, k, e.roles.flips)),
     Entry(15, "model_main", _model("main_model")),
     Entry(16, "coefficients_and_deltas", _coefficients),
     Entry(17, "model_pairs", _model("pair_model")),

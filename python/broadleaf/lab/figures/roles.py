@@ -9,36 +9,41 @@ from broadleaf.lab.figures.evidence import Roles
 from broadleaf.lab.figures.strip import flipping
 
 
-def choose(deltas: pd.DataFrame | None, means: pd.DataFrame | None, pairs: pd.DataFrame | None) -> Roles:
+def choose(
+    deltas: pd.DataFrame | None, savings: pd.Series | None, pairs: pd.DataFrame | None, pairs_us: pd.DataFrame | None
+) -> Roles:
     """The roles that a study's tables suggest.
 
-    `deltas` is deltas.csv; `means` has name and mean_us of every factor; `pairs` has a, b, estimate, q and kind. Factors
-    that have no deltas are not chosen.
+    `deltas` has the columns of deltas.csv, better from the model than measured, since noise in a measured `before` looks
+    like a dependence on speed; `savings` the mean change of every factor in microseconds, by name. `pairs` (of ratios)
+    has a, b, estimate, q and kind; `pairs_us` (of microseconds) a, b, estimate and q. A factor without deltas has no
+    role.
     """
-    if deltas is None or deltas.empty or means is None or means.empty:
+    if deltas is None or deltas.empty or savings is None or savings.empty:
         return Roles()
     drawn = set(deltas["treatment"].unique())
-    savings = means.set_index("name")["mean_us"]
-    ranked = [name for name in savings.sort_values().index if name in drawn]
+    ranked = [str(name) for name in savings.sort_values().index if name in drawn]
     if not ranked:
         return Roles()
-    known = pairs[pairs["a"].isin(drawn) & pairs["b"].isin(drawn)] if pairs is not None else None
-    first, second = _same_work(known, savings) or (ranked[0], ranked[1] if len(ranked) > 1 else None)
+    first, second = _same_work(pairs_us, ranked, savings) or (ranked[0], ranked[1] if len(ranked) > 1 else None)
     rest = [name for name in ranked if name not in (first, second)]
-    flip = next((name for name in flipping(deltas) if name in rest), None) or _most_uneven(deltas, rest)
-    puzzle, moderator = _puzzle(known, savings, [name for name in rest if name != flip])
-    return Roles(first, second, flip, puzzle, moderator)
+    flips = flipping(deltas)
+    flip = next((name for name in flips if name in rest), None) or _most_uneven(deltas, rest)
+    puzzle, moderator = _puzzle(pairs, savings, [name for name in rest if name != flip])
+    return Roles(first, second, flip, puzzle, moderator, tuple(flips))
 
 
-def _same_work(pairs: pd.DataFrame | None, savings: pd.Series) -> tuple[str, str] | None:
-    """The strongest either-or pair, the larger saver first."""
-    if pairs is None or "kind" not in pairs.columns:
+def _same_work(pairs_us: pd.DataFrame | None, ranked: list[str], savings: pd.Series) -> tuple[str, str] | None:
+    """The two savers that take most time from each other, the larger saver first."""
+    if pairs_us is None:
         return None
-    either = pairs[pairs["kind"] == "either-or"]
-    if either.empty:
+    savers = [name for name in ranked if savings[name] < 0]
+    known = pairs_us[pairs_us["a"].isin(savers) & pairs_us["b"].isin(savers)]
+    known = known[(known["q"] <= 0.05) & (known["estimate"] > 0)]
+    if known.empty:
         return None
-    top = either.loc[either["estimate"].abs().idxmax()]
-    a, b = sorted((str(top["a"]), str(top["b"])), key=lambda name: float(savings.get(name, 0.0)))
+    top = known.loc[known["estimate"].idxmax()]
+    a, b = sorted((str(top["a"]), str(top["b"])), key=lambda name: float(savings[name]))
     return a, b
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -24,16 +26,17 @@ ROW_PIXELS = 27
 POINTS_PER_ROW = 120
 
 
-def colour_strip(deltas: pd.DataFrame, number: int, key: str) -> Figure:
+def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[str] | None = None) -> Figure:
     """Every delta as a mark: x its time per task before (slow left, fast right), colour log2 of after over before.
 
     `deltas` is deltas.csv. Blue is faster, red slower; the colours are symmetric and end at the 95th percentile of size.
+    `flips` are the factors known to change sides with speed; without them, what the deltas show.
     """
     require(deltas, ("treatment", "before_us", "after_us"), key)
     table = deltas[["treatment", "before_us", "after_us"]].reset_index(drop=True)
     table["log2_ratio"] = np.log2(table["after_us"] / table["before_us"])
     order = table.groupby("treatment")["log2_ratio"].mean().sort_values().index.tolist()
-    flips = flipping(table)
+    flips = flipping(table) if flips is None else flips
     text = (
         f"{listed(flips)} {'helps' if len(flips) == 1 else 'help'} on one end of the speed range and "
         f"{'hinders' if len(flips) == 1 else 'hinder'} on the other"

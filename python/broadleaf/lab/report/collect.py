@@ -55,11 +55,10 @@ def collect(study: Study) -> Collected:
         found.pairs = tuple(found.log.interactions(study.rope_pct))
     _find_deltas(found, reasons)
     means = _means(found, None, varied)
-    pairs = _pair_table(found.pairs)
-    chosen = roles.choose(found.deltas, means, pairs)
+    main, pair_model, coefficients, pairs_us = _models(found, reasons)
+    chosen = _roles(found, pairs_us)
     kept, words = _kept(found, chosen, reasons)
     greedy, nice = _paths(found, reasons)
-    main, pair_model, coefficients, pairs_us = _models(found, reasons)
     found.evidence = Evidence(
         roles=chosen,
         bools=frozenset(f.name for f in varied if f.is_bool),
@@ -121,6 +120,19 @@ def _find_deltas(found: Collected, reasons: dict[str, str]) -> None:
     numeric = ["before_us", "after_us", "delta_us", "log2_ratio"]
     table[numeric] = table[numeric].astype(float)
     found.deltas = table
+
+
+def _roles(found: Collected, pairs_us: pd.DataFrame | None) -> Roles:
+    """Chosen by what the model says, where there is one."""
+    if found.deltas is None:
+        return Roles()
+    table = found.deltas
+    if found.log is not None:
+        predicted = delta_tables.model_deltas(found.log)
+        table = predicted[predicted["treatment"].isin(found.deltas["treatment"].unique())]
+    # A factor of several levels saves what its best one does.
+    savings = table["delta_us"].astype(float).groupby([table["treatment"], table["level_to"].astype(str)]).mean()
+    return roles.choose(table, savings.groupby(level=0).min(), _pair_table(found.pairs), pairs_us)
 
 
 def _label(factor: Factor, level: object) -> str:
@@ -392,3 +404,8 @@ def _placebo(found: Collected, means: pd.DataFrame | None) -> pd.DataFrame | Non
     table = pd.DataFrame(rows, columns=["way", "estimate_pct", "ci_low_pct", "ci_high_pct"])
     table[["estimate_pct", "ci_low_pct", "ci_high_pct"]] *= 100
     return table
+
+
+def _convergence(found: Collected, reasons: dict[str, str]) -> pd.DataFrame | None:
+    reasons["convergence"] = "not yet"
+    return None
