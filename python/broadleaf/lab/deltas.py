@@ -26,6 +26,8 @@ COLUMNS = (
     "treatment", "level_from", "level_to", "before_us", "after_us", "delta_us", "log2_ratio", "n_before", "n_after",
     "se_log2", "same_block", "gap_s", "source", "context_id",
 )  # fmt: skip
+_BLOCKS = 10
+"""Fewer blocks than this are too few to draw from: runs are drawn instead."""
 DIALECTS: dict[str, dict[str, str]] = {
     "default": {"sep": ",", "decimal": "."},
     "seed": {"sep": ";", "decimal": "."},
@@ -267,21 +269,20 @@ def mean_deltas(
     y = frame["y_us"].to_numpy(dtype=float)
     flips = _one_flips(kept, factors)
     rng = np.random.default_rng(seed)
-    drawn = np.full((draws, len(flips)), np.nan)
     block = frame["block"].to_numpy(dtype=float)
-    clock = frame["started_unix"].to_numpy(dtype=float)
-    runs_of_block = [np.flatnonzero(block == label) for label in np.unique(block[~np.isnan(block)])]
-    for number in range(draws if flips else 0):
-        if len(runs_of_block) >= 10:
-            blocks = rng.integers(0, len(runs_of_block), len(runs_of_block))
-            chosen = np.concatenate([runs_of_block[b] for b in blocks])
-            # A block drawn twice is two blocks.
-            label = np.repeat(np.arange(len(blocks)), [len(runs_of_block[b]) for b in blocks]).astype(float)
-        else:
-            chosen = rng.integers(0, len(y), len(y))
-            label = block[chosen]
-        drawn[number] = _means(flips, cell[chosen], y[chosen], clock[chosen], label, len(kept), pairing)
-    observed = _means(flips, cell, y, clock, block, len(kept), pairing)
+    if pairing == "block":
+        observed, drawn = _drawn_pairs(flips, cell, y, frame["started_unix"].to_numpy(dtype=float), block, rng, draws)
+    else:
+        observed = _means(flips, cell, y, len(kept), pairing)
+        drawn = np.full((draws, len(flips)), np.nan)
+        runs_of_block = _runs_of_blocks(block)
+        for number in range(draws if flips else 0):
+            if len(runs_of_block) >= _BLOCKS:
+                blocks = rng.integers(0, len(runs_of_block), len(runs_of_block))
+                chosen = np.concatenate([runs_of_block[b] for b in blocks])
+            else:
+                chosen = rng.integers(0, len(y), len(y))
+            drawn[number] = _means(flips, cell[chosen], y[chosen], len(kept), pairing)
     rows = []
     for place, pairs in enumerate(flips):
         factor = factors[pairs.factor]
@@ -300,22 +301,44 @@ def mean_deltas(
     return pd.DataFrame(rows, columns=names)
 
 
-def _means(
-    flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, clock: np.ndarray, block: np.ndarray, n: int, pairing: Pairing
-) -> np.ndarray:
+def _runs_of_blocks(block: np.ndarray) -> list[np.ndarray]:
+    return [np.flatnonzero(block == label) for label in np.unique(block[~np.isnan(block)])]
+
+
+def _drawn_pairs(
+    flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, clock: np.ndarray, block: np.ndarray,
+    rng: np.random.Generator, draws: int,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Mean deltas of pairs within blocks, observed and drawn: a block that is drawn brings its pairs with it, and no two
+    pairs of a treatment share a run unless these are of different levels or contexts, which go into different means."""
+    runs = [np.flatnonzero(cell == number) for number in range(cell.max(initial=-1) + 1)]
+    labels = np.unique(block[~np.isnan(block)])
+    weights = rng.multinomial(len(labels), np.full(len(labels), 1 / max(len(labels), 1)), draws) if len(labels) else None
+    observed, drawn = np.full(len(flips), np.nan), np.full((draws, len(flips)), np.nan)
+    for place, pairs in enumerate(flips):
+        told = [
+            (y[j] - y[i], block[i])
+            for b, a in zip(pairs.before.tolist(), pairs.after.tolist(), strict=True)
+            for i, j in _nearest(runs[b], runs[a], clock, block)
+        ]
+        if not told:
+            continue
+        change, where = np.array(told).T
+        observed[place] = change.mean()
+        if weights is not None and len(labels) >= _BLOCKS:
+            column = np.searchsorted(labels, where)
+            sums, counts = np.bincount(column, change, len(labels)), np.bincount(column, minlength=len(labels))
+            with np.errstate(invalid="ignore"):
+                drawn[:, place] = (weights @ sums) / (weights @ counts)
+        else:
+            drawn[:, place] = change[rng.integers(0, len(change), (draws, len(change)))].mean(axis=1)
+    return observed, drawn
+
+
+def _means(flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, n: int, pairing: Pairing) -> np.ndarray:
     """The mean delta of every treatment in a sample of runs; nan where it has no pair."""
     out = np.full(len(flips), np.nan)
     count = np.bincount(cell, minlength=n).astype(float)
-    if pairing == "block":
-        runs = [np.flatnonzero(cell == number) for number in range(n)]
-        for place, pairs in enumerate(flips):
-            told = [
-                y[j] - y[i]
-                for b, a in zip(pairs.before.tolist(), pairs.after.tolist(), strict=True)
-                for i, j in _nearest(runs[b], runs[a], clock, block)
-            ]
-            out[place] = float(np.mean(told)) if told else np.nan
-        return out
     if pairing == "cell":
         order = np.lexsort((y, cell))
         ends = np.cumsum(count).astype(int)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.factors import Factor, Level, column_value
+from broadleaf.lab.factors import Factor, Level
 
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.effects import Effect
@@ -32,17 +30,6 @@ class Conditional:
     ratio: float
     low: float
     high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Heterogeneity:
-    """Whether effects differ between contexts by more than noise: Cochran's Q, its p value, and the part of the
-    variance between contexts that is not noise."""
-
-    q: float
-    df: int
-    p: float
-    i_squared: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +76,12 @@ def runs_needed(low: float, high: float, estimate: float, rope_pct: float, n_run
 
 def verdict(
     effect: Effect,
-    heterogeneity: Heterogeneity | None = None,
     conditionals: Sequence[Conditional] = (),
     rope_pct: float = 1.0,
     n_runs: int | None = None,
 ) -> Verdict:
     """The verdict on an effect. `conditionals` are what it does at the levels of factors that change it: where they
-    disagree the verdict is that it depends on these. `heterogeneity` says whether contexts differ at all."""
+    disagree the verdict is that it depends on these; else they tell where it is strongest."""
     low, high, estimate = (math.log(r) if r > 0 else -math.inf for r in (effect.ratio_low, effect.ratio_high, effect.ratio))
     name = f"{effect.factor}" + ("" if isinstance(effect.level, bool) else f"={effect.level}")
     size = _size(effect.ratio, effect.ratio_low, effect.ratio_high)
@@ -108,10 +94,7 @@ def verdict(
         )
         return Verdict(f"depends on {', '.join(shown)}", f"{name} depends on {', '.join(shown)}: {texts}. On average {size}.",
                        None, effect.factor, effect.level, tuple(split), tuple(conditionals))  # fmt: skip
-    varies = heterogeneity is not None and heterogeneity.p < _Q
-    note = f" It differs between contexts (Q = {heterogeneity.q:.1f}, p = {heterogeneity.p:.2g})." if heterogeneity and varies else ""
-    if not note and word in ("helps", "hinders"):
-        note = _strength(conditionals)
+    note = _strength(conditionals) if word in ("helps", "hinders") else ""
     if word == "unknown":
         more = runs_needed(low, high, estimate, rope_pct, n_runs) if n_runs else None
         need = f"needs about {more} more runs" if more else "needs more runs"
@@ -126,7 +109,7 @@ def verdict_of(fit: Fit, factor: str, level: Level | None = None, rope_pct: floa
     """The verdict on a factor of a fit, with what it depends on."""
     for effect in fit.effects():
         if effect.factor == factor and level in (None, effect.level):
-            found = verdict(effect, None, conditionals(fit, factor, effect.level, rope_pct), rope_pct, fit.n_runs)
+            found = verdict(effect, conditionals(fit, factor, effect.level, rope_pct), rope_pct, fit.n_runs)
             return found
     raise AnalysisError(f"the runs do not tell the effect of {factor!r}: was it ever varied?")
 
@@ -134,7 +117,7 @@ def verdict_of(fit: Fit, factor: str, level: Level | None = None, rope_pct: floa
 def verdicts(fit: Fit, rope_pct: float = 1.0) -> list[Verdict]:
     """A verdict per factor and level: what depends on others first, then the strongest effects, then the rest."""
     found = [
-        (effect, verdict(effect, None, conditionals(fit, effect.factor, effect.level, rope_pct), rope_pct, fit.n_runs))
+        (effect, verdict(effect, conditionals(fit, effect.factor, effect.level, rope_pct), rope_pct, fit.n_runs))
         for effect in fit.effects()
     ]
     order = {"helps": 0, "hinders": 0, "no practical difference": 2, "unknown": 1}
@@ -203,98 +186,3 @@ def _percent(ratio: float) -> str:
 def _size(ratio: float, low: float, high: float) -> str:
     change = 100 * (ratio - 1)
     return f"{abs(change):.1f} % {'less' if change < 0 else 'more'} time per task (95 % interval {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %)"
-
-
-@dataclass(frozen=True, slots=True)
-class Paired:
-    """A change measured in several contexts, in pairs: the mean log ratio over contexts with its 95 % interval, whether
-    contexts differ, and each context's mean with its number of pairs."""
-
-    estimate: float
-    se: float
-    low: float
-    high: float
-    p: float
-    heterogeneity: Heterogeneity | None
-    contexts: tuple[tuple[str, float, int], ...]
-    n_pairs: int
-
-    def effect(self, name: str) -> Effect:
-        """As an effect on the log scale, for `verdict`."""
-        from broadleaf.lab.analysis.effects import Effect
-
-        low, high = self.low, self.high
-        return Effect(name, True, self.estimate, low, high, low, high, self.p, math.exp(self.estimate), "log ratio", self.se,
-                      "average", math.exp(low), math.exp(high))  # fmt: skip
-
-
-def paired(log_ratios: Sequence[float], contexts: Sequence[str]) -> Paired:
-    """The average over contexts of a change measured in pairs.
-
-    Contexts are a sample of those one may meet: the interval is that of t over their means, so that it holds for the
-    average over all, not only over those measured; with a single context it is that of t over its pairs. Q needs a
-    context with two pairs. AnalysisError with fewer than two pairs.
-    """
-    from scipy import stats
-
-    values = np.asarray(log_ratios, dtype=float)
-    labels = np.asarray(contexts, dtype=object)
-    if len(values) < 2:
-        raise AnalysisError("a comparison needs at least two pairs of runs.")
-    names = list(dict.fromkeys(contexts))
-    groups = [values[labels == name] for name in names]
-    means = np.array([group.mean() for group in groups])
-    sample = means if len(means) > 1 else values
-    estimate, se = float(sample.mean()), float(sample.std(ddof=1) / np.sqrt(len(sample)))
-    half = float(stats.t.ppf(0.975, len(sample) - 1)) * se
-    p = float(2 * stats.t.sf(abs(estimate) / se, len(sample) - 1)) if se > 0 else float("nan")
-    df_within = len(values) - len(groups)
-    told = None
-    if len(groups) > 1 and df_within > 0:
-        within = sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / df_within
-        weight = np.array([len(group) for group in groups]) / max(within, 1e-300)
-        q = float(weight @ (means - weight @ means / weight.sum()) ** 2)
-        df = len(groups) - 1
-        # The noise is itself estimated from the pairs, so the reference is F, not chi squared.
-        told = Heterogeneity(q, df, float(stats.f.sf(q / df, df, df_within)), max(0.0, 1 - df / q) if q > 0 else 0.0)
-    listed = tuple((name, float(m), len(g)) for name, m, g in zip(names, means, groups, strict=True))
-    return Paired(estimate, se, estimate - half, estimate + half, p, told, listed, len(values))
-
-
-def moderators(
-    log_ratios: Sequence[float], configs: Sequence[Mapping[str, Level]], factors: Sequence[Factor], rope_pct: float = 1.0
-) -> list[Conditional]:
-    """Factors of the contexts that change what a change does, at q <= 0.05: its effect at each of their levels.
-
-    The contexts are one observation each (the mean of their pairs): each factor is tried alone, since few contexts
-    cannot tell all at once.
-    """
-    from scipy import stats
-
-    from broadleaf.lab.analysis.multiplicity import q_values
-
-    values = np.asarray(log_ratios, dtype=float)
-    tests = []
-    for factor in factors:
-        at = np.array([str(column_value(config[factor.name])) for config in configs], dtype=object)
-        groups = {level: values[at == str(column_value(level))] for level in factor.levels}
-        told = {level: group for level, group in groups.items() if len(group) >= 2}
-        if len(told) < 2:
-            continue
-        tests.append((float(stats.f_oneway(*told.values()).pvalue), factor, told))
-    found = []
-    qs = q_values([p for p, _, _ in tests])
-    for q, (_, factor, told) in sorted(zip(qs, tests, strict=True), key=lambda entry: entry[0]):
-        if not q <= _Q:
-            continue
-        for level, group in told.items():
-            mean, se = float(group.mean()), float(group.std(ddof=1) / np.sqrt(len(group)))
-            half = float(stats.t.ppf(0.975, len(group) - 1)) * se
-            word = word_for(mean - half, mean + half, mean, rope_pct)
-            found.append(Conditional(factor.name, level, word, math.exp(mean), math.exp(mean - half), math.exp(mean + half)))
-    return found
-
-
-def named(found: Verdict, name: str) -> Verdict:
-    """The same verdict under another name, such as that of a patch."""
-    return replace(found, factor=name, sentence=found.sentence.replace(found.factor, name, 1) if found.factor else found.sentence)
