@@ -32,7 +32,7 @@ def load(
     elif isinstance(source, str | Path):
         from broadleaf.lab.runs import read_runs
 
-        rows = pd.DataFrame(read_runs(Path(source)))
+        rows = pd.DataFrame(read_runs(Path(source), factors))
     else:
         rows = pd.DataFrame(list(source))
     if "y_us" not in rows and "time_per_task_us" not in rows:

@@ -17,6 +17,9 @@ Kind = Literal["additive", "either-or", "antagonistic", "synergistic", "sign-fli
 _Q = 0.05
 _LITTLE = 0.2
 """The second of two redundant factors adds less than this part of what it does alone."""
+_MOST = 0.5
+"""Or each of them adds less than this part of what it does alone once the other is applied: whichever comes first, the
+one that comes second is not worth much any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +29,10 @@ class Interaction:
     `estimate` and its interval are on the fit's scale, with the other factors at their average. `a_alone` is the effect
     of a without b, `a_with_b` with it, `joint` that of both. `q` is the false discovery rate over all pairs.
 
-    `kind`: "additive" if the interval lies within what is called no difference; "sign-flip" if one of them proven helps
-    without the other and proven hinders with it, or the reverse; "either-or" if both change the time alone and either takes the other's effect
-    away; "synergistic" and "antagonistic" if together they do more or less than the sum; else "undetermined".
+    `kind`: "additive" if the interval lies within what is called no difference; "sign-flip" if one of them is proven to
+    help without the other and to hinder with it, or the reverse; "either-or" if both are proven alone and the second
+    adds nothing or less than a fifth of its effect, or either takes more than half of the other's away; "synergistic"
+    and "antagonistic" if together they do more or less than the sum; else "undetermined".
     """
 
     a: str
@@ -147,4 +151,8 @@ def _redundant(fit: Fit, pair: Interaction, rope: float) -> bool:
     half = fit.df_quantile(0.95) * second.se
     if -rope < second.estimate - half and second.estimate + half < rope:
         return True
-    return abs(second.estimate) < _LITTLE * abs(solo.estimate)
+    if abs(second.estimate) < _LITTLE * abs(solo.estimate):
+        return True
+    kept_of_a = pair.a_with_b.estimate / pair.a_alone.estimate
+    kept_of_b = pair.b_with_a.estimate / pair.b_alone.estimate
+    return max(kept_of_a, kept_of_b) < _MOST

@@ -57,8 +57,8 @@ class LambdaProfile:
         """The answer in words."""
         words = {"us": "in microseconds (they add)", "log": "as ratios (they multiply)", "rate": "in tasks per second"}
         text = (
-            f"Effects are most nearly additive {words[self.best]}: exponent {self.best_lambda:g} is the likeliest of 1, 0, -1; "
-            f"over all exponents 95 % of {self.ci[0]:g} to {self.ci[1]:g}."
+            f"Effects are most nearly additive {words[self.best]}: of the exponents 1, 0 and -1 the likeliest is "
+            f"{self.best_lambda:g}; 95 % interval over all exponents {self.ci[0]:.2f} to {self.ci[1]:.2f}."
         )
         if self.significant_pairs is not None:
             counts = ", ".join(f"{n} on {UNITS[scale]}" for scale, n in self.significant_pairs.items())
@@ -90,7 +90,9 @@ def profile(y_us: np.ndarray, design: np.ndarray) -> LambdaProfile:
     design = design[:, independent_columns(design)]
     named = box_cox(y_us, design, np.array(list(LAMBDAS)))
     grid = box_cox(y_us, design, _GRID)
-    inside = _GRID[grid >= grid.max() - chi2.ppf(0.95, 1) / 2]
+    near = _GRID[int(np.argmax(grid))] + np.linspace(-0.1, 0.1, 201)
+    fine = np.concatenate([grid, box_cox(y_us, design, near)])
+    inside = np.concatenate([_GRID, near])[fine >= fine.max() - chi2.ppf(0.95, 1) / 2]
     best = list(LAMBDAS)[int(np.argmax(named))]
     return LambdaProfile(
         best=LAMBDAS[best],
