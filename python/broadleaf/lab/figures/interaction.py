@@ -20,8 +20,7 @@ def two_by_two(cells: pd.DataFrame, fig_number: int, key: str) -> Figure:
     require(cells, ("a", "b", "kind", "a_level", "b_level", "mean_us", "ci_low_us", "ci_high_us"), key)
     table = cells.reset_index(drop=True)
     pairs = table.drop_duplicates(["a", "b"])
-    kinds = pairs["kind"].value_counts()
-    text = "Strongest pairs: " + listed([f"{count} {kind}" for kind, count in kinds.items()], 6)
+    text = "Pairs that matter most: " + listed([f"{p.a} × {p.b} ({p.kind})" for p in pairs.itertuples(index=False)], 3)
     reading = "Along x the first factor goes from its default to its other level; the lines are the second factor's levels. Parallel: no interaction. Bars: 95 % intervals."
     unit = Unit.of(table["ci_high_us"])
     shown = table.assign(

@@ -174,11 +174,12 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
     top = float(table["size"].max())
     named_at = math.inf
     for i in shown.index[::-1]:
-        if shown.loc[i, "real"] and (named_at - shown.loc[i, "size"]) > 0.035 * top:
+        if shown.loc[i, "real"] and (named_at - shown.loc[i, "size"]) > 0.04 * top:
             shown.loc[i, "label"] = shown.loc[i, "name"]
             named_at = float(shown.loc[i, "size"])
+    end = float(shown["quantile"].max())
     base = alt.Chart(shown).encode(
-        x=alt.X("quantile:Q", title="half-normal quantile (standard deviations)", scale=alt.Scale(domain=[0, float(shown["quantile"].max()) * 1.05])),
+        x=alt.X("quantile:Q", title="half-normal quantile (standard deviations)", scale=alt.Scale(domain=[0, end * 1.5], nice=False)),
         y=alt.Y("size:Q", title="size of the effect (standard errors)", scale=alt.Scale(domain=[0, 1.06 * top])),
     )
     points = base.mark_circle(size=55).encode(
@@ -187,8 +188,7 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
         ),
         tooltip=["name", alt.Tooltip("estimate", format="+.3~g")],
     )
-    labels = base.mark_text(align="right", dx=-8, fontSize=12, limit=420).encode(text="label:N")
-    end = float(shown["quantile"].max())
+    labels = base.mark_text(align="left", dx=9, fontSize=12, limit=320).encode(text="label:N")
     line = pd.DataFrame({"quantile": [0, end], "size": [0, end * error]})
     noise = alt.Chart(line).mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2).encode(x="quantile:Q", y="size:Q")
     limit = alt.Chart(pd.DataFrame({"size": [margin]})).mark_rule(color=INK, strokeDash=[2, 3]).encode(y="size:Q")

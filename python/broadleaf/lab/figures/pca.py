@@ -9,7 +9,7 @@ import pandas as pd
 from broadleaf.lab.figures.base import CATEGORIES, INK, NEUTRAL, Figure, Unit, finish, listed, number, require, thinned
 
 WIDTH = HEIGHT = 520
-MOST_ARROWS = 8
+MOST_ARROWS = 6
 
 
 def biplot(
@@ -34,7 +34,7 @@ def biplot(
     arrows["zero"] = 0.0
     # A triangle points up at angle 0; screens turn clockwise.
     arrows["angle"] = 90 - np.degrees(np.arctan2(arrows["y"], arrows["x"]))
-    named = _labels(arrows.head(MOST_ARROWS)[lambda rows: rows["length"] >= 0.1 * rows["length"].max()], reach)
+    named = _labels(arrows.head(MOST_ARROWS)[lambda rows: rows["length"] >= 0.15 * rows["length"].max()], reach)
     text = f"PC1 ({number(100 * variance_ratio[0])} %): {_opposed(table, 'pc1')}"
     if len(variance_ratio) > 1:
         text += f"; PC2 ({number(100 * variance_ratio[1])} %): {_opposed(table, 'pc2')}"
@@ -42,7 +42,7 @@ def biplot(
         "A point is one order of adding all treatments; an arrow shows the paths in which a factor's step costs more "
         "(saves less). Opposite arrows: what one saves, the other cannot. In part that is arithmetic, since every path has the same total."
     )
-    domain = alt.Scale(domain=[-1.25 * reach, 1.25 * reach], nice=False)
+    domain = alt.Scale(domain=[-1.4 * reach, 1.4 * reach], nice=False)
     titles = [
         f"PC{i + 1} ({number(100 * v)} % of variance; {unit.name})" for i, v in enumerate(variance_ratio[:2])
     ]
@@ -72,7 +72,7 @@ def biplot(
 
 def _opposed(table: pd.DataFrame, component: str) -> str:
     """The factors that a component sets against each other."""
-    strong = table[table[component].abs() >= 0.5 * table[component].abs().max()]
+    strong = table[table[component].abs() >= 0.3 * table[component].abs().max()]
     ordered = strong.reindex(strong[component].abs().sort_values(ascending=False).index)
     plus, minus = ordered[ordered[component] > 0]["name"], ordered[ordered[component] < 0]["name"]
     if len(plus) and len(minus):

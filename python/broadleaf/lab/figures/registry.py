@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from broadleaf.lab.figures.base import Figure, Missing
+from broadleaf.lab.figures.base import Figure, Missing, listed
 from broadleaf.lab.figures.before_after import before_after
 from broadleaf.lab.figures.convergence import convergence
 from broadleaf.lab.figures.drift import drift
@@ -96,7 +96,12 @@ def _means_both(e: Evidence, number: int, key: str) -> Figure:
 
 def _coefficients(e: Evidence, number: int, key: str) -> Figure:
     names = ("mean delta", "model coefficient")
-    return side_by_side(_need(e, "means"), _need(e, "coefficients"), names, number, key)
+    left, right = _need(e, "means"), _need(e, "coefficients")
+    both = left.merge(right, on="name", suffixes=("_1", "_2"))
+    apart = both[(both["ci_low_us_1"] > both["ci_high_us_2"]) | (both["ci_low_us_2"] > both["ci_high_us_1"])]["name"]
+    text = f"Mean deltas and model coefficients agree within their intervals for {len(both) - len(apart)} of {len(both)} factors"
+    text += f"; not for {listed(apart)}" if len(apart) else ""
+    return side_by_side(left, right, names, number, key, text)
 
 
 def _biplot(e: Evidence, number: int, key: str) -> Figure:

@@ -56,7 +56,7 @@ def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[st
     ends = round(limit, 2)
     chart = (
         alt.Chart(shown[["treatment", "before", "colour", "jitter"]].round(5))
-        .mark_circle(size=38, opacity=0.85, stroke="#777777", strokeWidth=0.25)
+        .mark_circle(size=38 if len(shown) > 40 * len(order) else 64, opacity=0.85, stroke="#777777", strokeWidth=0.25)
         .encode(
             x=alt.X(
                 "before:Q",

@@ -14,6 +14,7 @@ from broadleaf.lab.analysis import fit as fits
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis import paths
 from broadleaf.lab.analysis import scale as scales
+from broadleaf.lab.analysis.convergence import convergence
 from broadleaf.lab.analysis.pca import pca
 from broadleaf.lab.errors import AnalysisError
 from broadleaf.lab.factors import Factor, Level, column_value
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from broadleaf.lab.study import Study
 
 MOST_PANELS = 6
+_PERCENT = {"estimate_pct": "estimate", "ci_low_pct": "ci_low", "ci_high_pct": "ci_high"}
 
 
 @dataclass(slots=True)
@@ -407,5 +409,12 @@ def _placebo(found: Collected, means: pd.DataFrame | None) -> pd.DataFrame | Non
 
 
 def _convergence(found: Collected, reasons: dict[str, str]) -> pd.DataFrame | None:
-    reasons["convergence"] = "not yet"
-    return None
+    by_name = {f.name: f for f in found.factors}
+    try:
+        table = convergence(found.factors, found.frame)
+    except AnalysisError as error:
+        reasons["convergence"] = str(error)
+        return None
+    percent = {name: 100 * np.expm1(table[column].astype(float)) for name, column in _PERCENT.items()}
+    names = [_label(by_name[r.factor], column_value(r.level)) for r in table.itertuples(index=False)]
+    return pd.DataFrame({"runs": table["n_runs"].astype(int), "name": names, **percent})
