@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from broadleaf.lab.analysis.convergence import precision
 from broadleaf.lab.analysis.scale import answer
 from broadleaf.lab.analysis.verdict import Verdict, verdicts
-from broadleaf.lab.factors import column_value, describe
+from broadleaf.lab.factors import Level, column_value
 from broadleaf.lab.figures.base import Figure, Missing, Unit, listed, number
 from broadleaf.lab.report.collect import Collected
 from broadleaf.lab.report.page import Contents, Sentence, Table, explorer_data
@@ -41,8 +41,8 @@ def contents_of(found: Collected, figures: Sequence[Figure | Missing]) -> Conten
     return Contents(
         name=found.study.name,
         facts=tuple(_facts(found)),
-        summary=tuple(_summary(found, decided)),
-        verdicts=tuple(Sentence(v.factor if v.level is True else f"{v.factor} = {column_value(v.level)}", v.word, v.sentence) for v in decided),
+        summary=(*_summary(found, decided), *(f"{f.title}." for f in figures if isinstance(f, Figure) and f.key == "placebo")),
+        verdicts=tuple(Sentence(_setting(v.factor, v.level), v.word, v.sentence) for v in decided),
         warnings=tuple(_warnings(found)),
         tables=tuple(_tables(found)),
         figures=tuple(figures),
@@ -70,15 +70,16 @@ def _summary(found: Collected, decided: Sequence[Verdict]) -> Iterable[str]:
     if found.log is None:
         yield "These runs do not allow a model; only the figures below can be drawn."
         return
-    best = found.log.best_config
-    mean, low, high = found.log.predict([found.study.baseline, best])
-    unit = Unit.of(mean)
-    ratio = mean[0] / mean[1]
-    yield (
-        f"The baseline takes {unit.shown(mean[0])} per task; the fastest configuration that was run, "
-        f"{unit.shown(mean[1])} [{unit.shown(low[1])} to {unit.shown(high[1])}]: {number(ratio)} times as fast. "
-        f"It sets {describe(best, found.study.factors)}."
-    )
+    path = found.paths.get("best first")
+    if path is not None and path.order:
+        unit = Unit.of([path.start])
+        steps = [_setting(step.factor, step.level) for step in path.order]
+        yield (
+            f"From {unit.shown(path.start)} per task at the baseline to {unit.shown(path.end)}, {number(path.start / path.end)} "
+            f"times as fast, with {len(steps)} treatments that are each proven to help: {listed(steps, 12)}."
+        )
+    else:
+        yield "No treatment is proven to make the baseline faster."
     for word, verb in (("helps", "help"), ("hinders", "hinder"), ("no practical difference", "make no practical difference")):
         names = [v.factor for v in decided if v.word == word]
         if names:
@@ -92,6 +93,10 @@ def _summary(found: Collected, decided: Sequence[Verdict]) -> Iterable[str]:
     if unknown:
         more = max((v.needs_runs or 0 for v in unknown), default=0)
         yield f"Not yet known: {listed(dict.fromkeys(v.factor for v in unknown), 8)}" + (f" (about {more} more runs)." if more else ".")
+
+
+def _setting(factor: str, level: Level) -> str:
+    return factor if level is True else f"{factor} = {column_value(level)}"
 
 
 def _singular(word: str) -> str:
@@ -125,7 +130,7 @@ def _tables(found: Collected) -> Iterable[Table]:
     cells: dict[str, list[str]] = {}
     for context in ("average", "baseline", "best"):
         for effect in found.log.effects(context):  # type: ignore[arg-type]
-            name = effect.factor if effect.level is True else f"{effect.factor} = {column_value(effect.level)}"
+            name = _setting(effect.factor, effect.level)
             row = cells.setdefault(name, [])
             row += [""] * (2 * ("average", "baseline", "best").index(context) - len(row))
             row += [_percent(effect.ratio), f"{_percent(effect.ratio_low)} to {_percent(effect.ratio_high)}"]
@@ -155,7 +160,7 @@ def _tables(found: Collected) -> Iterable[Table]:
         unit = Unit.of([path.start])
         lines = tuple(
             (
-                s.factor if s.level is True else f"{s.factor} = {column_value(s.level)}",
+                _setting(s.factor, s.level),
                 str(s.tier),
                 unit.shown(s.before),
                 unit.shown(s.after),

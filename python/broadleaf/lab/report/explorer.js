@@ -50,7 +50,7 @@
     function colouring(by) {
       const factor = data.factors.find((f) => f.name === by);
       if (!factor) return null;
-      return { factor, encoding: { field: "context", type: "nominal", title: by, sort: factor.levels,
+      return { factor, encoding: { field: "context", type: "nominal", title: by, sort: factor.levels, legend: { orient: "bottom" },
         scale: { domain: factor.levels, range: factor.levels.map((_, i) => COLOURS[i % COLOURS.length]) } } };
     }
 
@@ -69,7 +69,7 @@
       const axis = { format: ",.6~g", tickCount: 6 };
       const better = scale === "rate" ? "Above" : "Below";
       return {
-        width: 440, height: 400, config,
+        width: 400, height: 400, config,
         title: { text: treatment + ": before and after", subtitle: values.length + " contexts. " + better + " the dashed line it is faster." },
         layer: [
           { data: { values }, mark: { type: "circle", size: 36, opacity: 0.6 }, encoding: {
@@ -99,7 +99,7 @@
       const title = scale === "log" ? "median change of time per task (%)" : "median change of " + unit(scale);
       const encoding = colour ? colour.encoding : { field: "context", type: "nominal", title: null, scale: { range: [BLUE] } };
       return {
-        width: 440, height: { step: levels.length > 1 ? 11 : 20, ...(levels.length > 1 ? { for: "offset" } : {}) }, config,
+        width: 330, height: { step: levels.length > 1 ? 11 : 20, ...(levels.length > 1 ? { for: "offset" } : {}) }, config,
         title: { text: "Every treatment" + (colour ? ", split by " + by : ""),
           subtitle: scale === "rate" ? "Right of zero is faster." : "Left of zero is faster." },
         data: { values },
@@ -133,7 +133,7 @@
       const kind = log ? { type: "log", domain: [low, top * Math.pow(top / low, 0.25)], nice: false } : { domain: [0, top * 1.22] };
       const y = { field: "name", type: "nominal", sort: values.map((v) => v.name), title: null };
       return {
-        width: 560, height: { step: 22 }, config, data: { values },
+        width: 720, height: { step: 22 }, config, data: { values },
         title: { text: "Path: " + order, subtitle: "Each bar starts where the one above ended." },
         layer: [
           { mark: { type: "bar" }, encoding: { y,
