@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from broadleaf.lab.errors import RunError
@@ -222,3 +222,10 @@ class Environments:
             paths = {f.name: self._patch(f, {f.name: f.on}) for f in self.patches}
             self._orders[sha] = self.worktrees.order(sha, {n: p for n, p in paths.items() if p is not None})
         return self._orders[sha]
+
+
+def with_excludes(study: Study) -> Study:
+    """The study with a constraint more for each two of its patches that do not apply together in either order."""
+    if sum(factor.kind == "patch" for factor in study.factors) < 2:
+        return study
+    return replace(study, constraints={**study.constraints, **Environments(study).excludes()})

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broadleaf.lab.calibrate import Calibration, calibrate
-from broadleaf.lab.environments import Environments
+from broadleaf.lab.environments import Environments, with_excludes
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.execute import Executor, Quiet, record
 from broadleaf.lab.factors import config_id
@@ -57,7 +57,7 @@ def load_plan(study: Study) -> Plan:
     path = study.directory / PLAN_FILE
     if path.exists():
         return Plan.load(path)
-    plan = study.plan()
+    plan = with_excludes(study).plan()
     plan.save(path)
     return plan
 
@@ -79,6 +79,7 @@ def run_plan(
     can be run or runs.csv belongs to another plan.
     """
     plan = plan or load_plan(study)
+    study = with_excludes(study)
     begin = time.monotonic()
     budget_s = budget_s if budget_s is not None else study.design.budget_s
     with RunsFile(study.runs_path, study.factors) as runs:
