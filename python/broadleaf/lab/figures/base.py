@@ -155,6 +155,7 @@ def finish(chart: Any, text: str, reading: str, width: int) -> Any:
             titleFontSize=13,
             titleFontWeight="normal",
             titleColor="#333333",
+            titlePadding=10,
             labelLimit=LABEL_PIXELS,
             gridColor="#e6e6e6",
             domainColor="#999999",

@@ -102,7 +102,7 @@ def side_by_side(
             "which:N",
             title=None,
             scale=alt.Scale(domain=list(names), range=[CATEGORIES[0], CATEGORIES[1]]),
-            legend=alt.Legend(orient="top"),
+            legend=alt.Legend(orient="top", columns=1, labelLimit=WIDTH),
         ),
         tooltip=["name", "which", alt.Tooltip("mean", format=".3~g")],
     )

@@ -174,7 +174,7 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
     top = float(table["size"].max())
     named_at = math.inf
     for i in shown.index[::-1]:
-        if shown.loc[i, "real"] and (named_at - shown.loc[i, "size"]) > 0.04 * top:
+        if shown.loc[i, "real"] and shown.loc[i, "size"] > 0.06 * top and (named_at - shown.loc[i, "size"]) > 0.04 * top:
             shown.loc[i, "label"] = shown.loc[i, "name"]
             named_at = float(shown.loc[i, "size"])
     end = float(shown["quantile"].max())

@@ -90,7 +90,7 @@ def _means_kept(e: Evidence, number: int, key: str) -> Figure:
 
 
 def _means_both(e: Evidence, number: int, key: str) -> Figure:
-    names = ("all contexts", f"only contexts {e.kept_words}")
+    names = ("all contexts", f"contexts {e.kept_words}")
     return side_by_side(_need(e, "means"), _need(e, "means_kept"), names, number, key)
 
 

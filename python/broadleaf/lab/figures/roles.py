@@ -66,7 +66,7 @@ def _puzzle(pairs: pd.DataFrame | None, savings: pd.Series, names: list[str]) ->
     """The factor with the clearest dependence on another one, sign flips first, and that other one."""
     if pairs is None or pairs.empty or not names:
         return None, None
-    own = pairs[pairs["a"].isin(names) | pairs["b"].isin(names)]
+    own = pairs[(pairs["a"].isin(names) | pairs["b"].isin(names)) & (pairs["q"] <= 0.05)]
     if own.empty:
         return None, None
     flips = own["kind"] == "sign-flip" if "kind" in own.columns else pd.Series(False, index=own.index)

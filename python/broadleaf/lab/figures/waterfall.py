@@ -64,7 +64,7 @@ def waterfall(
         shown["from"] = shown["from"].clip(lower=domain[0])
     widest = float(max(shown["from"].max(), shown["to"].max()))
     x_axis = alt.Axis(format=",.6~g", values=axis_values(domain)) if domain else alt.Axis(format=",.6~g", tickCount=7)
-    x_scale = alt.Scale(type="log", domain=domain, nice=False) if domain else alt.Scale(domain=[0, widest * 1.17])
+    x_scale = alt.Scale(type="log", domain=domain, nice=False) if domain else alt.Scale(domain=[0, widest * 1.17], nice=False)
     x_title = "tasks per second" if rate else f"time per task ({unit.name})"
     base = alt.Chart(shown).encode(y=alt.Y("row:N", sort=list(shown["row"]), title=None))
     tiered = "tier" in table.columns and order != "best first"

@@ -84,7 +84,7 @@ def collect(study: Study) -> Collected:
         terms=_terms(found.log),
         placebo=_placebo(found, means),
         reasons={
-            "levels": "no factor has more than two levels",
+            "levels": "no factor was run at more than two levels",
             "placebo": "the study has no factor of kind placebo",
             "cells": "no pair of factors could be told",
             "terms": "no model could be fitted",
@@ -352,14 +352,16 @@ def _word(level: Level) -> str:
 
 
 def _levels(found: Collected) -> pd.DataFrame | None:
-    """Predicted means at each level of the factors that have more than two."""
+    """Predicted means at each level that was run of the factors that have more than two."""
     if found.log is None:
         return None
     rows = []
     for factor in found.factors:
-        if len(factor.levels) < 3:
+        run = set(found.frame[factor.name].unique())
+        levels = [level for level in factor.levels if column_value(level) in run]
+        if len(levels) < 3:
             continue
-        ordered = sorted(factor.levels, key=float) if factor.is_numeric else factor.levels
+        ordered = sorted(levels, key=float) if factor.is_numeric else levels
         for position, level in enumerate(ordered):
             mean, low, high = found.log.predict([{factor.name: level}])
             rows.append(
