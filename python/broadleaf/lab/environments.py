@@ -1,5 +1,4 @@
-"""The places that configurations run in: source trees with patches, built, and interpreters, made before the first run.
-"""
+"""The places that configurations run in: source trees with patches, built, and interpreters."""
 
 from __future__ import annotations
 
@@ -16,7 +15,6 @@ from broadleaf.lab.process import clean_environment, last_words, run_command, ru
 from broadleaf.lab.settings import RunSettings
 from broadleaf.lab.study import Study
 from broadleaf.lab.worktrees import PatchOrder, Worktrees, revision
-
 
 CACHE = ".lab"
 

@@ -9,28 +9,36 @@ from typing import TYPE_CHECKING
 import click
 
 from broadleaf.cli.console import console
-from broadleaf.cli.lab.options import COULD_NOT_RUN, Duration, quiet, quiet_options, study_option
+from broadleaf.cli.lab.options import load_study
+from broadleaf.cli.lab.running import COULD_NOT_RUN, quiet, quiet_options, seconds, study_option
 
 if TYPE_CHECKING:
     from broadleaf.lab.runs import Run
-    from broadleaf.lab.study import Study
 
 
 @click.command("compare")
 @click.argument("a", required=False)
 @click.argument("b", required=False)
 @study_option
-@click.option("--patch", type=click.Path(path_type=Path), help="Compare the source with this patch to the source without.")
+@click.option("--patch", type=click.Path(path_type=Path), help="Compare the source with this patch and without.")
 @click.option("--contexts", type=click.IntRange(0), default=16, show_default=True,
               help="Random configurations to compare in, besides the baseline and the fastest one known.")  # fmt: skip
 @click.option("--pairs", type=click.IntRange(1), default=2, show_default=True, help="Pairs of runs in each.")
-@click.option("--budget", "budget_s", type=Duration(), help="Stop after this time, for example 20m.")
+@click.option("--budget", "budget_s", callback=seconds, metavar="TIME", help="Stop after this time, for example 20m.")
 @click.option("--seed", type=int, help="Seed of contexts and order; the study's otherwise.")
 @quiet_options
 def command(
-    a: str | None, b: str | None, study: Study, patch: Path | None, contexts: int, pairs: int, budget_s: float | None,
-    seed: int | None, max_busy_cores: float, max_wait_s: float,
-) -> None:  # fmt: skip
+    a: str | None,
+    b: str | None,
+    study_path: Path,
+    patch: Path | None,
+    contexts: int,
+    pairs: int,
+    budget_s: float | None,
+    seed: int | None,
+    max_busy_cores: float,
+    max_wait_s: float,
+) -> None:
     """Would this change help or hinder?
 
     Compares B with A: two git refs, or two settings such as `cfg_log=debug` and `cfg_log=off` (`baseline` for none),
@@ -51,6 +59,7 @@ def command(
         out.print(f"{run['run_id']}  block {run['block']}  {run['config_id']}  {figure}", markup=False)
 
     try:
+        study = load_study(study_path)
         first, second = patched(patch) if patch is not None else (side(study, a or ""), side(study, b or ""))
         found = compare(
             study, first, second, contexts=contexts, pairs=pairs, budget_s=budget_s, seed=seed,

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from broadleaf.cli.lab.options import study_argument
-
-if TYPE_CHECKING:
-    from broadleaf.lab.study import Study
+from broadleaf.cli.lab.options import load_study, study_argument
 
 
 @click.command("export")
@@ -20,9 +16,10 @@ if TYPE_CHECKING:
               "semicolons and decimal commas. sqlite: one database. parquet: needs pyarrow.")  # fmt: skip
 @click.option("--to", "target", type=click.Path(path_type=Path, file_okay=False), help="Directory to write to; "
               "`export` beside the study file if left out.")  # fmt: skip
-def command(study: Study, dialect: str, target: Path | None) -> None:
+def command(study_path: Path, dialect: str, target: Path | None) -> None:
     """Write the data for R, Excel, SQLite or Parquet."""
     from broadleaf.lab.export import export
 
+    study = load_study(study_path)
     for path in export(study.directory, dialect, target or study.directory / "export"):
         click.echo(path)

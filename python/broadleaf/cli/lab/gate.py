@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from broadleaf.cli.console import console, duration
-from broadleaf.cli.lab.options import COULD_NOT_RUN, Duration, quiet, quiet_options, study_option
+from broadleaf.cli.lab.options import load_study
+from broadleaf.cli.lab.running import COULD_NOT_RUN, quiet, quiet_options, seconds, study_option
 
 if TYPE_CHECKING:
     from broadleaf.lab.intervals import Interval
-    from broadleaf.lab.study import Study
 
 
 @click.command("gate")
 @study_option
 @click.option("--base", default="main", show_default=True, help="Commit to compare with.")
 @click.option("--head", default="HEAD", show_default=True, help="Commit to judge.")
-@click.option("--budget", "budget_s", type=Duration(), default="30m", show_default=True,
+@click.option("--budget", "budget_s", callback=seconds, metavar="TIME", default="30m", show_default=True,
               help="Stop measuring after this time; builds not included.")  # fmt: skip
 @click.option("--max-pairs", type=click.IntRange(8), default=135, show_default=True, help="Most pairs of runs.")
 @click.option("--seed", type=int, help="Seed of the order of runs.")
 @quiet_options
 def command(
-    study: Study, base: str, head: str, budget_s: float, max_pairs: int, seed: int | None, max_busy_cores: float,
+    study_path: Path,
+    base: str,
+    head: str,
+    budget_s: float,
+    max_pairs: int,
+    seed: int | None,
+    max_busy_cores: float,
     max_wait_s: float,
-) -> None:  # fmt: skip
+) -> None:
     """Compare HEAD with a base commit on this machine.
 
     Builds both, runs them in pairs in random order, and looks after 8, 12, 18, ... pairs whether it is decided.
@@ -45,7 +52,7 @@ def command(
 
     try:
         found = gate(
-            study, base, head, budget_s=budget_s, max_pairs=max_pairs, seed=seed,
+            load_study(study_path), base, head, budget_s=budget_s, max_pairs=max_pairs, seed=seed,
             quiet=quiet(max_busy_cores, max_wait_s), on_look=on_look, say=out.print,
         )  # fmt: skip
     except LabError as error:

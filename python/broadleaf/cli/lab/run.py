@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from broadleaf.cli.console import console, duration
-from broadleaf.cli.lab.options import Duration, quiet, quiet_options, study_argument
+from broadleaf.cli.lab.options import load_study, study_argument
+from broadleaf.cli.lab.running import quiet, quiet_options, seconds
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -23,15 +25,19 @@ _STATUS_STYLE = {"ok": "green", "skipped": "yellow", "invalid": "yellow"}
 
 @click.command("run")
 @study_argument
-@click.option("--budget", "budget_s", type=Duration(), help="Stop after this time, for example 60m; the study file's "
-              "budget otherwise. The run that is under way ends.")  # fmt: skip
+@click.option("--budget", "budget_s", callback=seconds, metavar="TIME",
+              help="Stop after this time, such as 60m; the study file says otherwise. A run under way ends.")  # fmt: skip
 @click.option("--runs", "max_runs", type=click.IntRange(1), help="Stop after this many runs.")
 @click.option("--retry-failed", is_flag=True, help="Make failed and timed-out runs once more.")
 @quiet_options
 def command(
-    study: Study, budget_s: float | None, max_runs: int | None, retry_failed: bool, max_busy_cores: float,
+    study_path: Path,
+    budget_s: float | None,
+    max_runs: int | None,
+    retry_failed: bool,
+    max_busy_cores: float,
     max_wait_s: float,
-) -> None:  # fmt: skip
+) -> None:
     """Run what is planned and not yet measured.
 
     Makes the plan first if there is none. May be stopped, even killed, at any time: started again it continues.
@@ -40,6 +46,7 @@ def command(
 
     from broadleaf.lab.runner import run_plan
 
+    study = load_study(study_path)
     out = console()
     view = _View(study)
     live = Live(console=out, refresh_per_second=4, transient=True) if out.is_terminal else None

@@ -1,4 +1,4 @@
-"""Options that several commands of the laboratory share."""
+"""Options of the commands that measure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import click
 
 if TYPE_CHECKING:
     from broadleaf.lab.execute import Quiet
-    from broadleaf.lab.study import Study
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -18,47 +17,23 @@ COULD_NOT_RUN = 3
 """Exit code of compare and gate where there is nothing to judge."""
 
 
-class StudyPath(click.ParamType):
-    """A study file, or the directory that has one."""
+def seconds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """Callback of an option that is a duration such as `90`, `90s`, `60m` or `2h`."""
+    from broadleaf.lab.errors import StudyFileError
+    from broadleaf.lab.study_file import parse_duration_s
 
-    name = "study"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Study:
-        from broadleaf.lab.errors import LabError
-        from broadleaf.lab.study import Study
-
-        if isinstance(value, Study):
-            return value
-        try:
-            return Study.load(Path(value))
-        except LabError as error:
-            self.fail(str(error), param, ctx)
-
-
-class Duration(click.ParamType):
-    """Seconds, from `90`, `90s`, `60m` or `2h`."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from broadleaf.lab.errors import StudyFileError
-        from broadleaf.lab.study_file import parse_duration_s
-
-        try:
-            return parse_duration_s(value, param.opts[0] if param is not None else "duration")
-        except StudyFileError as error:
-            self.fail(error.problem, param, ctx)
-
-
-def study_argument(command: _Command) -> _Command:
-    """The study, where it is the command's only subject."""
-    return click.argument("study", type=StudyPath(), default=".", metavar="[STUDY]")(command)
+    if text is None:
+        return None
+    try:
+        return parse_duration_s(text, parameter.opts[0])
+    except StudyFileError as error:
+        raise click.BadParameter(str(error), ctx, parameter) from None
 
 
 def study_option(command: _Command) -> _Command:
     """The study, where the command has other arguments."""
-    return click.option("--study", "-s", type=StudyPath(), default=".", show_default=True,
-                        help="Study file, or the directory that has one.")(command)  # fmt: skip
+    return click.option("--study", "-s", "study_path", type=click.Path(exists=True, path_type=Path), default=".",
+                        show_default=True, help="Study file, or the directory that has one.")(command)  # fmt: skip
 
 
 def quiet_options(command: _Command) -> _Command:

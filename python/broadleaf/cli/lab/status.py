@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
 from broadleaf.cli.console import console, duration
-from broadleaf.cli.lab.options import study_argument
-
-if TYPE_CHECKING:
-    from broadleaf.lab.study import Study
+from broadleaf.cli.lab.options import load_study, study_argument
 
 _ERRORS_SHOWN = 5
 
 
 @click.command("status")
 @study_argument
-def command(study: Study) -> None:
+def command(study_path: Path) -> None:
     """Show how far a study is."""
     from rich.table import Table
 
@@ -28,6 +25,7 @@ def command(study: Study) -> None:
     from broadleaf.lab.runner import PLAN_FILE, remaining
     from broadleaf.lab.runs import read_runs
 
+    study = load_study(study_path)
     out = console()
     rows = read_runs(study.runs_path, study.factors)
     path = study.directory / PLAN_FILE
@@ -57,7 +55,8 @@ def command(study: Study) -> None:
     times = [r["time_per_task_us"] for r in rows if r["config_id"] == baseline_id and r["status"] == "ok"]
     if len(times) > 1:
         spread = statistics.stdev(times) / statistics.fmean(times)
-        out.print(f"baseline: {statistics.median(times):,.4g} us/task, spread {100 * spread:.1f} % in {len(times)} runs")
+        median = statistics.median(times)
+        out.print(f"baseline: {median:,.4g} us/task, spread {100 * spread:.1f} % in {len(times)} runs")
     if flags := Counter(flag for row in rows for flag in (row["flags"] or "").split()):
         out.print("flags: " + ", ".join(f"{flag} {n}" for flag, n in flags.most_common()))
     errors = Counter(f"{row['status']}: {row['error']}" for row in rows if row["status"] != "ok")

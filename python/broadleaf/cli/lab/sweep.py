@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from broadleaf.cli.console import console
-from broadleaf.cli.lab.options import quiet, quiet_options, study_option
+from broadleaf.cli.lab.options import load_study
+from broadleaf.cli.lab.running import quiet, quiet_options, study_option
 
 if TYPE_CHECKING:
     from broadleaf.lab.runs import Run
-    from broadleaf.lab.study import Study
 
 
 @click.command("sweep")
 @click.argument("factor")
 @study_option
-@click.option("--levels", help="Levels separated by commas; a numeric factor takes any number. All of its own otherwise.")
+@click.option("--levels", help="Levels separated by commas; a numeric factor takes any number. All if left out.")
 @click.option("--in", "context", default="baseline", show_default=True, help="Settings of the other factors, such as "
               "`cfg_log=off,py_jit`.")  # fmt: skip
 @click.option("--replicates", type=click.IntRange(1), default=5, show_default=True, help="Runs of each level.")
 @quiet_options
 def command(
-    factor: str, study: Study, levels: str | None, context: str, replicates: int, max_busy_cores: float,
+    factor: str,
+    study_path: Path,
+    levels: str | None,
+    context: str,
+    replicates: int,
+    max_busy_cores: float,
     max_wait_s: float,
-) -> None:  # fmt: skip
+) -> None:
     """Vary one factor: scaling and response curves.
 
     Ratios compare with the factor's default, in runs of the same round; their intervals are of 95 %.
@@ -36,6 +42,7 @@ def command(
     from broadleaf.lab.compare import parse_settings
     from broadleaf.lab.sweep import sweep
 
+    study = load_study(study_path)
     out = console()
     chosen = study.factor(factor)
 
