@@ -9,8 +9,6 @@ import pandas as pd
 import pytest
 
 alt = pytest.importorskip("altair")
-from converter import vl_convert  # noqa: E402
-
 from broadleaf.lab.figures import roles, strip  # noqa: E402
 from broadleaf.lab.figures.base import (  # noqa: E402
     Figure,
@@ -36,6 +34,7 @@ from broadleaf.lab.figures.registry import ENTRIES, draw_all  # noqa: E402
 from broadleaf.lab.figures.response import response  # noqa: E402
 from broadleaf.lab.figures.treemap import REST, treemap  # noqa: E402
 from broadleaf.lab.figures.waterfall import waterfall  # noqa: E402
+from converter import vl_convert  # noqa: E402
 
 
 def drawn(figure: Figure) -> str:
@@ -82,7 +81,7 @@ def test_means_sorts_the_largest_saving_first_and_names_what_is_certain() -> Non
     assert figure.stem == "01_means"
     assert figure.table["name"].tolist() == ["c", "a", "b"]
     assert figure.table["mean_us"].tolist() == [-300, -100, 20]
-    assert "c (−300\u00a0us) and a (−100\u00a0us)" in figure.title
+    assert "c (\u2212300\u00a0us) and a (\u2212100\u00a0us)" in figure.title
     svg = drawn(figure)
     assert "mean change of time per task (us)" in svg
 
@@ -117,7 +116,7 @@ def test_side_by_side_without_any_change() -> None:
 def test_before_after_splits_by_colour() -> None:
     figure = before_after(DELTAS, "t", 2, "scatter", colour_by="other", bools=frozenset({"other"}))
     assert figure.table["after_us"].tolist() == [500, 400, 200, 100]
-    assert "−50\u00a0% where other is off, 0\u00a0% where other is on" in figure.title
+    assert "\u221250\u00a0% where other is off, 0\u00a0% where other is on" in figure.title
     svg = drawn(figure)
     assert "time per task before t (us)" in svg
     assert "faster with it" in svg
@@ -125,7 +124,7 @@ def test_before_after_splits_by_colour() -> None:
 
 def test_before_after_without_colour_splits_by_speed() -> None:
     figure = before_after(DELTAS, "t", 11, "scatter", scale="log")
-    assert "−50\u00a0% in the slower half of contexts, 0\u00a0% in the faster half" in figure.title
+    assert "\u221250\u00a0% in the slower half of contexts, 0\u00a0% in the faster half" in figure.title
     drawn(figure)
 
 
@@ -141,7 +140,7 @@ def test_waterfall_telescopes_in_both_units() -> None:
     assert figure.table["delta_us"].sum() == 250 - 1000
     rate = waterfall(PATH, 7, "waterfall_rate", "rate")
     assert rate.table["delta_per_s"].tolist() == [1500, -500, 2000]
-    assert "1,000\u00a0us to 250\u00a0us; a is the largest step (−600\u00a0us)" in figure.title
+    assert "1,000\u00a0us to 250\u00a0us; a is the largest step (\u2212600\u00a0us)" in figure.title
     assert "1,000 to 4,000 tasks/s; c is the largest step (+2,000 tasks/s)" in rate.title
     assert "time per task (us)" in drawn(figure)
     svg = drawn(rate)
@@ -178,7 +177,9 @@ def test_flipping_needs_both_ends_proven() -> None:
     rng = np.random.default_rng(1)
     before = np.linspace(100, 1000, 60)
     noise = np.exp(rng.normal(0, 0.01, 60))
-    flips = pd.DataFrame({"treatment": "x", "before_us": before, "after_us": before * np.where(before > 550, 0.8, 1.2) * noise})
+    flips = pd.DataFrame(
+        {"treatment": "x", "before_us": before, "after_us": before * np.where(before > 550, 0.8, 1.2) * noise}
+    )
     helps = pd.DataFrame({"treatment": "y", "before_us": before, "after_us": before * 0.8 * noise})
     nothing = pd.DataFrame({"treatment": "placebo", "before_us": before, "after_us": before * noise})
     assert strip.flipping(pd.concat([flips, helps, nothing])) == ["x"]
@@ -193,7 +194,9 @@ def test_actual_predicted_counts_errors() -> None:
 
 
 def test_tiles_are_symmetric_and_put_negatives_top_right() -> None:
-    pairs = pd.DataFrame({"a": ["x", "x", "y"], "b": ["y", "z", "z"], "estimate": [358.0, -5.0, -90.0], "q": [0.001, 0.7, 0.01]})
+    pairs = pd.DataFrame(
+        {"a": ["x", "x", "y"], "b": ["y", "z", "z"], "estimate": [358.0, -5.0, -90.0], "q": [0.001, 0.7, 0.01]}
+    )
     figure = tiles(pairs, 18, "tiles")
     assert figure.title == "2 of 3 pairs interact for certain; most of all x with y (+358\u00a0us)"
     assert len(figure.table) == 3
@@ -231,7 +234,9 @@ def test_biplot_names_what_is_opposed() -> None:
 
 
 def test_scree_counts_components_until_noise_explains_one() -> None:
-    variance = pd.DataFrame({"component": [1, 2, 3, 4], "ratio": [0.5, 0.2, 0.1, 0.2], "null_95": [0.2, 0.15, 0.12, 0.1]})
+    variance = pd.DataFrame(
+        {"component": [1, 2, 3, 4], "ratio": [0.5, 0.2, 0.1, 0.2], "null_95": [0.2, 0.15, 0.12, 0.1]}
+    )
     figure = scree(variance, 20, "scree")
     assert figure.title == "The first two components hold 70 % of the variance; 2 are more than noise"
     assert figure.table["cumulative"].iloc[-1] == pytest.approx(1)
@@ -245,15 +250,21 @@ def test_convergence_says_when_it_was_enough() -> None:
         for name in ("x", "y")
     ]
     figure = convergence(pd.DataFrame(rows), 21, "convergence", half_width_pct=1.0)
-    assert figure.title == "200 of 250 runs were enough to know every main effect to ±1 %", "100 was enough, 150 was not"
-    assert convergence(pd.DataFrame(rows), 21, "c", 0.5).title.startswith("After 250 runs the widest main effect is known to ±0.70 %")
+    assert figure.title == "200 of 250 runs were enough to know every main effect to ±1 %", (
+        "100 was enough, 150 was not"
+    )
+    assert convergence(pd.DataFrame(rows), 21, "c", 0.5).title.startswith(
+        "After 250 runs the widest main effect is known to ±0.70 %"
+    )
     assert "average effect on the time per task (%)" in drawn(figure)
 
 
 def test_drift_of_the_controls() -> None:
     times = 1.7e9 + 60.0 * np.arange(40)
     y = 100 * np.exp(0.10 * np.arange(40) / 39)
-    runs = pd.DataFrame({"started_unix": times, "control": ["baseline", "all on"] * 20, "y_us": y, "residual_log": np.log(y / 105)})
+    runs = pd.DataFrame(
+        {"started_unix": times, "control": ["baseline", "all on"] * 20, "y_us": y, "residual_log": np.log(y / 105)}
+    )
     figure = drift(runs, 22, "drift")
     assert f"drifted by {percent(0.10)}" in figure.title
     assert figure.table["elapsed_s"].iloc[-1] == 39 * 60
@@ -263,13 +274,22 @@ def test_drift_of_the_controls() -> None:
 def test_two_by_two_has_a_panel_per_pair() -> None:
     cells = pd.DataFrame(
         [
-            {"a": "x", "b": other, "kind": kind, "a_level": u, "b_level": v, "mean_us": m, "ci_low_us": m - 5, "ci_high_us": m + 5}
+            {
+                "a": "x",
+                "b": other,
+                "kind": kind,
+                "a_level": u,
+                "b_level": v,
+                "mean_us": m,
+                "ci_low_us": m - 5,
+                "ci_high_us": m + 5,
+            }
             for other, kind in (("y", "either-or"), ("z", "additive"))
             for u, v, m in (("off", "off", 1000), ("on", "off", 500), ("off", "on", 505), ("on", "on", 500))
         ]
     )
     figure = two_by_two(cells, 23, "pairs")
-    assert figure.title == "Pairs that matter most: x × y (either-or) and x × z (additive)"
+    assert figure.title == "Pairs that matter most: x \u00d7 y (either-or) and x \u00d7 z (additive)"
     assert len(figure.chart.to_dict()["concat"]) == 2
     assert len(figure.table) == 8
     drawn(figure)
@@ -302,12 +322,22 @@ def test_roles_follow_the_numbers() -> None:
     rng = np.random.default_rng(5)
     before = np.linspace(100, 1000, 40)
     table = pd.concat(
-        pd.DataFrame({"treatment": name, "before_us": before, "after_us": before * ratio * np.exp(rng.normal(0, 0.005, 40))})
+        pd.DataFrame(
+            {"treatment": name, "before_us": before, "after_us": before * ratio * np.exp(rng.normal(0, 0.005, 40))}
+        )
         for name, ratio in (("a", 0.5), ("b", 0.6), ("c", 0.9), ("d", 0.99), ("flip", np.where(before > 550, 0.8, 1.2)))
     )
     savings = pd.Series({"a": -300.0, "b": -200.0, "c": -50.0, "d": -5.0, "flip": -20.0})
     us = pd.DataFrame({"a": ["a", "a"], "b": ["b", "c"], "estimate": [150.0, -400.0], "q": [0.01, 0.01]})
-    pairs = pd.DataFrame({"a": ["c", "a"], "b": ["d", "b"], "estimate": [0.05, 0.4], "q": [0.01, 0.01], "kind": ["sign-flip", "either-or"]})
+    pairs = pd.DataFrame(
+        {
+            "a": ["c", "a"],
+            "b": ["d", "b"],
+            "estimate": [0.05, 0.4],
+            "q": [0.01, 0.01],
+            "kind": ["sign-flip", "either-or"],
+        }
+    )
     chosen = roles.choose(table, savings, pairs, us)
     assert chosen == Roles("a", "b", "flip", "d", "c", ("flip",))
     assert roles.choose(None, savings, pairs, us) == Roles()
@@ -329,10 +359,10 @@ def test_what_cannot_be_drawn_says_why() -> None:
 
 
 def test_numbers_in_words() -> None:
-    assert [number(v) for v in (1182.4, 61.04, 3.14159, 0.001, -577)] == ["1,182", "61", "3.14", "0", "−577"]
+    assert [number(v) for v in (1182.4, 61.04, 3.14159, 0.001, -577)] == ["1,182", "61", "3.14", "0", "\u2212577"]
     assert number(358, signed=True) == "+358"
     assert number(math.nan) == "unknown"
-    assert percent(math.log(0.5)) == "−50\u00a0%"
+    assert percent(math.log(0.5)) == "\u221250\u00a0%"
     assert Unit.of([1500.0]).shown(1500) == "1,500\u00a0us"
     assert Unit.of([2.5e6]).shown(2.5e6) == "2,500\u00a0ms"
     assert Unit.of([4e7]).shown(4e7) == "40\u00a0s"

@@ -12,23 +12,23 @@ import pytest
 
 pytest.importorskip("statsmodels")
 pytest.importorskip("altair")
-import converter  # noqa: E402, F401
-import pandas as pd  # noqa: E402
-
-from broadleaf.lab.errors import AnalysisError  # noqa: E402
-from broadleaf.lab.factors import Factor  # noqa: E402
-from broadleaf.lab.figures.base import Figure, Missing  # noqa: E402
-from broadleaf.lab.figures.registry import draw_all  # noqa: E402
-from broadleaf.lab.report import collect as collecting  # noqa: E402
-from broadleaf.lab.report.build import Report, write  # noqa: E402
-from broadleaf.lab.study import Study  # noqa: E402
-from broadleaf.lab.synth import SyntheticSystem, simulate  # noqa: E402
+import converter  # noqa: F401
+import pandas as pd
+from broadleaf.lab.errors import AnalysisError
+from broadleaf.lab.factors import Factor
+from broadleaf.lab.figures.base import Figure, Missing
+from broadleaf.lab.figures.registry import draw_all
+from broadleaf.lab.report import collect as collecting
+from broadleaf.lab.report.build import Report, write
+from broadleaf.lab.study import Study
+from broadleaf.lab.synth import SyntheticSystem, simulate
 
 LOG_OFF, LINES_OFF, PIN, DEBUG_OFF = "log_off", "lines_off", "pin", "debug_off"
 
 
 def planted() -> SyntheticSystem:
-    """Two factors that save the same time, one that helps only while logging is on, one that a larger batch makes useless, a placebo."""
+    """Two factors that save the same time, one that hinders once logging is off, one that a larger batch makes useless,
+    and a placebo."""
     factors = (
         Factor(LOG_OFF, "flag", tier=3, loses="no log"),
         Factor(LINES_OFF, "flag", tier=4, loses="fewer lines"),
@@ -37,7 +37,14 @@ def planted() -> SyntheticSystem:
         Factor("batch", "argument", (1, 8, 64), 1, "log2"),
         Factor("placebo", "placebo"),
     )
-    effects = {LOG_OFF: -0.7, LINES_OFF: -0.4, PIN: -0.15, DEBUG_OFF: -0.2, "batch": {8: -0.1, 64: -0.3}, "placebo": 0.0}
+    effects = {
+        LOG_OFF: -0.7,
+        LINES_OFF: -0.4,
+        PIN: -0.15,
+        DEBUG_OFF: -0.2,
+        "batch": {8: -0.1, 64: -0.3},
+        "placebo": 0.0,
+    }
     pairs = {(LOG_OFF, LINES_OFF): 0.39, (LOG_OFF, PIN): 0.3, (DEBUG_OFF, "batch"): 0.25}
     return SyntheticSystem(factors, 1000.0, effects, pairs, noise=0.02)
 

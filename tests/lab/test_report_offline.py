@@ -11,12 +11,13 @@ import pytest
 
 pytest.importorskip("statsmodels")
 pytest.importorskip("altair")
-import converter  # noqa: E402, F401
-from test_report import references, written_study  # noqa: E402
+import converter  # noqa: F401
+from broadleaf.lab.report.build import write
+from test_report import references, written_study
 
-from broadleaf.lab.report.build import write  # noqa: E402
-
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
 WIDTH, HEIGHT = 1280, 14000
 
 
@@ -63,7 +64,9 @@ def test_a_browser_without_network_draws_every_figure(page: Path, tmp_path: Path
     body = dom[dom.index("<body") :]
     charts = re.findall(r'<div class="chart[^"]*" id="chart-(\d+)".*?(?=<div class="chart|</main>)', body, re.DOTALL)
     assert [int(n) for n in charts] == list(range(1, 27))
-    assert len(re.findall(r'<svg [^>]*class="marks"', body)) == 26 + 3, "26 figures, and three that follow the drop-downs"
+    assert len(re.findall(r'<svg [^>]*class="marks"', body)) == 26 + 3, (
+        "26 figures, and three that follow the drop-downs"
+    )
     assert body.count("<option") == 6 + 7 + 3 + 2, "treatments, factors or nothing, scales, paths"
 
 

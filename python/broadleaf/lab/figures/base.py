@@ -88,7 +88,7 @@ def number(value: float, signed: bool = False) -> str:
     text = f"{size:,.{digits}f}".removesuffix(".00").removesuffix(".0")
     if float(text.replace(",", "")) == 0:
         return "0"
-    return ("−" if value < 0 else "+" if signed else "") + text
+    return ("\u2212" if value < 0 else "+" if signed else "") + text
 
 
 def percent(log_ratio: float) -> str:
@@ -161,8 +161,9 @@ def finish(chart: Any, text: str, reading: str, width: int) -> Any:
             domainColor="#999999",
             tickColor="#999999",
         )
-        .configure_legend(labelFontSize=12.5, titleFontSize=12.5, labelLimit=LABEL_PIXELS, titleLimit=LABEL_PIXELS,
-                          symbolSize=90)  # fmt: skip
+        .configure_legend(
+            labelFontSize=12.5, titleFontSize=12.5, labelLimit=LABEL_PIXELS, titleLimit=LABEL_PIXELS, symbolSize=90
+        )
         .configure_header(labelFontSize=12.5, titleFontSize=13)
         .configure_view(stroke="#cccccc")
     )
@@ -172,7 +173,9 @@ def require(frame: pd.DataFrame, columns: Sequence[str], figure: str) -> None:
     """KeyError naming the columns a figure lacks."""
     lacking = [c for c in columns if c not in frame.columns]
     if lacking:
-        raise KeyError(f"the figure {figure} needs the columns {', '.join(lacking)}; there are {', '.join(frame.columns)}")
+        raise KeyError(
+            f"the figure {figure} needs the columns {', '.join(lacking)}; there are {', '.join(frame.columns)}"
+        )
 
 
 def categories(names: Sequence[str]) -> alt.Scale:

@@ -49,7 +49,11 @@ def before_after(
     shown = pd.DataFrame({"before": table["before_us"] / unit.us, "after": table["after_us"] / unit.us})
     text = _finding(table, treatment, colour_by, colour_by in bools)
     bounds = _bounds(shown, scale)
-    axis = alt.Axis(format=",.6~g", values=axis_values(bounds)) if scale == "log" else alt.Axis(format=",.6~g", tickCount=6)
+    axis = (
+        alt.Axis(format=",.6~g", values=axis_values(bounds))
+        if scale == "log"
+        else alt.Axis(format=",.6~g", tickCount=6)
+    )
     kind = alt.Scale(type="log" if scale == "log" else "linear", domain=bounds, nice=False, zero=False)
     encodings: dict[str, Any] = {
         "x": alt.X("before:Q", scale=kind, axis=axis, title=f"time per task before {treatment} ({unit.name})"),
@@ -61,13 +65,11 @@ def before_after(
         shown["context"] = shown_levels(table[colour_by], colour_by in bools)
         order = ["off", "on"] if colour_by in bools else in_order(table[colour_by])
         colour = alt.Color("context:N", title=colour_by, scale=categories(order), sort=order)
-    points = (
-        alt.Chart(thinned(shown))
-        .mark_circle(size=34, opacity=0.55, clip=True)
-        .encode(**encodings, color=colour)
-    )
+    points = alt.Chart(thinned(shown)).mark_circle(size=34, opacity=0.55, clip=True).encode(**encodings, color=colour)
     line = pd.DataFrame({"before": bounds, "after": bounds})
-    diagonal = alt.Chart(line).mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2).encode(x="before:Q", y="after:Q")
+    diagonal = (
+        alt.Chart(line).mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2).encode(x="before:Q", y="after:Q")
+    )
     middle = _middle(bounds, scale)
     labels = pd.DataFrame(
         {
@@ -85,7 +87,9 @@ def before_after(
     ]
     chart = alt.layer(points, diagonal, *words).properties(width=WIDTH, height=HEIGHT)
     coloured = f", coloured by {colour_by} in the context" if colour_by else ""
-    reading = f"A point is one context measured without and with {treatment}{coloured}. On the dashed line it does nothing."
+    reading = (
+        f"A point is one context measured without and with {treatment}{coloured}. On the dashed line it does nothing."
+    )
     return Figure(number, key, text, reading, finish(chart, text, reading, WIDTH + 140), table)
 
 

@@ -26,10 +26,13 @@ def convergence(table: pd.DataFrame, fig_number: int, key: str, half_width_pct: 
     stop = int(enough[enough].index[0]) if enough.any() else None
     within = f"±{number(half_width_pct)} %"
     if stop is None:
-        text = f"After {total} runs the widest main effect is known to ±{number(float(widths[table['runs'] == total].max()))} %; {within} was asked for"
+        widest = number(float(widths[table["runs"] == total].max()))
+        text = f"After {total} runs the widest main effect is known to ±{widest} %; {within} was asked for"
     else:
         text = f"{stop} of {total} runs were enough to know every main effect to {within}"
-    reading = "A line is a factor's average effect as runs come in; the band its 95 % interval. Only the largest effects are drawn."
+    reading = (
+        "A line is a factor's average effect as runs come in; the band its 95 % interval. Only the largest are drawn."
+    )
     last = table[table["runs"] == total]
     largest = last.reindex(last["estimate_pct"].abs().sort_values(ascending=False).index)["name"].head(MOST_FACTORS)
     shown = table[table["name"].isin(largest)].round(3)
@@ -40,7 +43,13 @@ def convergence(table: pd.DataFrame, fig_number: int, key: str, half_width_pct: 
     high = max(float(min(reach, shown["ci_high_pct"].max())), 0.0)
     base = alt.Chart(shown).encode(
         x=alt.X("runs:Q", title="runs so far", scale=alt.Scale(nice=False)),
-        color=alt.Color("name:N", title="factor", scale=categories(list(largest)), sort=list(largest), legend=alt.Legend(symbolOpacity=1)),
+        color=alt.Color(
+            "name:N",
+            title="factor",
+            scale=categories(list(largest)),
+            sort=list(largest),
+            legend=alt.Legend(symbolOpacity=1),
+        ),
     )
     bands = base.mark_area(opacity=0.18, clip=True).encode(
         y=alt.Y("ci_low_pct:Q", title="average effect on the time per task (%)", scale=alt.Scale(domain=[low, high])),
@@ -54,7 +63,10 @@ def convergence(table: pd.DataFrame, fig_number: int, key: str, half_width_pct: 
         layers.append(mark.mark_rule(strokeDash=[4, 3], color="#222222").encode(x="runs:Q"))
         layers.append(
             mark.mark_text(
-                align="left" if stop < 0.7 * total else "right", dx=5 if stop < 0.7 * total else -5, fontSize=12.5, baseline="top"
+                align="left" if stop < 0.7 * total else "right",
+                dx=5 if stop < 0.7 * total else -5,
+                fontSize=12.5,
+                baseline="top",
             ).encode(x="runs:Q", y=alt.value(4), text="text:N")
         )
     chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)

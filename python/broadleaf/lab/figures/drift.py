@@ -37,19 +37,36 @@ def drift(runs: pd.DataFrame, fig_number: int, key: str) -> Figure:
         )
     else:
         text = f"Runs scatter by {number(100 * math.expm1(spread))} % around the model; too few controls to judge drift"
-    reading = "Above: control runs against their median; a slope or wave is the machine, not the factors. Below: what the model leaves unexplained."
-    x = alt.X("elapsed:Q", title=f"time since the first run ({unit})", scale=alt.Scale(domain=[0, span / size or 1], nice=False))
+    reading = (
+        "Above: control runs against their median; a slope or wave is the machine, not the factors. "
+        "Below: what the model leaves unexplained."
+    )
+    x = alt.X(
+        "elapsed:Q",
+        title=f"time since the first run ({unit})",
+        scale=alt.Scale(domain=[0, span / size or 1], nice=False),
+    )
     zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK, strokeDash=[5, 4]).encode(y="zero:Q")
     above = pd.DataFrame(
-        {"elapsed": controls["elapsed_s"] / size, "percent": 100 * np.expm1(controls["log_ratio"]), "control": controls["control"]}
+        {
+            "elapsed": controls["elapsed_s"] / size,
+            "percent": 100 * np.expm1(controls["log_ratio"]),
+            "control": controls["control"],
+        }
     ).round(4)
     base = alt.Chart(above).encode(
         x=x,
         y=alt.Y("percent:Q", title=["control run against", "its median (%)"], axis=alt.Axis(tickCount=5)),
-        color=alt.Color("control:N", title="control", scale=alt.Scale(domain=["baseline", "all on"], range=list(CATEGORIES[:2]))),
+        color=alt.Color(
+            "control:N", title="control", scale=alt.Scale(domain=["baseline", "all on"], range=list(CATEGORIES[:2]))
+        ),
     )
-    top = alt.layer(zero, base.mark_circle(size=42, opacity=0.8), base.mark_line(opacity=0.35)).properties(width=WIDTH, height=HEIGHT)
-    below = pd.DataFrame({"elapsed": table["elapsed_s"] / size, "percent": 100 * np.expm1(table["residual_log"])}).round(4)
+    top = alt.layer(zero, base.mark_circle(size=42, opacity=0.8), base.mark_line(opacity=0.35)).properties(
+        width=WIDTH, height=HEIGHT
+    )
+    below = pd.DataFrame(
+        {"elapsed": table["elapsed_s"] / size, "percent": 100 * np.expm1(table["residual_log"])}
+    ).round(4)
     dots = (
         alt.Chart(thinned(below))
         .mark_circle(size=26, opacity=0.45, color=NEUTRAL)

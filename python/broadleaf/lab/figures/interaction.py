@@ -6,7 +6,17 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from broadleaf.lab.figures.base import CATEGORIES, Figure, Unit, axis_values, finish, listed, log_domain, on_off, require
+from broadleaf.lab.figures.base import (
+    CATEGORIES,
+    Figure,
+    Unit,
+    axis_values,
+    finish,
+    listed,
+    log_domain,
+    on_off,
+    require,
+)
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 250, 190, 3
 
@@ -14,14 +24,18 @@ PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 250, 190, 3
 def two_by_two(cells: pd.DataFrame, fig_number: int, key: str) -> Figure:
     """A panel per pair: time per task without and with the first factor, a line per level of the second.
 
-    `cells` has pair, a, b, kind, a_level, b_level, mean_us, ci_low_us and ci_high_us; `kind` is the pair's class in words.
+    `cells` has a, b, kind, a_level, b_level, mean_us, ci_low_us and ci_high_us; `kind` is the pair's class in words.
     Parallel lines mean that the two factors do not interact (on the logarithmic axis: their ratios multiply).
     """
     require(cells, ("a", "b", "kind", "a_level", "b_level", "mean_us", "ci_low_us", "ci_high_us"), key)
     table = cells.reset_index(drop=True)
     pairs = table.drop_duplicates(["a", "b"])
-    text = "Pairs that matter most: " + listed([f"{p.a} × {p.b} ({p.kind})" for p in pairs.itertuples(index=False)], 3)
-    reading = "Along x the first factor goes from its default to its other level; the lines are the second factor's levels. Parallel: no interaction. Bars: 95 % intervals."
+    names = [f"{p.a} \u00d7 {p.b} ({p.kind})" for p in pairs.itertuples(index=False)]
+    text = f"Pairs that matter most: {listed(names)}"
+    reading = (
+        "Along x the first factor goes from its default to its other level; the lines are the second factor's levels. "
+        "Parallel: no interaction. Bars: 95 % intervals."
+    )
     unit = Unit.of(table["ci_high_us"])
     shown = table.assign(
         mean=table["mean_us"] / unit.us,

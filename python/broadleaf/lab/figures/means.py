@@ -108,7 +108,9 @@ def side_by_side(
     )
     lines = base.mark_rule(color=INK, strokeWidth=1.2).encode(x="low:Q", x2="high:Q")
     zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x="zero:Q")
-    chart = alt.layer(bars, lines, zero).properties(width=WIDTH, height=alt.Step(ROW_PIXELS * 0.65, **{"for": "offset"}))
+    chart = alt.layer(bars, lines, zero).properties(
+        width=WIDTH, height=alt.Step(ROW_PIXELS * 0.65, **{"for": "offset"})
+    )
     return Figure(number, key, text, reading, finish(chart, text, reading, WIDTH + 160), both)
 
 

@@ -107,7 +107,8 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
     small = len(order) <= 20
     cell = 44 if len(order) <= 12 else 38 if small else 20
     shown["label"] = [
-        number(v, signed=True) if (real or len(order) <= 8) else "·" for v, real in zip(shown["value"], shown["real"], strict=True)
+        number(v, signed=True) if (real or len(order) <= 8) else "·"
+        for v, real in zip(shown["value"], shown["real"], strict=True)
     ]
     shown["ink"] = np.where(shown["colour"].abs() > 0.75, "white", "black")
     shown["value"] = shown["value"].round(3)
@@ -131,11 +132,17 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
     layers = [rects]
     if small:
         layers.append(
-            base.mark_text(fontSize=11 if cell > 40 else 10).encode(text="label:N", color=alt.Color("ink:N", scale=None))
+            base.mark_text(fontSize=11 if cell > 40 else 10).encode(
+                text="label:N", color=alt.Color("ink:N", scale=None)
+            )
         )
     reading = (
         "A cell: what both together add beyond the sum of each alone (red: they save less together; blue: more). "
-        + (f"Numbers are shown where the pair is real at a false discovery rate of {number(100 * q_limit)} %." if small else "")
+        + (
+            f"Numbers are shown where the pair is real at a false discovery rate of {number(100 * q_limit)} %."
+            if small
+            else ""
+        )
     )
     # The words' colours are values, not a scale's.
     chart = alt.layer(*layers).resolve_scale(color="independent")
@@ -146,8 +153,8 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
 def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
     """Sizes of all effects against what noise alone would give; what stands off the line is real.
 
-    `terms` has name and estimate (coefficients over their standard errors). The line is noise of Lenth's pseudo standard
-    error; labelled are terms beyond its simultaneous margin.
+    `terms` has name and estimate (coefficients over their standard errors). The line is noise of Lenth's pseudo
+    standard error; labelled are the largest terms beyond its simultaneous margin.
     """
     from scipy.stats import halfnorm, t
 
@@ -167,19 +174,30 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
         if len(real)
         else f"None of {n} terms stands off the line of noise"
     )
-    reading = "A point is a main effect or a pair. Terms without effect follow the dashed line; above the dotted one they are real."
+    reading = (
+        "A point is a main effect or a pair. Terms without effect follow the dashed line; above the dotted one they "
+        "are real."
+    )
     shown = table.assign(kind=np.where(table["real"], "real", "noise"))
     # Only the largest are named: labels of terms that almost coincide could not be read.
     shown["label"] = ""
     top = float(table["size"].max())
     named_at = math.inf
     for i in shown.index[::-1]:
-        if shown.loc[i, "real"] and shown.loc[i, "size"] > 0.06 * top and (named_at - shown.loc[i, "size"]) > 0.04 * top:
+        if (
+            shown.loc[i, "real"]
+            and shown.loc[i, "size"] > 0.06 * top
+            and (named_at - shown.loc[i, "size"]) > 0.04 * top
+        ):
             shown.loc[i, "label"] = shown.loc[i, "name"]
             named_at = float(shown.loc[i, "size"])
     end = float(shown["quantile"].max())
     base = alt.Chart(shown).encode(
-        x=alt.X("quantile:Q", title="half-normal quantile (standard deviations)", scale=alt.Scale(domain=[0, end * 1.5], nice=False)),
+        x=alt.X(
+            "quantile:Q",
+            title="half-normal quantile (standard deviations)",
+            scale=alt.Scale(domain=[0, end * 1.5], nice=False),
+        ),
         y=alt.Y("size:Q", title="size of the effect (standard errors)", scale=alt.Scale(domain=[0, 1.06 * top])),
     )
     points = base.mark_circle(size=55).encode(

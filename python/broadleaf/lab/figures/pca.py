@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -13,7 +15,7 @@ MOST_ARROWS = 6
 
 
 def biplot(
-    scores: pd.DataFrame, loadings: pd.DataFrame, variance_ratio: np.ndarray, fig_number: int, key: str
+    scores: pd.DataFrame, loadings: pd.DataFrame, variance_ratio: Sequence[float], fig_number: int, key: str
 ) -> Figure:
     """Paths as points on the first two components, factors as arrows.
 
@@ -40,12 +42,11 @@ def biplot(
         text += f"; PC2 ({number(100 * variance_ratio[1])} %): {_opposed(table, 'pc2')}"
     reading = (
         "A point is one order of adding all treatments; an arrow shows the paths in which a factor's step costs more "
-        "(saves less). Opposite arrows: what one saves, the other cannot. In part that is arithmetic, since every path has the same total."
+        "(saves less). Opposite arrows: what one saves, the other cannot. In part that is arithmetic, since every path "
+        "has the same total."
     )
     domain = alt.Scale(domain=[-1.4 * reach, 1.4 * reach], nice=False)
-    titles = [
-        f"PC{i + 1} ({number(100 * v)} % of variance; {unit.name})" for i, v in enumerate(variance_ratio[:2])
-    ]
+    titles = [f"PC{i + 1} ({number(100 * v)} % of variance; {unit.name})" for i, v in enumerate(variance_ratio[:2])]
     dots = (
         alt.Chart(thinned(points).round(3))
         .mark_circle(size=34, opacity=0.45, color=NEUTRAL)
@@ -54,7 +55,11 @@ def biplot(
             y=alt.Y("pc2:Q", scale=domain, title=titles[-1], axis=alt.Axis(format=",.6~g", tickCount=8)),
         )
     )
-    lines = alt.Chart(arrows).mark_rule(color=CATEGORIES[5], strokeWidth=1.8).encode(x="zero:Q", y="zero:Q", x2="x:Q", y2="y:Q")
+    lines = (
+        alt.Chart(arrows)
+        .mark_rule(color=CATEGORIES[5], strokeWidth=1.8)
+        .encode(x="zero:Q", y="zero:Q", x2="x:Q", y2="y:Q")
+    )
     heads = (
         alt.Chart(arrows.head(MOST_ARROWS))
         .mark_point(shape="triangle", filled=True, size=90, color=CATEGORIES[5], opacity=1)

@@ -30,7 +30,10 @@ def placebo(estimates: pd.DataFrame, fig_number: int, key: str, rope_pct: float)
         text = f"The placebo's average effect covers zero ({span}), but {wrong} of {len(table)} estimates of it do not"
     else:
         text = f"The placebo seems to do something ({span}): find out why before believing small effects here"
-    reading = f"Point and line: estimate and 95 % interval of a factor without any effect. Grey: ±{number(rope_pct)} %, no practical difference."
+    reading = (
+        "Point and line: estimate and 95 % interval of a factor without any effect. "
+        f"Grey: ±{number(rope_pct)} %, no practical difference."
+    )
     shown = table.assign(verdict=["covers zero" if c else "does not" for c in table["covers_zero"]])
     reach = 1.1 * max(rope_pct, float(table[["ci_low_pct", "ci_high_pct"]].abs().to_numpy().max()))
     band = (
@@ -44,7 +47,11 @@ def placebo(estimates: pd.DataFrame, fig_number: int, key: str, rope_pct: float)
             "verdict:N", title="interval", scale=alt.Scale(domain=["covers zero", "does not"], range=[FASTER, SLOWER])
         ),
     )
-    x = alt.X("estimate_pct:Q", title="effect of the placebo on the time per task (%)", scale=alt.Scale(domain=[-reach, reach]))
+    x = alt.X(
+        "estimate_pct:Q",
+        title="effect of the placebo on the time per task (%)",
+        scale=alt.Scale(domain=[-reach, reach]),
+    )
     zero = alt.Chart(pd.DataFrame({"zero": [0]})).mark_rule(color=INK).encode(x="zero:Q")
     chart = alt.layer(
         band,

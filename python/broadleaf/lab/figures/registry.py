@@ -99,14 +99,15 @@ def _coefficients(e: Evidence, number: int, key: str) -> Figure:
     left, right = _need(e, "means"), _need(e, "coefficients")
     both = left.merge(right, on="name", suffixes=("_1", "_2"))
     apart = both[(both["ci_low_us_1"] > both["ci_high_us_2"]) | (both["ci_low_us_2"] > both["ci_high_us_1"])]["name"]
-    text = f"Mean deltas and model coefficients agree within their intervals for {len(both) - len(apart)} of {len(both)} factors"
+    agreeing = len(both) - len(apart)
+    text = f"Mean deltas and model coefficients agree within their intervals for {agreeing} of {len(both)} factors"
     text += f"; not for {listed(apart)}" if len(apart) else ""
     return side_by_side(left, right, names, number, key, text)
 
 
 def _biplot(e: Evidence, number: int, key: str) -> Figure:
     found = _need(e, "components")
-    return biplot(found.scores, found.loadings, found.variance["ratio"].to_numpy(), number, key)
+    return biplot(found.scores, found.loadings, found.variance["ratio"].tolist(), number, key)
 
 
 ENTRIES = (

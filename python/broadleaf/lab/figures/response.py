@@ -6,7 +6,17 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from broadleaf.lab.figures.base import CATEGORIES, Figure, Unit, axis_values, finish, listed, log_domain, on_off, require
+from broadleaf.lab.figures.base import (
+    CATEGORIES,
+    Figure,
+    Unit,
+    axis_values,
+    finish,
+    listed,
+    log_domain,
+    on_off,
+    require,
+)
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 290, 210, 3
 

@@ -14,10 +14,10 @@ def choose(
 ) -> Roles:
     """The roles that a study's tables suggest.
 
-    `deltas` has the columns of deltas.csv, better from the model than measured, since noise in a measured `before` looks
-    like a dependence on speed; `savings` the mean change of every factor in microseconds, by name. `pairs` (of ratios)
-    has a, b, estimate, q and kind; `pairs_us` (of microseconds) a, b, estimate and q. A factor without deltas has no
-    role.
+    `deltas` has the columns of deltas.csv, better from the model than measured, since noise in a measured `before`
+    looks like a dependence on speed; `savings` the mean change of every factor in microseconds, by name. `pairs` (of
+    ratios) has a, b, estimate, q and kind; `pairs_us` (of microseconds) a, b, estimate and q. A factor without deltas
+    has no role.
     """
     if deltas is None or deltas.empty or savings is None or savings.empty:
         return Roles()
@@ -70,7 +70,9 @@ def _puzzle(pairs: pd.DataFrame | None, savings: pd.Series, names: list[str]) ->
     if own.empty:
         return None, None
     flips = own["kind"] == "sign-flip" if "kind" in own.columns else pd.Series(False, index=own.index)
-    ranked = own.assign(flips=flips, size=own["estimate"].abs()).sort_values(["flips", "q", "size"], ascending=[False, True, False])
+    ranked = own.assign(flips=flips, size=own["estimate"].abs()).sort_values(
+        ["flips", "q", "size"], ascending=[False, True, False]
+    )
     top = ranked.iloc[0]
     a, b = str(top["a"]), str(top["b"])
     # Of the two, the one that on average does less is the puzzling one.

@@ -29,8 +29,8 @@ POINTS_PER_ROW = 120
 def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[str] | None = None) -> Figure:
     """Every delta as a mark: x its time per task before (slow left, fast right), colour log2 of after over before.
 
-    `deltas` is deltas.csv. Blue is faster, red slower; the colours are symmetric and end at the 95th percentile of size.
-    `flips` are the factors known to change sides with speed; without them, what the deltas show.
+    `deltas` is deltas.csv. Blue is faster, red slower; the colours are symmetric and end at the 95th percentile of
+    size. `flips` are the factors known to change sides with speed; without them, what the deltas show.
     """
     require(deltas, ("treatment", "before_us", "after_us"), key)
     table = deltas[["treatment", "before_us", "after_us"]].reset_index(drop=True)
@@ -43,7 +43,9 @@ def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[st
         if flips
         else "No factor helps on one end of the speed range and hinders on the other"
     )
-    reading = "A mark is one context. Left: slow before the treatment; right: fast. Blue: it made it faster; red: slower."
+    reading = (
+        "A mark is one context. Left: slow before the treatment; right: fast. Blue: it made it faster; red: slower."
+    )
     limit = max(float(table["log2_ratio"].abs().quantile(0.95)), 0.05)
     unit = Unit.of(table["before_us"])
     shown = pd.concat([thinned(rows, POINTS_PER_ROW) for _, rows in table.groupby("treatment", sort=False)])
@@ -68,9 +70,10 @@ def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[st
             yOffset=alt.YOffset("jitter:Q", scale=alt.Scale(domain=[-0.25, 1.25])),
             color=alt.Color(
                 "colour:Q",
-                title=["log2(after/before)", "−1 halves, +1 doubles"],
+                title=["log2(after/before)", "\u22121 halves, +1 doubles"],
                 scale=alt.Scale(
-                    domain=[-ends, -ends / 8, 0, ends / 8, ends], range=[FASTER, "#92c5de", "#f7f7f7", "#f4a582", SLOWER]
+                    domain=[-ends, -ends / 8, 0, ends / 8, ends],
+                    range=[FASTER, "#92c5de", "#f7f7f7", "#f4a582", SLOWER],
                 ),
                 legend=alt.Legend(gradientLength=180, values=[-ends, -ends / 2, 0, ends / 2, ends], format="+.2f"),
             ),

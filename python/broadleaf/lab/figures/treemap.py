@@ -54,7 +54,7 @@ def treemap(path: pd.DataFrame, fig_number: int, key: str, order: str = "best fi
             f"{top['name']} takes {number(100 * top['share'])} % of the baseline's {unit.shown(first)} per task, "
             f"added {order}"
         )
-    reading = "Area: time per task that a step removes; grey is what is left at the end. Small tiles are numbered in the list."
+    reading = "Area: time per task that a step removes; grey is what is left at the end. The list names small tiles."
     if costing:
         reading += f" Without area, since they cost time here: {listed(costing)}."
     tiered = order != "best first" and "tier" in steps.columns
@@ -70,9 +70,14 @@ def _chart(parts: pd.DataFrame, unit: Unit, tiered: bool) -> alt.HConcatChart:
     longest = shown["name"].str.len().clip(lower=8) * 7.0 + 12
     shown["named"] = (width >= longest) & (height >= 38)
     shown["middle_x"], shown["middle_y"] = (shown["x0"] + shown["x1"]) / 2, (shown["y0"] + shown["y1"]) / 2
-    shown["rank_text"] = [str(r) if w >= 12 and h >= 13 else "" for r, w, h in zip(shown["rank"], width, height, strict=True)]
+    shown["rank_text"] = [
+        str(r) if w >= 12 and h >= 13 else "" for r, w, h in zip(shown["rank"], width, height, strict=True)
+    ]
     if tiered:
-        shown["fill"] = [NEUTRAL if n == REST else TIER_COLOURS[int(t) - 1] for n, t in zip(shown["name"], shown["tier"], strict=True)]
+        shown["fill"] = [
+            NEUTRAL if n == REST else TIER_COLOURS[int(t) - 1]
+            for n, t in zip(shown["name"], shown["tier"], strict=True)
+        ]
     else:
         blues = iter([*BLUES, *[BLUES[-1]] * len(shown)])
         shown["fill"] = [NEUTRAL if n == REST else next(blues) for n in shown["name"]]
@@ -104,7 +109,12 @@ def _chart(parts: pd.DataFrame, unit: Unit, tiered: bool) -> alt.HConcatChart:
         tiers = alt.layer(
             strip.mark_square(size=120, x=10, opacity=1).encode(color=alt.Color("fill:N", scale=None)),
             strip.mark_text(align="left", x=24, fontSize=12).encode(text="text:N"),
-        ).properties(width=KEY_PIXELS - 20, height=20 * len(used), view=BARE, title=alt.Title("tier", fontSize=12.5, anchor="start"))
+        ).properties(
+            width=KEY_PIXELS - 20,
+            height=20 * len(used),
+            view=BARE,
+            title=alt.Title("tier", fontSize=12.5, anchor="start"),
+        )
         return alt.hconcat(area, alt.vconcat(legend, tiers))
     return alt.hconcat(area, legend)
 

@@ -35,10 +35,10 @@ def waterfall(
 ) -> Figure:
     """A bar per step of a path, from its time per task before to the one after it.
 
-    `path` has step (from 1), name, before_us, after_us and, where known, tier, and ci_low_us and ci_high_us: the ends of
-    the interval of the step's change, as times after it.
-    `scale` is "us", "log" (the same on a logarithmic axis) or "rate" (tasks per second). `order` says how it was chosen, `source` where
-    the times come from, as a sentence.
+    `path` has step (from 1), name, before_us, after_us and, where known, tier, and ci_low_us and ci_high_us: the ends
+    of the interval of the step's change, as times after it.
+    `scale` is "us", "log" (the same on a logarithmic axis) or "rate" (tasks per second). `order` says how it was
+    chosen, `source` where the times come from, as a sentence.
     """
     require(path, COLUMNS, key)
     table = path.sort_values("step").reset_index(drop=True)
@@ -64,7 +64,9 @@ def waterfall(
         shown["from"] = shown["from"].clip(lower=domain[0])
     widest = float(max(shown["from"].max(), shown["to"].max()))
     x_axis = alt.Axis(format=",.6~g", values=axis_values(domain)) if domain else alt.Axis(format=",.6~g", tickCount=7)
-    x_scale = alt.Scale(type="log", domain=domain, nice=False) if domain else alt.Scale(domain=[0, widest * 1.17], nice=False)
+    x_scale = (
+        alt.Scale(type="log", domain=domain, nice=False) if domain else alt.Scale(domain=[0, widest * 1.17], nice=False)
+    )
     x_title = "tasks per second" if rate else f"time per task ({unit.name})"
     base = alt.Chart(shown).encode(y=alt.Y("row:N", sort=list(shown["row"]), title=None))
     tiered = "tier" in table.columns and order != "best first"
@@ -81,7 +83,8 @@ def waterfall(
         layers.insert(1, base.mark_rule(color=INK, strokeWidth=1.3).encode(x="low:Q", x2="high:Q"))
     chart = alt.layer(*layers).properties(width=WIDTH, height=alt.Step(ROW_PIXELS))
     reading = (
-        "Read downwards: each bar starts where the one above ended. The label is what the step changes, then where it arrives."
+        "Read downwards: each bar starts where the one above ended. The label is what the step changes, then where it "
+        "arrives."
         + (" Line: 95 % interval of the step, at its end." if len(layers) == 3 else "")
         + (f" {source}" if source else "")
     )

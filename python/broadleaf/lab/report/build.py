@@ -41,7 +41,9 @@ def write(study: Study, folder: Path | None = None, images: bool = True) -> Repo
     page = render(contents_of(found, figures))
     size = len(page.encode())
     if size > MOST_BYTES:
-        raise AnalysisError(f"the report would have {size} bytes, more than {MOST_BYTES}: leave factors out of the study.")
+        raise AnalysisError(
+            f"the report would have {size} bytes, more than {MOST_BYTES}: leave factors out of the study."
+        )
     pictures = folder / "figures"
     # Figures of an earlier report that this one does not have would mislead.
     shutil.rmtree(pictures, ignore_errors=True)

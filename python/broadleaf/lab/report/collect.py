@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from broadleaf.lab.study import Study
 
 MOST_PANELS = 6
+CONTEXTS: dict[Literal["average", "baseline", "best"], str] = {
+    "average": "model, average",
+    "baseline": "model, at the baseline",
+    "best": "model, at the best",
+}
 _PERCENT = {"estimate_pct": "estimate", "ci_low_pct": "ci_low", "ci_high_pct": "ci_high"}
 
 
@@ -102,7 +107,9 @@ def _fitted(found: Collected, reasons: dict[str, str]) -> fits.Fit | None:
         except AnalysisError as error:
             reason = str(error)
             if pairs:
-                found.notes.append(f"Pairs could not be fitted: {reason} Effects below assume that factors only multiply.")
+                found.notes.append(
+                    f"Pairs could not be fitted: {reason} Effects below assume that factors only multiply."
+                )
     for name in ("greedy", "nice", "terms", "convergence", "drift"):
         reasons[name] = reason
     return None
@@ -383,7 +390,7 @@ def _terms(fitted: fits.Fit | None) -> pd.DataFrame | None:
         return None
     size = len(fitted.treatment_params)
     errors = np.sqrt(np.diag(fitted.covariance)[:size])
-    names = [name.replace(":", " × ") for name in fitted.design_names[:size]]
+    names = [name.replace(":", " \u00d7 ") for name in fitted.design_names[:size]]
     table = pd.DataFrame({"name": names, "coefficient": fitted.treatment_params, "se": errors}).iloc[1:]
     table = table[table["se"] > 0]
     return table.assign(estimate=table["coefficient"] / table["se"]).reset_index(drop=True)
@@ -395,8 +402,8 @@ def _placebo(found: Collected, means: pd.DataFrame | None) -> pd.DataFrame | Non
     if factor is None or found.log is None:
         return None
     rows = []
-    for context, words in (("average", "model, average"), ("baseline", "model, at the baseline"), ("best", "model, at the best")):
-        for effect in found.log.effects(context):  # type: ignore[arg-type]
+    for context, words in CONTEXTS.items():
+        for effect in found.log.effects(context):
             if effect.factor == factor.name:
                 rows.append((words, effect.ratio - 1, effect.ratio_low - 1, effect.ratio_high - 1))
                 break

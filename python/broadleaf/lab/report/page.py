@@ -72,8 +72,8 @@ def render(contents: Contents) -> str:
 
     drawn = [f for f in contents.figures if isinstance(f, Figure)]
     specs = {f"chart-{f.number}": f.chart.to_dict() for f in drawn}
-    bundle = vl_convert.javascript_bundle()
-    return template.render(
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    page: str = template.render(
         name=contents.name,
         facts=contents.facts,
         summary=contents.summary,
@@ -92,6 +92,7 @@ def render(contents: Contents) -> str:
         bundle=Markup(bundle.replace("</script", "<\\/script")),
         specs=Markup(_json(specs)),
     )
+    return page
 
 
 def _json(value: Any) -> str:
@@ -137,11 +138,11 @@ def explorer_data(
             for name, path in paths.items()
         },
     }
-    note = f"Of {len(deltas)} deltas, {len(kept)} drawn at random are inside this page." if len(kept) < len(deltas) else ""
+    note = (
+        f"Of {len(deltas)} deltas, {len(kept)} drawn at random are inside this page." if len(kept) < len(deltas) else ""
+    )
     return data, note
 
 
 def _short(value: float) -> float:
     return float(f"{value:.5g}")
-
-
