@@ -250,7 +250,6 @@ class ConstraintSolver:
 
     def draw(self, rng: Integers) -> dict[str, Level]:
         """One possible configuration: factors in random order take a random level that is still possible."""
-        z3 = self.z3
         fixed: list[z3.BoolRef] = []
         waiting = list(self.factors)
         while waiting:
@@ -258,10 +257,10 @@ class ConstraintSolver:
             levels = list(factor.levels)
             while levels:
                 term = self.is_(factor, levels.pop(int(rng.integers(0, len(levels)))))
-                if not levels or self._tracked.check(*fixed, term) == z3.sat:
+                if not levels or self._tracked.check(*fixed, term) == self.z3.sat:
                     fixed.append(term)
                     break
-        if self._tracked.check(*fixed) != z3.sat:
+        if self._tracked.check(*fixed) != self.z3.sat:
             core = self.blame()
             raise ConstraintError(f"no configuration satisfies {_listed(core or ())}.", core or ())
         return self.config(self._tracked.model())

@@ -51,7 +51,7 @@ def command(
     Writes plan.json beside the study file. The same study and seed give the same plan.
     """
     study = load_study(study_path)
-    given = {"kind": kind, "paths": paths, "runs": runs, "replicates": replicates, "seed": seed}
+    given: dict[str, Any] = {"kind": kind, "paths": paths, "runs": runs, "replicates": replicates, "seed": seed}
     study = replace(study, design=replace(study.design, **{k: v for k, v in given.items() if v is not None}))
     target = study.directory / "plan.json"
     if not dry_run and not force and target.exists() and study.runs_path.exists():

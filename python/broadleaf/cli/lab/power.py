@@ -55,8 +55,8 @@ def command(
     effects = effects or (1.0, 2.0, 5.0, 10.0)
     tests = max(k * (k - 1) // 2, 1)
     rows: list[dict[str, Any]] = []
-    for kind, comparisons in (("main", 1), ("pair", tests)):
-        assert kind in ("main", "pair")
+    kinds: tuple[tuple[power.Kind, int], ...] = (("main", 1), ("pair", tests))
+    for kind, comparisons in kinds:
         for noise in noises:
             if runs is not None:
                 found = power.detectable_pct(runs, noise, kind, wanted, alpha, comparisons)
