@@ -14,7 +14,8 @@ from broadleaf.lab.tune.paired import Ratio, holm, ratio, slower_p
 from broadleaf.lab.tune.surrogate import PairModel
 
 _FIRST_DECISION = 4
-_LEAST_PAIRS = 4
+_LEAST_PAIRS = 3
+_LEAVE_OUT_SHARE = 0.6
 
 
 @dataclass
@@ -79,11 +80,12 @@ def confirm(meter: Meter, winner: Config, default: Config, n_pairs: int, rng: np
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One setting of the winner: its time without over its time with it, as far as measured; and whether it stays."""
+    """One setting of the winner: its time without over its time with it (None: the budget was used up before), and
+    whether it stays."""
 
     factor: str
     level: Level
-    benefit: Ratio
+    benefit: Ratio | None
     kept: bool
 
 
@@ -98,35 +100,35 @@ class Ablation:
 def ablate(
     meter: Meter, winner: Config, model: PairModel, rope: float, n_runs: int, rng: np.random.Generator
 ) -> Ablation:
-    """Resets every setting without a proven benefit of at least `rope` (a log ratio).
+    """Resets every setting without a proven benefit of at least `rope` (a log ratio), in at most `n_runs` runs.
 
     Each setting is left out in turn beside the winner, in common blocks. Those not proven are first reset together;
-    where that turns out to lose more than `rope`, because some stand in for each other, one at a time.
+    where that turns out to lose more than `rope`, because some stand in for each other, one at a time. If the runs are
+    too few for all, those that the model thinks least of are judged.
     """
     default: dict[str, Level] = {factor.name: factor.default for factor in meter.factors}
     settings = changed(winner, meter.factors)
     without = {name: config for name in settings if (config := _reset(meter, winner, [name])) is not None}
-    if not without:
-        return Ablation(dict(winner), ())
-    n_blocks = max(_LEAST_PAIRS, round(0.6 * n_runs) // (len(without) + 1))
+    loss = {name: model.cost(config) - model.cost(winner) for name, config in without.items()}
+    # With losses alike, what costs features goes first.
+    order = sorted(without, key=lambda name: (round(loss[name] / rope), -_tier(meter, name)))
+    for_blocks = round(_LEAVE_OUT_SHARE * n_runs)
+    order = order[: max(0, for_blocks // _LEAST_PAIRS - 1)]
+    if not order:
+        return Ablation(dict(winner), tuple(Kept(name, level, None, True) for name, level in settings.items()))
+    n_blocks = for_blocks // (len(order) + 1)
     blocks = Blocks(meter, "ablate", rng)
     for _ in range(n_blocks):
-        blocks.run([winner, *without.values()])
-    benefit = {name: ratio(blocks.differences(config, winner)) for name, config in without.items()}
-    unproven = [name for name, found in benefit.items() if not _proven(found, rope)]
-    # What the model thinks least of goes first; with equal benefit, what costs features.
-    loss = {name: model.cost(without[name]) - model.cost(winner) for name in unproven}
-    unproven.sort(key=lambda name: (round(loss[name] / rope), -meter_tier(meter, name)))
-    left = n_runs - n_blocks * (len(without) + 1)
-    dropped = _drop(meter, winner, unproven, rope, left, rng)
-    final = _reset(meter, winner, dropped) or dict(winner)
-    kept = tuple(
-        Kept(name, settings[name], benefit[name], final[name] != default[name]) for name in settings if name in benefit
-    )
+        blocks.run([winner, *(without[name] for name in order)])
+    benefit = {name: ratio(blocks.differences(without[name], winner)) for name in order}
+    unproven = [name for name in order if not _proven(benefit[name], rope)]
+    dropped = _drop(meter, winner, unproven, rope, n_runs - n_blocks * (len(order) + 1), rng)
+    final = (_reset(meter, winner, dropped) if dropped else None) or dict(winner)
+    kept = tuple(Kept(name, settings[name], benefit.get(name), final[name] != default[name]) for name in settings)
     return Ablation(final, kept)
 
 
-def meter_tier(meter: Meter, name: str) -> int:
+def _tier(meter: Meter, name: str) -> int:
     """The tier of a factor."""
     return next(factor.tier for factor in meter.factors if factor.name == name)
 
@@ -135,16 +137,13 @@ def _drop(
     meter: Meter, winner: Config, unproven: list[str], rope: float, n_runs: int, rng: np.random.Generator
 ) -> list[str]:
     """Which of `unproven` can go together."""
-    if not unproven:
-        return []
-    together = _reset(meter, winner, unproven)
-    n_pairs = max(_LEAST_PAIRS, min(12, n_runs // 4))
-    if together is not None and _harmless(meter, together, winner, rope, n_pairs, rng):
+    together = _reset(meter, winner, unproven) if unproven else None
+    n_pairs = min(12, n_runs // 4)
+    if together is not None and n_pairs >= _LEAST_PAIRS and _harmless(meter, together, winner, rope, n_pairs, rng):
         return unproven
-    if len(unproven) == 1:
+    n_pairs = (n_runs - 2 * n_pairs) // (2 * max(1, len(unproven)))
+    if len(unproven) < 2 or n_pairs < _LEAST_PAIRS:
         return []
-    left = n_runs - 2 * n_pairs
-    n_pairs = max(_LEAST_PAIRS, left // (2 * len(unproven)))
     dropped: list[str] = []
     here: Config = winner
     for name in unproven:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ALGORITHMS = ("tpe", "greedy", "ga", "random")
 _MODEL_EVERY = 5
 _MOST_REPEATS = 2
-_TRIES = 12
+_TRIES = 3
 
 
 @dataclass
@@ -83,12 +83,14 @@ class Search:
         """One run of what the sampler proposes. What is impossible, or was run often enough, is told as failed."""
         import optuna
 
+        known: list[dict[str, Level]] = []
         for _ in range(_TRIES):
             trial = study.ask()
             config = space.suggest(trial)
-            repeated = once and self.meter.times_seen(config) >= _MOST_REPEATS
-            if repeated or not self.meter.constraints.allows(config):
+            possible = self.meter.constraints.allows(config)
+            if not possible or (once and self.meter.times_seen(config) >= _MOST_REPEATS):
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                known += [config] if possible else []
                 continue
             measured = self.meter.measure(config, "tune")
             if measured.time_us is None:
@@ -96,9 +98,18 @@ class Search:
             else:
                 study.tell(trial, measured.log)
             return
-        measured = self.meter.measure(self.meter.constraints.sample(self.rng, 1)[0], "tune")
+        measured = self.meter.measure(self._nearby(known), "tune")
         if measured.time_us is not None:
             study.add_trial(space.trial(measured))
+
+    def _nearby(self, known: Sequence[Config]) -> dict[str, Level]:
+        """One change from a configuration that was proposed but is known, else any."""
+        if known:
+            near = changes_of_one(known[-1], self.meter.factors, self.meter.constraints)
+            new = [config for config in near if self.meter.times_seen(config) < _MOST_REPEATS]
+            if new:
+                return new[int(self.rng.integers(0, len(new)))]
+        return self.meter.constraints.sample(self.rng, 1)[0]
 
     def model_choice(self) -> dict[str, Level]:
         """The best configuration by the pair model of all runs, of those not run often enough."""

@@ -19,9 +19,10 @@ from broadleaf.lab.tune.search import ALGORITHMS, Search, ranked
 from broadleaf.lab.tune.surrogate import PairModel
 
 _PILOT_RUNS = 6
-_SCREENING, _SEARCH, _RACE, _CONFIRM = 0.30, 0.40, 0.12, 0.08
+_SCREENING, _SEARCH, _RACE, _CONFIRM = 0.25, 0.40, 0.10, 0.06
 _CANDIDATES = 8
-_LEAST_RUNS = 60
+_LEAST_RUNS = 80
+_LEAST_PAIRS = 8
 _RANDOM_SAMPLE = 1000
 
 
@@ -107,7 +108,7 @@ def tune(
 
     order = ranked(meter, model, explored, noise_sd)
     candidates = _distinct(meter, [c for _, c in order], model, rng, with_model=algorithm == "tpe")
-    winner, _ = race.race(meter, candidates, default, round(_RACE * total), rng)
+    winner, _ = race.race(meter, candidates, default, min(round(_RACE * total), meter.left() - 2 * _LEAST_PAIRS), rng)
     found = _decide(meter, study, winner, model, total, rng, say)
     config, ratio, winner_ratio, settings = found
     is_default = meter.id_of(config) == meter.id_of(default)
@@ -141,7 +142,8 @@ def _pilot(meter: Meter, default: Config) -> float:
 
 def screening(study: Study, n_runs: int, seed: int) -> list[dict[str, Level]]:
     """The configurations of a design that shows main effects and pairs as far as `n_runs` runs go, in random order."""
-    raise NotImplementedError
+    import numpy as np
+    return study.rules().sample(np.random.default_rng(seed), n_runs)
 
 
 def _distinct(
@@ -168,21 +170,20 @@ def _decide(
     if meter.id_of(winner) == meter.id_of(default):
         say("race: the default leads")
         return default, None, None, ()
-    n_pairs = max(8, round(_CONFIRM * total / 2))
+    n_pairs = min(max(_LEAST_PAIRS, round(_CONFIRM * total / 2)), meter.left() // 2)
     first = race.confirm(meter, winner, default, n_pairs, rng)
     say(f"confirmation on {first.n} fresh pairs: {first} of the default's time")
     if not first.high < 1:
         return default, first, first, ()
     rope = math.log1p(study.rope_pct / 100)
     # The last pairs judge what ablation leaves, so their runs are set aside.
-    n_last = max(8, n_pairs // 2)
-    ablation = race.ablate(meter, winner, model, rope, max(0, meter.left() - 2 * n_last), rng)
+    ablation = race.ablate(meter, winner, model, rope, max(0, meter.left() - 2 * _LEAST_PAIRS), rng)
     left = changed(ablation.config, meter.factors)
     say(f"ablation: {len(left)} of {len(changed(winner, meter.factors))} settings stay")
     if ablation.config == dict(winner):
         return winner, first, first, ablation.settings
-    if left:
-        last = race.confirm(meter, ablation.config, default, n_last, rng)
+    if left and meter.left() >= 2 * _LEAST_PAIRS:
+        last = race.confirm(meter, ablation.config, default, min(n_pairs, meter.left() // 2), rng)
         if last.high < 1:
             return ablation.config, last, first, ablation.settings
     # What is left is not proven by itself; the winner is.
