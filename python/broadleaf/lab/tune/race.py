@@ -15,6 +15,7 @@ from broadleaf.lab.tune.surrogate import PairModel
 
 _FIRST_DECISION = 4
 _LEAST_PAIRS = 3
+_MODEL_PAIRS = 4
 _LEAVE_OUT_SHARE = 0.6
 
 
@@ -138,30 +139,34 @@ def _drop(
 ) -> list[str]:
     """Which of `unproven` can go together."""
     together = _reset(meter, winner, unproven) if unproven else None
-    n_pairs = min(12, n_runs // 4)
-    if together is not None and n_pairs >= _LEAST_PAIRS and _harmless(meter, together, winner, rope, n_pairs, rng):
-        return unproven
-    n_pairs = (n_runs - 2 * n_pairs) // (2 * max(1, len(unproven)))
-    if len(unproven) < 2 or n_pairs < _LEAST_PAIRS:
+    if together is None:
         return []
+    # The runs beside the winner have taught the model most about it.
+    model = PairModel(meter.factors, meter.succeeded())
+    n_pairs = min(12, n_runs // 4)
+    if _loss(meter, model, together, winner, n_pairs, rng) < rope:
+        return unproven
+    n_pairs = min(8, (n_runs - 2 * n_pairs) // (2 * len(unproven)))
     dropped: list[str] = []
     here: Config = winner
     for name in unproven:
         fewer = _reset(meter, winner, [*dropped, name])
-        if fewer is not None and _harmless(meter, fewer, here, rope, n_pairs, rng):
+        if fewer is not None and _loss(meter, model, fewer, here, n_pairs, rng) < rope:
             dropped.append(name)
             here = fewer
     return dropped
 
 
-def _harmless(
-    meter: Meter, fewer: Config, more: Config, rope: float, n_pairs: int, rng: np.random.Generator
-) -> bool:
-    """Whether `fewer` settings were not seen to lose more than `rope`."""
+def _loss(
+    meter: Meter, model: PairModel, fewer: Config, more: Config, n_pairs: int, rng: np.random.Generator
+) -> float:
+    """What `fewer` settings lose, as a log ratio: from `n_pairs` fresh pairs and the model, which counts as a few."""
     blocks = Blocks(meter, "ablate", rng)
     for _ in range(n_pairs):
         blocks.run([fewer, more])
-    return math.log(ratio(blocks.differences(fewer, more)).estimate) < rope
+    found = blocks.differences(fewer, more)
+    expected = model.cost(fewer) - model.cost(more)
+    return (math.fsum(found) + _MODEL_PAIRS * expected) / (len(found) + _MODEL_PAIRS)
 
 
 def _proven(benefit: Ratio, rope: float) -> bool:
