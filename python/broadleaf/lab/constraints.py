@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -135,9 +136,9 @@ class Constraints:
                 "; ".join(problems) + ". Weaken a constraint or drop the level.", tuple(dict.fromkeys(names))
             )
 
-    def solver(self) -> ConstraintSolver:
-        """The constraints in z3 (part of `broadleaf[lab]`)."""
-        return ConstraintSolver(self.factors, self._rules)
+    def solver(self, prefix: str = "") -> ConstraintSolver:
+        """The constraints in z3 (part of `broadleaf[lab]`); variables of solvers with different prefixes differ."""
+        return ConstraintSolver(self.factors, self._rules, prefix)
 
 
 def _is_default(factor: Factor) -> Atom:
@@ -151,7 +152,7 @@ def _listed(names: Sequence[str]) -> str:
 class ConstraintSolver:
     """Constraints as z3 terms: a Bool for each off/on factor, a Bool for each level of the others."""
 
-    def __init__(self, factors: Sequence[Factor], rules: Mapping[str, Node]) -> None:
+    def __init__(self, factors: Sequence[Factor], rules: Mapping[str, Node], prefix: str = "") -> None:
         try:
             import z3
         except ImportError:
@@ -161,14 +162,16 @@ class ConstraintSolver:
         self._by_name = {factor.name: factor for factor in factors}
         self._rules = rules
         self._variables: dict[str, list[z3.BoolRef]] = {
-            f.name: [z3.Bool(f.name)] if f.is_bool else [z3.Bool(f"{f.name}#{i}") for i in range(len(f.levels))]
-            for f in factors
+            f.name: [z3.Bool(f"{prefix}{f.name}#{i}") for i in range(1 if f.is_bool else len(f.levels))] for f in factors
         }
-        self._tracked = z3.Solver()
-        for term in self.domain():
-            self._tracked.add(term)
-        for name, node in rules.items():
-            self._tracked.assert_and_track(self.term(node), z3.Bool(f"rule {name}"))
+
+    @functools.cached_property
+    def _tracked(self) -> z3.Solver:
+        solver = self.z3.Solver()
+        solver.add(*self.domain())
+        for name, node in self._rules.items():
+            solver.assert_and_track(self.term(node), self.z3.Bool(f"rule {name}"))
+        return solver
 
     def is_(self, factor: Factor, level: Level) -> z3.BoolRef:
         """The term "this factor is at this level"."""

@@ -47,11 +47,12 @@ class Plan:
         return len(self.rows)
 
     @classmethod
-    def make(cls, study: Study) -> Plan:
-        """The plan of a study; the same study gives the same plan."""
+    def make(cls, study: Study, excludes: Mapping[str, str] | None = None) -> Plan:
+        """The plan of a study; the same study gives the same plan. `excludes` are constraints besides the study's own,
+        by name: patches that do not apply together, say."""
         from broadleaf.lab.designs import build
 
-        return build(study)
+        return build(study, excludes)
 
     def counts(self) -> dict[str, int]:
         """Rows by purpose."""

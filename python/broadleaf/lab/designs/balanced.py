@@ -1,0 +1,133 @@
+"""Balanced designs by solver: each level equally often, each pair of levels about equally often, and for every factor
+some pairs of runs that differ in it alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.lab.constraints import Constraints, ConstraintSolver
+from broadleaf.lab.designs.entries import Chosen, loose
+from broadleaf.lab.errors import DesignError
+from broadleaf.lab.factors import Factor, Level
+
+if TYPE_CHECKING:
+    import numpy as np
+    import z3
+
+_EFFORT = 40_000_000
+"""What z3 may spend on one attempt, in its own deterministic unit: some seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Slack:
+    """By how much counts may differ from balance; None: by any number."""
+
+    levels: int | None
+    pairs: int | None
+
+
+# Constraints and nesting make full balance impossible; then as much of it as there is.
+_LADDER = (_Slack(0, 2), _Slack(0, 3), _Slack(2, 4), _Slack(4, 6), _Slack(None, None))
+
+
+def balanced(
+    factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator, runs: int | None = None, flips: int = 1
+) -> Chosen:
+    """`runs` runs (default: two for every factor and flip, at least 16, a multiple of 4), the first two for a flip of the
+    first factor and so on. `spec` says how far from balance the levels and the pairs are."""
+    flipped = [f for f in factors for _ in range(flips)]
+    least = 2 * len(flipped)
+    n = runs if runs is not None else max(16, -(-least // 4) * 4)
+    if n < least:
+        raise DesignError(
+            f"{n} runs are too few for a pair of runs for each of {len(factors)} factors: give design.runs at least {least}."
+        )
+    seed = int(rng.integers(0, 2**31))
+    for slack in _LADDER:
+        configs = _solve(factors, rules, n, flipped, slack, seed)
+        if configs is not None:
+            order = rng.permutation(len(configs))
+            return loose("balanced", [configs[int(i)] for i in order], flips_per_factor=flips, **_imbalance(factors, configs))
+    raise DesignError(
+        f"no {n} runs have {flips} pair(s) for each factor that differ in it alone under these constraints. "
+        "Choose kind 'edges', which takes the pairs there are."
+    )
+
+
+def _solve(
+    factors: Sequence[Factor], rules: Constraints, n: int, flipped: Sequence[Factor], slack: _Slack, seed: int
+) -> list[dict[str, Level]] | None:
+    import z3
+
+    solver = z3.Solver()
+    solver.set("random_seed", seed % 1_000_000)
+    solver.set("rlimit", _EFFORT)
+    runs = [rules.solver(f"run{i}.") for i in range(n)]
+    for run in runs:
+        solver.add(*run.terms())
+    for index, factor in enumerate(flipped):
+        _differ_only(solver, runs[2 * index], runs[2 * index + 1], factor)
+    for factor in factors:
+        _bounded(solver, runs, [(factor, level) for level in factor.levels], slack.levels, n)
+    if slack.pairs is not None:
+        for one, other in itertools.combinations(factors, 2):
+            share = n / (len(one.levels) * len(other.levels))
+            for a, b in itertools.product(one.levels, other.levels):
+                both = [z3.And(run.is_(one, a), run.is_(other, b)) for run in runs]
+                _count(solver, both, share - slack.pairs, share + slack.pairs)
+    if solver.check() != z3.sat:
+        return None
+    model = solver.model()
+    return [run.config(model) for run in runs]
+
+
+def _differ_only(solver: z3.Solver, run: ConstraintSolver, other: ConstraintSolver, factor: Factor) -> None:
+    import z3
+
+    for each in run.factors:
+        for level in each.levels:
+            if each.name == factor.name:
+                solver.add(z3.Not(z3.And(run.is_(each, level), other.is_(each, level))))
+            else:
+                solver.add(run.is_(each, level) == other.is_(each, level))
+
+
+def _bounded(
+    solver: z3.Solver, runs: Sequence[ConstraintSolver], cells: Sequence[tuple[Factor, Level]], slack: int | None, n: int
+) -> None:
+    if slack is None:
+        return
+    share = n / len(cells)
+    for factor, level in cells:
+        low, high = int(share) - slack, -int(-share // 1) + slack
+        _count(solver, [run.is_(factor, level) for run in runs], low, high)
+
+
+def _count(solver: z3.Solver, terms: Sequence[z3.BoolRef], low: float, high: float) -> None:
+    import math
+
+    import z3
+
+    weighted = [(term, 1) for term in terms]
+    if low > 0:
+        solver.add(z3.PbGe(weighted, math.ceil(low)))
+    solver.add(z3.PbLe(weighted, math.floor(high)))
+
+
+def _imbalance(factors: Sequence[Factor], configs: Sequence[dict[str, Level]]) -> dict[str, Any]:
+    n = len(configs)
+    levels = max(
+        abs(sum(c[f.name] == level for c in configs) - n / len(f.levels)) for f in factors for level in f.levels
+    )
+    pairs = max(
+        (
+            abs(sum(c[one.name] == a and c[other.name] == b for c in configs) - n / (len(one.levels) * len(other.levels)))
+            for one, other in itertools.combinations(factors, 2)
+            for a, b in itertools.product(one.levels, other.levels)
+        ),
+        default=0.0,
+    )
+    return {"level_imbalance": round(levels, 2), "pair_imbalance": round(pairs, 2)}
