@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -59,6 +59,8 @@ class Meter:
     constraints: Constraints
     budget: Budget
     clock: Callable[[], float] = time.monotonic
+    known: list[Trial] = field(default_factory=list)
+    """Runs made before: they guide the search, and prove nothing."""
     trials: list[Trial] = field(default_factory=list)
     began: float = field(init=False)
     _block: int = field(init=False, default=0)
@@ -111,7 +113,10 @@ class Meter:
         """Runs that the whole budget allows, at the mean duration of those made."""
         return len(self.trials) + self.left()
 
-    def succeeded(self, purposes: Iterable[str] | None = None) -> list[Trial]:
-        """Runs that did not fail; of these purposes only, if given."""
-        wanted = None if purposes is None else set(purposes)
-        return [t for t in self.trials if t.time_us is not None and (wanted is None or t.purpose in wanted)]
+    def succeeded(self) -> list[Trial]:
+        """The runs that did not fail."""
+        return [trial for trial in self.trials if trial.time_us is not None]
+
+    def explored(self) -> list[Trial]:
+        """These, and those known before."""
+        return [*self.known, *self.succeeded()]

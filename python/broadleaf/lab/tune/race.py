@@ -142,7 +142,7 @@ def _drop(
     if together is None:
         return []
     # The runs beside the winner have taught the model most about it.
-    model = PairModel(meter.factors, meter.succeeded())
+    model = PairModel(meter.factors, meter.explored())
     n_pairs = min(12, n_runs // 4)
     if _loss(meter, model, together, winner, n_pairs, rng) < rope:
         return unproven

@@ -70,7 +70,7 @@ class Search:
         space = _Space(self.meter)
         study = optuna.create_study(direction="minimize", sampler=sampler)
         if with_model:
-            study.add_trials([space.trial(trial) for trial in self.meter.succeeded()])
+            study.add_trials([space.trial(trial) for trial in self.meter.explored()])
         for number in range(1, n_runs + 1):
             if with_model and number % _MODEL_EVERY == 0:
                 measured = self.meter.measure(self.model_choice(), "tune")
@@ -113,7 +113,7 @@ class Search:
 
     def model_choice(self) -> dict[str, Level]:
         """The best configuration by the pair model of all runs, of those not run often enough."""
-        trials = self.meter.succeeded()
+        trials = self.meter.explored()
         model = PairModel(self.meter.factors, trials)
         often = {t.config_id: t.config for t in trials if self.meter.times_seen(t.config) >= _MOST_REPEATS}
         return model.argmin(self.meter.constraints, self.rng, list(often.values()))

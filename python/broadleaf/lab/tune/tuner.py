@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from broadleaf.lab.designs import build
 from broadleaf.lab.errors import DesignError, RunError
 from broadleaf.lab.factors import Config, Level, changed
 from broadleaf.lab.study import DesignSpec, Study
@@ -70,11 +71,12 @@ def tune(
     budget: Budget,
     *,
     algorithm: str = "tpe",
+    known: Sequence[Trial] = (),
     seed: int = 1,
     clock: Callable[[], float] = time.monotonic,
     say: Callable[[str], None] = lambda line: None,
 ) -> Tuned:
-    """Tunes `study` within `budget`, measuring with `evaluate`.
+    """Tunes `study` within `budget`, measuring with `evaluate`. `known` are runs made before, to start the search with.
 
     The default is recommended unless a configuration is faster on fresh runs with an interval (95 %) that leaves out 1.
     RunError if the default itself cannot be run.
@@ -87,13 +89,15 @@ def tune(
     rng = np.random.default_rng(seed)
     default = study.baseline
     noise_sd = _pilot(meter, default)
+    meter.known = _levelled(meter, known)
     total = meter.total()
     if total < _LEAST_RUNS:
         raise DesignError(f"the budget is enough for {total} runs; tuning takes {_LEAST_RUNS} at least.")
     say(f"pilot: runs of the default differ by {100 * noise_sd:.1f} %; the budget allows {total} runs")
 
     if algorithm == "tpe":
-        for config in screening(study, round(_SCREENING * total), seed):
+        # Runs known from before are a screening already.
+        for config in screening(study, max(0, round(_SCREENING * total) - len(meter.known)), seed):
             if meter.left() == 0:
                 break
             meter.measure(config, "screen")
@@ -102,7 +106,7 @@ def tune(
     else:
         n_search = round((_SCREENING + _SEARCH) * total)
     Search(meter, rng, seed).run(algorithm, min(n_search, meter.left()))
-    explored = meter.succeeded()
+    explored = meter.explored()
     model = PairModel(study.factors, explored)
     say(f"search ({algorithm}): {len(explored)} runs so far, best {min(t.time_us or math.inf for t in explored):.4g} us")
 
@@ -140,10 +144,39 @@ def _pilot(meter: Meter, default: Config) -> float:
     return max(float(np.std(logs, ddof=1)), 1e-4)
 
 
+def _levelled(meter: Meter, known: Sequence[Trial]) -> list[Trial]:
+    """Runs made before that still can be, at today's speed of the machine: shifted by the default's medians."""
+    default = meter.id_of({factor.name: factor.default for factor in meter.factors})
+    usable = [t for t in known if t.time_us is not None and meter.constraints.allows(t.config)]
+    then = [t.log for t in usable if t.config_id == default]
+    now = [t.log for t in meter.succeeded() if t.config_id == default]
+    shift = float(np.median(now) - np.median(then)) if then else 0.0
+    return [replace(t, time_us=math.exp(t.log + shift)) for t in usable]
+
+
 def screening(study: Study, n_runs: int, seed: int) -> list[dict[str, Level]]:
-    """The configurations of a design that shows main effects and pairs as far as `n_runs` runs go, in random order."""
-    import numpy as np
-    return study.rules().sample(np.random.default_rng(seed), n_runs)
+    """The configurations of a design that shows main effects and pairs as far as `n_runs` runs go, in random order:
+    every configuration, the fraction of resolution V, or the best runs by D-optimality, whichever first is small enough.
+    """
+    if n_runs == 0:
+        return []
+    rules = study.rules()
+    rng = np.random.default_rng(seed)
+    rows: list[dict[str, Level]] = []
+    for kind, runs in (("full", None), ("resolution5", None), ("dopt", n_runs)):
+        if kind == "full" and math.prod(len(factor.levels) for factor in study.factors) > n_runs:
+            continue
+        try:
+            plan = build(replace(study, design=DesignSpec(kind=kind, seed=seed, runs=runs, paths=0)))
+        except DesignError:
+            continue
+        rows = [row.config for row in plan.rows if row.purpose == "design"]
+        if len(rows) <= n_runs:
+            break
+    else:
+        # Too few runs for any design: what they show is left to the search.
+        rows = rules.sample(rng, n_runs)
+    return [rows[i] for i in rng.permutation(len(rows))]
 
 
 def _distinct(
@@ -214,7 +247,10 @@ def _front(
         ]
         if not within:
             continue
-        value, config = within[0]
+        # Of those that are as good as the best, the one that changes least.
+        rope = math.log1p(study.rope_pct / 100)
+        alike = [pair for pair in within if pair[0] <= within[0][0] + rope]
+        value, config = min(alike, key=lambda pair: len(changed(pair[1], study.factors)))
         if not points or value - start < best - 1e-9:
             best = value - start
             points.append(FrontPoint(tier, dict(config), math.exp(best), given_up(study, config)))
