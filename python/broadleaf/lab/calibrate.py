@@ -11,10 +11,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from broadleaf.lab.environments import HERE, Environments
+from broadleaf.lab.environments import HERE, Environments, Variant
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.execute import Executor, Quiet
-from broadleaf.lab.factors import Config
+from broadleaf.lab.factors import Config, Level
 from broadleaf.lab.launch import uses
 from broadleaf.lab.lock import read_lock, write_lock
 from broadleaf.lab.measure import Invalid
@@ -57,7 +57,11 @@ class Calibration:
 
 
 def calibrate(
-    environments: Environments, *, quiet: Quiet | None = None, say: Callable[[str], None] = lambda _: None
+    environments: Environments,
+    variant: Variant = HERE,
+    *,
+    quiet: Quiet | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
     """Chooses the number of tasks so that the faster of baseline and all-on takes `min_s`, then, where the study leaves
     it at 1 and the workload can repeat itself, the iterations. RunError if the baseline cannot be run at all."""
@@ -68,32 +72,37 @@ def calibrate(
     if limits.n_tasks is not None:
         executor.n_tasks = limits.n_tasks
     elif uses(study, "n_tasks"):
-        fastest_s = _grow(executor, limits.min_s, limits.max_tasks, say)
+        fastest_s = _grow(executor, variant, limits.min_s, limits.max_tasks, say)
     else:
         executor.n_tasks = 1
     iterations, sd_start, sd_iteration = study.iterations, None, None
     if uses(study, "iterations") and study.iterations == 1:
         say(f"pilot: {PILOT_STARTS} starts of {PILOT_ITERATIONS} iterations")
         executor.iterations = PILOT_ITERATIONS + 1
-        iterations, sd_start, sd_iteration = pilot(executor, study.baseline)
+        iterations, sd_start, sd_iteration = pilot(executor, study.baseline, variant)
     return Calibration(executor.n_tasks, iterations, fastest_s, sd_start, sd_iteration)
 
 
-def _grow(executor: Executor, min_s: float, max_tasks: int, say: Callable[[str], None]) -> float:
+def _grow(
+    executor: Executor, variant: Variant, min_s: float, max_tasks: int, say: Callable[[str], None]
+) -> float:
     """Multiplies the tasks until every run takes `min_s`."""
     study = executor.study
     fastest = math.inf
+    configs = [study.baseline]
+    if (other := reachable_all_on(executor, variant)) not in configs:
+        configs.append(other)
     for _ in range(_ROUNDS):
         times = []
-        for name, config in (("baseline", study.baseline), ("all on", study.all_on)):
-            row = executor.run(config, HERE)
+        for config in configs:
+            row = executor.run(config, variant, n_tasks=executor.n_tasks)
             if row["status"] == "ok":
                 times.append(float(row["total_s"]))
                 if row["n_tasks"] != executor.n_tasks:
                     # It does not take a number of tasks: what it says is what there is.
                     executor.n_tasks = row["n_tasks"]
                     return times[-1]
-            elif name == "baseline":
+            elif config is configs[0]:
                 raise RunError(
                     f"study {study.name!r}: the baseline cannot be run ({row['status']}): {row['error']} Run the command "
                     "by hand; `broadleaf lab doctor` shows it."
@@ -108,19 +117,32 @@ def _grow(executor: Executor, min_s: float, max_tasks: int, say: Callable[[str],
     return fastest
 
 
+def reachable_all_on(executor: Executor, variant: Variant = HERE) -> dict[str, Level]:
+    """All on, without the levels that this machine does not have."""
+    study = executor.study
+    config = study.all_on
+    for factor in study.factors:
+        if executor.can_run(config, variant):
+            break
+        if not executor.can_run({**study.baseline, factor.name: config[factor.name]}, variant):
+            config[factor.name] = factor.default
+    # What an exclusion leaves may be impossible without the level that was taken out.
+    return config if study.rules().allows(config) else study.baseline
+
+
 def round_up(number: float) -> int:
     """To two leading digits, which are easier to read."""
     size = 10 ** max(0, math.floor(math.log10(number)) - 1)
     return math.ceil(number / size) * size
 
 
-def pilot(executor: Executor, config: Config) -> tuple[int, float | None, float | None]:
+def pilot(executor: Executor, config: Config, variant: Variant = HERE) -> tuple[int, float | None, float | None]:
     """Measures how much starts and iterations vary and cost; the iterations per start that make the most of the time."""
     starts: list[list[float]] = []
     start_cost_s, iteration_cost_s = [], []
     for _ in range(PILOT_STARTS):
         try:
-            times, finished = executor.iteration_times_us(config)
+            times, finished = executor.iteration_times_us(config, variant)
         except Invalid as error:
             raise RunError(f"study {executor.study.name!r}: the pilot of the baseline failed: {error}") from None
         if len(times) < 2 or finished.duration_s > PILOT_LIMIT_S:

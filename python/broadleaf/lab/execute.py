@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from broadleaf.lab import machine
 from broadleaf.lab.environments import HERE, BuildFailed, Environments, Incompatible, Variant
 from broadleaf.lab.factors import Config, config_id
 from broadleaf.lab.interpreters import Unavailable
-from broadleaf.lab.launch import launch
+from broadleaf.lab.launch import Launch, Place, launch
 from broadleaf.lab.measure import iteration_times_us, marginal_us, measure
 from broadleaf.lab.process import Finished, run_command, run_directory
 from broadleaf.lab.runs import Run, RunsFile
@@ -92,24 +93,37 @@ class Executor:
         """The bare run, and the columns that say where it was made."""
         place = self.environments.place(config, variant)
         with run_directory() as run_dir:
-            what = launch(
-                self.study,
-                self.environments.settings,
-                config,
-                place,
-                n_tasks=n_tasks,
-                iterations=self.iterations,
-                run_dir=run_dir,
-                rng=self._rng,
-            )
+            what = self._launch(config, place, n_tasks, run_dir)
             finished = run_command(
                 what.command, cwd=what.cwd, env=what.env, timeout_s=self.study.timeout_s, run_dir=run_dir
             )
         return finished, {"python": place.python.text, "git_sha": place.git_sha, "dirty": int(place.dirty)}
 
-    def iteration_times_us(self, config: Config) -> tuple[list[float], Finished]:
+    def _launch(self, config: Config, place: Place, n_tasks: int, run_dir: Path) -> Launch:
+        return launch(
+            self.study,
+            self.environments.settings,
+            config,
+            place,
+            n_tasks=n_tasks,
+            iterations=self.iterations,
+            run_dir=run_dir,
+            rng=self._rng,
+        )
+
+    def can_run(self, config: Config, variant: Variant = HERE) -> bool:
+        """Whether this machine has what the configuration needs, without running it."""
+        try:
+            place = self.environments.place(config, variant)
+            with run_directory() as run_dir:
+                self._launch(config, place, self.n_tasks, run_dir)
+        except (Unavailable, Incompatible, BuildFailed):
+            return False
+        return True
+
+    def iteration_times_us(self, config: Config, variant: Variant = HERE) -> tuple[list[float], Finished]:
         """The scores of one run's iterations."""
-        finished, _ = self.attempt(config, HERE, self.n_tasks)
+        finished, _ = self.attempt(config, variant, self.n_tasks)
         return iteration_times_us(self.study, finished, self.n_tasks), finished
 
 
@@ -126,6 +140,9 @@ def record(
     row = {**columns, **executor.run(config, variant)}
     if flags := " ".join(filter(None, (columns.get("flags"), row.get("flags")))):
         row["flags"] = flags
+    if runs is not None:
+        # The file may have a factor more than the study: the change that is being compared.
+        row["config_id"] = config_id(config, runs.factors)
     kept = runs.append(row, config) if runs is not None else row
     if on_run is not None:
         on_run(kept)

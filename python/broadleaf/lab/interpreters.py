@@ -17,6 +17,7 @@ import json, platform, sys, sysconfig
 jit = getattr(sys, "_jit", None)
 args = sysconfig.get_config_var("CONFIG_ARGS") or ""
 print(json.dumps({
+    "path": sys.executable,
     "version": platform.python_version(),
     "implementation": platform.python_implementation(),
     "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
@@ -63,7 +64,8 @@ def find_interpreter(wanted: str, directory: Path = Path()) -> Interpreter:
                 check=True,
                 stdin=subprocess.DEVNULL,
             )
-            return Interpreter(path, **json.loads(done.stdout))
+            # What a version manager's command starts in the end is measured without that command.
+            return Interpreter(**json.loads(done.stdout))
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             said = getattr(error, "stderr", None) or str(error)
             why = f"{path} does not run: {str(said).strip().splitlines()[0] if str(said).strip() else error!r}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +9,6 @@ from typing import Any
 
 from broadleaf.lab.errors import StudyFileError
 from broadleaf.lab.study import Study
-
-STUDY_FILE = "study.toml"
-
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
@@ -31,36 +27,25 @@ class RunSettings:
 
     @classmethod
     def of(cls, study: Study) -> RunSettings:
-        """The settings of a study; the defaults for one that has no file."""
-        path = study.directory / STUDY_FILE
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8")).get("study", {})
-        except FileNotFoundError:
-            table = {}
-        except tomllib.TOMLDecodeError as error:
-            raise StudyFileError(str(path), f"is not TOML: {error}.") from None
-        read = _Reader(table, path)
+        """The settings of a study, checked."""
+        read = _Reader(study.settings, f"study {study.name!r}")
         return cls(
             source=(study.directory / read.text("source", ".")).resolve(),
             build=tuple(read.texts("build")),
             build_timeout_s=read.number("build_timeout_s", 3600.0),
             env=read.mapping("env"),
             config_prefix=read.text("config_prefix", "BROADLEAF_"),
-            marginal=bool(table.get("marginal", False)),
+            marginal=read.flag("marginal"),
         )
-
-
-KEYS = ("source", "build", "build_timeout_s", "env", "config_prefix", "marginal")
-"""The keys of `[study]` read here."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
     table: Mapping[str, Any]
-    path: Path
+    where: str
 
     def _wrong(self, key: str, expected: str) -> StudyFileError:
-        return StudyFileError(f"{self.path}: study.{key}", f"expected {expected}, got {self.table[key]!r}.")
+        return StudyFileError(f"{self.where}: {key}", f"expected {expected}, got {self.table[key]!r}.")
 
     def text(self, key: str, default: str) -> str:
         value = self.table.get(key, default)
@@ -79,6 +64,12 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise self._wrong(key, "a number above 0")
         return float(value)
+
+    def flag(self, key: str) -> bool:
+        value = self.table.get(key, False)
+        if not isinstance(value, bool):
+            raise self._wrong(key, "true or false")
+        return value
 
     def mapping(self, key: str) -> dict[str, str]:
         value = self.table.get(key, {})

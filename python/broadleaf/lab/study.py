@@ -83,6 +83,8 @@ class Study:
     design: DesignSpec = DesignSpec()
     directory: Path = Path()
     iterations: int = 1
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """The keys of `[study]` that only the runner reads, as the file has them."""
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
     @classmethod

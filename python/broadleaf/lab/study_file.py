@@ -17,6 +17,8 @@ FILE_NAME = "study.toml"
 
 _SECTIONS = ("study", "factors", "constraints", "design")
 _STUDY = ("name", "command", "callable", "score", "direction", "timeout_s", "rope_pct", "iterations", "calibrate", "extends")
+_RUNNING = ("source", "build", "build_timeout_s", "env", "config_prefix", "marginal")
+"""Keys of [study] that the runner checks and reads."""
 _CALIBRATE = ("min_s", "n_tasks", "min_tasks", "max_tasks")
 _FACTOR = ("set", "kind", "levels", "default", "scale", "tier", "loses", "when")
 _DESIGN = ("kind", "paths", "seed", "budget", "replicates", "rows", "block_size", "noise_pct", "runs", "edges", "factor")
@@ -138,7 +140,7 @@ class _Table:
 
 def _study(file: Path, data: dict[str, Any]) -> Study:
     _Table(file, "", data, _SECTIONS)
-    table = _Table(file, "study", data.get("study", {}), _STUDY)
+    table = _Table(file, "study", data.get("study", {}), (*_STUDY, *_RUNNING))
     command, called = _workload(table)
     factors = _factors(file, data.get("factors", {}))
     study = Study(
@@ -155,6 +157,7 @@ def _study(file: Path, data: dict[str, Any]) -> Study:
         design=_design(file, data.get("design", {}), factors),
         directory=file.parent,
         iterations=table.whole("iterations", 1, 1),
+        settings={name: table.values[name] for name in _RUNNING if name in table.values},
     )
     try:
         study.rules()
@@ -255,59 +258,69 @@ def _setting(table: _Table) -> tuple[str, dict[str, object]]:
         if kind != "placebo":
             raise table.wrong("set", "says nothing about what to change.", f"Write set.KIND = ..., KIND one of {_kinds()}.")
         return kind, {}
-    if not isinstance(given, dict) or len(given) != 1:
+    kinds = [key for key in given if key not in _SET_MORE] if isinstance(given, dict) else []
+    if not isinstance(given, dict) or len(kinds) != 1:
         raise table.wrong("set", f"{given!r} is not one setting.", f"Write set.KIND = ..., KIND one of {_kinds()}.")
-    kind, value = next(iter(given.items()))
+    kind = kinds[0]
     if kind not in KINDS:
         close = difflib.get_close_matches(kind, KINDS, 1)
         hint = f"Did you mean {close[0]!r}?" if close else f"Kinds: {_kinds()}."
         raise table.wrong(f"set.{kind}", "no such kind of factor.", hint)
     if table.values.get("kind", kind) != kind:
         raise table.wrong("kind", f"{table.values['kind']!r} contradicts set.{kind}.", "Leave one of them out.")
-    if not isinstance(value, str | bool | dict | list | int | float):
-        raise table.wrong(f"set.{kind}", f"{value!r} cannot be set.")
-    return kind, {kind: value}
+    for key, value in given.items():
+        if not isinstance(value, str | bool | dict | list | int | float):
+            raise table.wrong(f"set.{key}", f"{value!r} cannot be set.")
+    if not isinstance(given.get("values", {}), dict):
+        raise table.wrong("set.values", f"{given['values']!r} is no table.", "Write { level = value, ... }.")
+    return kind, dict(given)
 
 
 def _kinds() -> str:
     return ", ".join(KINDS)
 
 
-_ONE_NAME = ("flag", "patch", "wrapper", "file")
-"""Kinds whose plain text is what "on" means; of the others it names what the levels go to."""
+_SET_MORE = ("values", "to")
+"""Keys of `set` besides the kind: what each level means, and the name under which a file is put in place."""
+_ON, _OFF = ("on", "true", "1"), ("off", "false", "0")
 
 
 def _levels(table: _Table, kind: str, setting: Mapping[str, object]) -> tuple[Level, ...]:
     """`levels`, else the keys of a map of levels, else off and on."""
-    value = setting.get(kind)
-    mapped = tuple(value) if isinstance(value, dict) and (kind != "env" or _is_level_map(table, value)) else None
+    mapped = _map_of_levels(kind, setting)
     given = table.values.get("levels")
     if given is None:
-        if mapped is not None:
+        if mapped is not None and not mapped <= {*_ON, *_OFF}:
             if len(mapped) < 2:
                 raise table.wrong(f"set.{kind}", "a map of levels needs at least two.", "Add one, or write levels.")
-            return mapped
-        if kind in ("git", "python") and not isinstance(value, dict):
+            return tuple(cast(Mapping[str, object], setting.get("values") or setting[kind]))
+        if kind in ("git", "python"):
             raise table.wrong("levels", f"a factor of kind {kind!r} needs its levels.", "Write levels = [...] or a map.")
         return (False, True)
     if not isinstance(given, list) or len(given) < 2:
         raise table.wrong("levels", f"{given!r} is no list of two levels or more.")
     if not all(isinstance(level, bool | int | float | str) for level in given):
         raise table.wrong("levels", f"{given!r} has levels that are no text, number, true or false.")
-    if len({type(level) for level in given} - {int, float}) > (0 if all(_is_number(x) for x in given) else 1):
-        raise table.wrong("levels", f"{given!r} mixes kinds of levels.", "Use only texts, only numbers or true and false.")
-    if mapped is not None and (missing := [level for level in given if str(level) not in mapped]):
+    if mapped is not None and (missing := [level for level in given if not mapped & _names(level)]):
         raise table.wrong(f"set.{kind}", f"says nothing about level {missing[0]!r}.", "Give each level its value.")
     return tuple(given)
 
 
-def _is_number(level: object) -> bool:
-    return isinstance(level, int | float) and not isinstance(level, bool)
+def _map_of_levels(kind: str, setting: Mapping[str, object]) -> set[str] | None:
+    """The levels that a map gives values; None if there is none."""
+    values, value = setting.get("values"), setting.get(kind)
+    if isinstance(values, dict):
+        return set(values)
+    # set.env = { NAME = "1" } sets variables when on; set.env = { low = { NAME = "1" }, ... } maps levels.
+    if isinstance(value, dict) and (kind != "env" or all(isinstance(entry, dict) for entry in value.values())):
+        return set(value)
+    return None
 
 
-def _is_level_map(table: _Table, value: Mapping[str, object]) -> bool:
-    # set.env = { NAME = "1" } sets variables when on; with levels, set.env = { low = { NAME = "1" }, ... } maps levels.
-    return all(isinstance(entry, dict) for entry in value.values())
+def _names(level: object) -> set[str]:
+    if isinstance(level, bool):
+        return set(_ON if level else _OFF)
+    return {str(level)}
 
 
 def _constraints(file: Path, values: object) -> dict[str, str]:

@@ -183,7 +183,7 @@ def _simulated(
         n_tasks = 10_000
         total_s = time_us * n_tasks / 1e6
         yield {
-            "run_id": f"r{index + 1}",
+            "run_id": f"r{index + 1:06d}",
             "study": plan.study_name,
             "session_id": f"s{seed}",
             "machine_id": "synthetic",

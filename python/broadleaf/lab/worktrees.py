@@ -113,6 +113,12 @@ class Worktrees:
             )
         return place
 
+    def keep_only(self, trees: set[Path]) -> None:
+        """Removes every other tree."""
+        for path in self.root.iterdir():
+            if path.is_dir() and path not in trees:
+                self.remove(path)
+
     def remove(self, path: Path) -> None:
         """Removes a tree and forgets it."""
         self._marker(path).unlink(missing_ok=True)

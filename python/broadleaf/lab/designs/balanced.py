@@ -36,11 +36,11 @@ _LADDER = (_Slack(0, 2), _Slack(0, 3), _Slack(2, 4), _Slack(4, 6), _Slack(None, 
 def balanced(
     factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator, runs: int | None = None, flips: int = 1
 ) -> Chosen:
-    """`runs` runs (default: two for every factor and flip, at least 16, a multiple of 4), the first two for a flip of the
-    first factor and so on. `spec` says how far from balance the levels and the pairs are."""
+    """`runs` runs (default: four for every factor and flip, at least 16, a multiple of 4), of which two differ in the
+    first factor alone and so on. `spec` says how far from balance the levels and the pairs are."""
     flipped = [f for f in factors for _ in range(flips)]
     least = 2 * len(flipped)
-    n = runs if runs is not None else max(16, -(-least // 4) * 4)
+    n = runs if runs is not None else max(16, -(-2 * least // 4) * 4)
     if n < least:
         raise DesignError(
             f"{n} runs are too few for a pair of runs for each of {len(factors)} factors: give design.runs at least {least}."
