@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from broadleaf.lab.intervals import mean_interval, t_cdf
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,31 +33,24 @@ class Ratio:
 
 
 def ratio(log_differences: Sequence[float], confidence: float = 0.95) -> Ratio:
-    """The geometric mean ratio of pairs, by Student's t on the differences of logarithms. Two pairs at least."""
-    from scipy import stats
-
+    """The geometric mean ratio of pairs, by Student's t on the differences of logarithms. With fewer than two pairs the
+    interval is everything."""
     n = len(log_differences)
     if n < 2:
-        value = math.exp(log_differences[0]) if n else 1.0
-        return Ratio(value, 0.0, math.inf, n)
-    mean = math.fsum(log_differences) / n
-    sd = math.sqrt(math.fsum((d - mean) ** 2 for d in log_differences) / (n - 1))
-    half = float(stats.t.ppf(0.5 + confidence / 2, n - 1)) * sd / math.sqrt(n)
-    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), n)
+        return Ratio(math.exp(log_differences[0]) if n else 1.0, 0.0, math.inf, n)
+    found = mean_interval(log_differences, 1 - confidence)
+    return Ratio(math.exp(found.estimate), math.exp(found.low), math.exp(found.high), n)
 
 
 def slower_p(log_differences: Sequence[float]) -> float:
     """One-sided p of "the first is not slower" from paired differences of logarithms."""
-    from scipy import stats
-
     n = len(log_differences)
     if n < 2:
         return 1.0
-    mean = math.fsum(log_differences) / n
-    sd = math.sqrt(math.fsum((d - mean) ** 2 for d in log_differences) / (n - 1))
+    mean, sd = statistics.fmean(log_differences), statistics.stdev(log_differences)
     if sd == 0:
         return 0.0 if mean > 0 else 1.0
-    return float(stats.t.sf(mean / (sd / math.sqrt(n)), n - 1))
+    return 1 - t_cdf(mean / (sd / math.sqrt(n)), n - 1)
 
 
 def holm(p_values: Sequence[float], alpha: float = 0.05) -> list[bool]:
