@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
-from broadleaf.cli.console import console, fail
+from broadleaf.cli.console import console
+from broadleaf.cli.lab.options import load_study, study_argument
 
 _ALGORITHMS = ("tpe", "greedy", "ga", "random")
 
 
 @click.command("tune")
-@click.argument("study", type=click.Path(exists=True, path_type=Path), default=Path())
+@study_argument
 @click.option("--budget", metavar="TIME", help="Time to use, such as 30m; the study's own if left out.")
 @click.option("--runs", type=click.IntRange(1), metavar="N", help="Most runs to make.")
 @click.option("--algorithm", type=click.Choice(_ALGORITHMS), default="tpe", show_default=True,
@@ -23,31 +24,19 @@ _ALGORITHMS = ("tpe", "greedy", "ga", "random")
               help="Where tuned.toml and tuned.json go; the study's directory if left out.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 def command(
-    study: Path, budget: str | None, runs: int | None, algorithm: str, seed: int, output: Path | None, as_json: bool
+    study_path: Path, budget: str | None, runs: int | None, algorithm: str, seed: int, output: Path | None, as_json: bool
 ) -> None:
-    """Search the best setting of the workload of STUDY (a study file or its directory), and prove it on fresh runs.
+    """Search the best setting of the workload of STUDY, and prove it on fresh runs.
 
     The default is recommended unless something is faster with an interval that leaves out 1.
     """
-    from broadleaf.lab.errors import LabError
-
-    try:
-        _tune(study, budget, runs, algorithm, seed, output, as_json)
-    except LabError as error:
-        fail(str(error))
-
-
-def _tune(
-    path: Path, budget: str | None, runs: int | None, algorithm: str, seed: int, output: Path | None, as_json: bool
-) -> None:
-    from broadleaf.lab.study import Study
     from broadleaf.lab.study_file import parse_duration_s
     from broadleaf.lab.tune import outcome
     from broadleaf.lab.tune.measured import MeasuredRuns, known_trials, with_excluded_patches
     from broadleaf.lab.tune.meter import Budget
     from broadleaf.lab.tune.tuner import tune
 
-    study = with_excluded_patches(Study.load(path))
+    study = with_excluded_patches(load_study(study_path))
     seconds = parse_duration_s(budget, "--budget") if budget is not None else None
     if seconds is None and runs is None:
         seconds = study.design.budget_s
