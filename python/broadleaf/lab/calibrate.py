@@ -83,9 +83,7 @@ def calibrate(
     return Calibration(executor.n_tasks, iterations, fastest_s, sd_start, sd_iteration)
 
 
-def _grow(
-    executor: Executor, variant: Variant, min_s: float, max_tasks: int, say: Callable[[str], None]
-) -> float:
+def _grow(executor: Executor, variant: Variant, min_s: float, max_tasks: int, say: Callable[[str], None]) -> float:
     """Multiplies the tasks until every run takes `min_s`."""
     study = executor.study
     fastest = math.inf
@@ -104,8 +102,8 @@ def _grow(
                     return times[-1]
             elif config is configs[0]:
                 raise RunError(
-                    f"study {study.name!r}: the baseline cannot be run ({row['status']}): {row['error']} Run the command "
-                    "by hand; `broadleaf lab doctor` shows it."
+                    f"study {study.name!r}: the baseline cannot be run ({row['status']}): {row['error']} Run the "
+                    "command by hand; `broadleaf lab doctor` shows it."
                 )
         fastest = min(times)
         say(f"calibrating: {executor.n_tasks:,} tasks take {fastest:.3f} s at the fastest")
@@ -133,11 +131,11 @@ def reachable_all_on(executor: Executor, variant: Variant = HERE) -> dict[str, L
 def round_up(number: float) -> int:
     """To two leading digits, which are easier to read."""
     size = 10 ** max(0, math.floor(math.log10(number)) - 1)
-    return math.ceil(number / size) * size
+    return int(math.ceil(number / size) * size)
 
 
 def pilot(executor: Executor, config: Config, variant: Variant = HERE) -> tuple[int, float | None, float | None]:
-    """Measures how much starts and iterations vary and cost; the iterations per start that make the most of the time."""
+    """Measures how starts and iterations vary and what they cost; the iterations per start that pay best."""
     starts: list[list[float]] = []
     start_cost_s, iteration_cost_s = [], []
     for _ in range(PILOT_STARTS):
@@ -153,9 +151,7 @@ def pilot(executor: Executor, config: Config, variant: Variant = HERE) -> tuple[
         start_cost_s.append(max(0.0, finished.duration_s - each_s * len(times)))
         starts.append([math.log(t) for t in times[1:]])
     var_start, var_iteration = variance_components(starts)
-    chosen = kalibera_jones(
-        var_start, var_iteration, statistics.mean(start_cost_s), statistics.mean(iteration_cost_s)
-    )
+    chosen = kalibera_jones(var_start, var_iteration, statistics.mean(start_cost_s), statistics.mean(iteration_cost_s))
     # One more: the first is dropped as warm-up.
     return chosen + 1, 100 * math.sqrt(var_start), 100 * math.sqrt(var_iteration)
 

@@ -4,33 +4,39 @@ It prints a line of JSON: `n_tasks`, and `iterations`, for each call `total_s` a
 of seconds per task or a dict of fields. Only the standard library: it runs under the interpreter that is measured.
 """
 
+from __future__ import annotations
+
 import importlib
 import importlib.util
 import inspect
 import json
 import sys
 import time
+from collections.abc import Callable
+from typing import Any, cast
 
 
-def find(call):
+def find(call: dict[str, Any]) -> Callable[..., Any]:
     """The function."""
     # The script's own directory comes first otherwise, and its modules are not meant.
     sys.path[:1] = call["path"]
     module_name, _, name = call["function"].partition(":")
     if "file" in call:
         spec = importlib.util.spec_from_file_location("lab_benchmark", call["file"])
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules["lab_benchmark"] = module
         spec.loader.exec_module(module)
     else:
         module = importlib.import_module(module_name)
-    function = module
+    function: Any = module
     for part in (name or "run").split("."):
         function = getattr(function, part)
-    return function
+    return cast("Callable[..., Any]", function)
 
 
-def main():
+def main() -> None:
     with open(sys.argv[1]) as f:
         call = json.load(f)
     function = find(call)

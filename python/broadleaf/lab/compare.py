@@ -52,7 +52,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Moderator:
-    """A factor that the effect depends on: the ratio B/A at each of its levels, and the adjusted p of the difference."""
+    """A factor that the effect depends on: the ratio B/A at each of its levels, and the adjusted p."""
 
     factor: str
     ratios: tuple[tuple[Level, float], ...]
@@ -95,7 +95,7 @@ def judge(interval: Interval, rope_pct: float) -> Judgement:
 
 
 def parse_settings(study: Study, text: str) -> dict[str, Level]:
-    """`cfg_log=off,py_jit` as levels; `baseline` is no settings at all. StudyFileError or DesignError for what is none."""
+    """`cfg_log=off,py_jit` as levels; `baseline` is no settings. StudyFileError or DesignError for what is none."""
     settings: dict[str, Level] = {}
     if text == "baseline":
         return settings

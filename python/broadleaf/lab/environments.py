@@ -1,11 +1,10 @@
-"""The places that configurations run in: source trees with patches, built, and interpreters, made before the first run.
-"""
+"""The places that configurations run in: source trees with patches, built, and interpreters."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from broadleaf.lab.errors import RunError
@@ -16,7 +15,6 @@ from broadleaf.lab.process import clean_environment, last_words, run_command, ru
 from broadleaf.lab.settings import RunSettings
 from broadleaf.lab.study import Study
 from broadleaf.lab.worktrees import PatchOrder, Worktrees, revision
-
 
 CACHE = ".lab"
 
@@ -222,3 +220,10 @@ class Environments:
             paths = {f.name: self._patch(f, {f.name: f.on}) for f in self.patches}
             self._orders[sha] = self.worktrees.order(sha, {n: p for n, p in paths.items() if p is not None})
         return self._orders[sha]
+
+
+def with_excludes(study: Study) -> Study:
+    """The study with a constraint more for each two of its patches that do not apply together in either order."""
+    if sum(factor.kind == "patch" for factor in study.factors) < 2:
+        return study
+    return replace(study, constraints={**study.constraints, **Environments(study).excludes()})

@@ -45,11 +45,13 @@ def export(directory: Path, dialect: str, target: Path, tables: Sequence[str] = 
 
 
 def read_table(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of one of the study's tables, which use commas or, those after the published study, semicolons."""
+    """Header and rows of one of the study's tables, whether it has commas or semicolons."""
     with open(path, newline="", encoding="utf-8-sig") as f:
         text = f.read()
     first = text.partition("\n")[0]
-    rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=";" if first.count(";") > first.count(",") else ","))
+    rows = list(
+        csv.reader(io.StringIO(text, newline=""), delimiter=";" if first.count(";") > first.count(",") else ",")
+    )
     if not rows:
         raise RunError(f"{path} is empty.")
     return rows[0], rows[1:]

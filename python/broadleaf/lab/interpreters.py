@@ -74,17 +74,16 @@ def find_interpreter(wanted: str, directory: Path = Path()) -> Interpreter:
 
 def _candidates(wanted: str, directory: Path) -> list[str]:
     if wanted == sys.executable or os.sep in wanted:
-        path = directory / Path(wanted).expanduser()
+        place = directory / Path(wanted).expanduser()
         # Not resolved: the interpreter of a virtual environment is a link, and it is the link that is meant.
-        return [os.path.abspath(path)] if path.exists() else []
+        return [os.path.abspath(place)] if place.exists() else []
     found = [path] if (path := shutil.which(wanted)) else []
     if match := re.fullmatch(r"python" + _NUMBERED.pattern, wanted):
         # A version manager's command of that name may refuse to run although the version is installed.
         root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
-        for place in sorted(root.glob(f"{match[1]}*{match[2]}/bin/python"), reverse=True):
-            installed = place.parent.parent.name
-            if installed.endswith("t") == bool(match[2]):
-                found.append(str(place))
+        for installed in sorted(root.glob(f"{match[1]}*{match[2]}/bin/python"), reverse=True):
+            if installed.parent.parent.name.endswith("t") == bool(match[2]):
+                found.append(str(installed))
     return found
 
 

@@ -83,9 +83,7 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
     if x > (a + 1) / (a + b + 2):
         # The fraction converges fast only on this side.
         return 1 - incomplete_beta(b, a, 1 - x)
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    )
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
     tiny = 1e-300
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or tiny)
     result = d
@@ -103,7 +101,7 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def heterogeneity_p(groups: Sequence[Sequence[float]]) -> float:
-    """Probability of group means as different as these if all groups had one mean (F test). 1 where no group repeats."""
+    """Probability of means as different as these if all groups had one mean (F test); 1 where no group repeats."""
     groups = [group for group in groups if group]
     n = sum(map(len, groups))
     df1, df2 = len(groups) - 1, n - len(groups)

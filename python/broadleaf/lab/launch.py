@@ -89,8 +89,8 @@ def launch(
         elif factor.kind == "placebo" and level != factor.default:
             variables[PLACEBO] = padding(rng)
         elif factor.kind == "file":
-            if (path := _file(factor, level, value, study.directory, run_dir)) is not None:
-                names[factor.name] = str(path)
+            path = _file(factor, level, value, study.directory, run_dir)
+            names[factor.name] = str(path or "")
     check_variables(variables, place.python)
 
     if study.command is not None:

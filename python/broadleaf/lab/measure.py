@@ -100,7 +100,9 @@ def _times(study: Study, finished: Finished, document: Mapping[str, Any], n: int
         spans = [part["total_s"] for part in parts if isinstance(part.get("total_s"), int | float)]
         return times, float(sum(spans)) if len(spans) == len(parts) else finished.duration_s
     total = document.get("total_s")
-    return [_score(study, finished, document, n)], float(total) if _is_number(total) else finished.duration_s
+    return [_score(study, finished, document, n)], float(total) if isinstance(
+        total, int | float
+    ) else finished.duration_s
 
 
 def _score(study: Study, finished: Finished, document: Mapping[str, Any], n: int) -> float:
@@ -108,8 +110,9 @@ def _score(study: Study, finished: Finished, document: Mapping[str, Any], n: int
     if study.score == "wall/n":
         if study.command is None and _is_number(document.get("time_per_task_us")):
             return _checked(document["time_per_task_us"], "what the function returned")
-        wall_s = document["total_s"] if _is_number(document.get("total_s")) else finished.duration_s
-        return _checked(float(wall_s) * 1e6 / n, "the duration")
+        total_s = document.get("total_s")
+        wall_s = float(total_s) if isinstance(total_s, int | float) else finished.duration_s
+        return _checked(wall_s * 1e6 / n, "the duration")
     if kind == "json":
         if what not in document:
             names = ", ".join(document) or "no JSON object was printed"
@@ -120,7 +123,9 @@ def _score(study: Study, finished: Finished, document: Mapping[str, Any], n: int
         if match is None:
             raise Invalid(f"nothing in the output matches {what!r}: {last_words(finished)}")
         return _in_us(study, match[1] if match.re.groups else match[0], what)
-    raise StudyFileError(f"study {study.name!r}", f"score {study.score!r} is none.", "Use json:KEY, regex:... or wall/n.")
+    raise StudyFileError(
+        f"study {study.name!r}", f"score {study.score!r} is none.", "Use json:KEY, regex:... or wall/n."
+    )
 
 
 def _in_us(study: Study, value: object, name: str) -> float:

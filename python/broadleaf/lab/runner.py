@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broadleaf.lab.calibrate import Calibration, calibrate
-from broadleaf.lab.environments import Environments
+from broadleaf.lab.environments import Environments, with_excludes
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.execute import Executor, Quiet, record
 from broadleaf.lab.factors import config_id
@@ -57,7 +57,7 @@ def load_plan(study: Study) -> Plan:
     path = study.directory / PLAN_FILE
     if path.exists():
         return Plan.load(path)
-    plan = study.plan()
+    plan = with_excludes(study).plan()
     plan.save(path)
     return plan
 
@@ -79,6 +79,7 @@ def run_plan(
     can be run or runs.csv belongs to another plan.
     """
     plan = plan or load_plan(study)
+    study = with_excludes(study)
     begin = time.monotonic()
     budget_s = budget_s if budget_s is not None else study.design.budget_s
     with RunsFile(study.runs_path, study.factors) as runs:
@@ -142,7 +143,7 @@ def ready(
     fixed = study.calibrate.n_tasks
     if fixed is not None and fixed != calibration.n_tasks:
         raise RunError(
-            f"study {study.name!r}: its runs were made with {calibration.n_tasks} tasks, the study file now says {fixed}. "
+            f"study {study.name!r}: its runs were made with {calibration.n_tasks} tasks, the study file says {fixed}. "
             "Set it back, or move runs.csv and study.lock.toml away to start afresh."
         )
     return environments, calibration
@@ -164,9 +165,9 @@ def plan_columns(row: PlanRow) -> dict[str, Any]:
 def remaining(study: Study, plan: Plan, rows: Sequence[Run], *, retry_failed: bool = False) -> list[PlanRow]:
     """The rows of the plan that no run was made of. RunError if the runs were made of another plan."""
     made: dict[tuple[int, int], Run] = {}
-    for run in rows:
-        if run["plan_row"] is not None and run["replicate"] is not None:
-            made[run["plan_row"], run["replicate"]] = run
+    for old in rows:
+        if old["plan_row"] is not None and old["replicate"] is not None:
+            made[old["plan_row"], old["replicate"]] = old
     left = []
     for row in plan.rows:
         run = made.get((row.row, row.replicate))
@@ -177,8 +178,8 @@ def remaining(study: Study, plan: Plan, rows: Sequence[Run], *, retry_failed: bo
         wanted = config_id(row.config, study.factors)
         if wanted != config_id({f.name: run[f.column] for f in study.factors}, study.factors):
             raise RunError(
-                f"{study.runs_path}: run {run['run_id']} is row {row.row} of another plan. Put the old plan.json back, or "
-                "move runs.csv away to start afresh."
+                f"{study.runs_path}: run {run['run_id']} is row {row.row} of another plan. Put the old plan.json back, "
+                "or move runs.csv away to start afresh."
             )
     return left
 
@@ -189,9 +190,9 @@ def noisy_blocks(rows: Sequence[Run], baseline_id: str) -> dict[str, tuple[int, 
     for session in sorted({row["session_id"] for row in rows if row["session_id"]}):
         times: dict[int, list[float]] = {}
         for row in rows:
-            if row["session_id"] == session and row["config_id"] == baseline_id and row["status"] == "ok":
-                if row["block"] is not None:
-                    times.setdefault(row["block"], []).append(row["time_per_task_us"])
+            is_baseline = row["config_id"] == baseline_id and row["status"] == "ok"
+            if is_baseline and row["session_id"] == session and row["block"] is not None:
+                times.setdefault(row["block"], []).append(row["time_per_task_us"])
         blocks = {block: statistics.median(values) for block, values in times.items()}
         if len(blocks) < _LEAST_BASELINES:
             continue

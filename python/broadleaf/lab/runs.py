@@ -82,8 +82,7 @@ def read_runs(path: str | Path, factors: Sequence[Factor] = ()) -> list[Run]:
     header, lines = _parse(_read(Path(path)), Path(path))
     known = {factor.column: factor for factor in factors}
     return [
-        {name: _value(name, text, known.get(name)) for name, text in zip(header, cells, strict=True)}
-        for cells in lines
+        {name: _value(name, text, known.get(name)) for name, text in zip(header, cells, strict=True)} for cells in lines
     ]
 
 

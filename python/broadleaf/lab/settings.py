@@ -10,6 +10,7 @@ from typing import Any
 from broadleaf.lab.errors import StudyFileError
 from broadleaf.lab.study import Study
 
+
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """`source` is the directory that commands run in, from which worktrees of patches and git refs are made; `build` is

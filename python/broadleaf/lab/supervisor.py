@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -59,7 +60,7 @@ def written_bytes() -> int:
 
 
 class Supervisor:
-    def __init__(self, task: dict) -> None:
+    def __init__(self, task: dict[str, Any]) -> None:
         self.task = task
         self.cpu_s = 0.0
         self.max_rss_kb = 0
@@ -144,7 +145,7 @@ class Supervisor:
                 os.read(self.wake_r, 4096)
         return len(found)
 
-    def run(self) -> dict:
+    def run(self) -> dict[str, Any]:
         before = written_bytes()
         try:
             self.start()

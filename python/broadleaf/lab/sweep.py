@@ -72,14 +72,16 @@ def sweep(
     on_run: Callable[[Run, int, int], None] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Sweep:
-    """Measures the levels in `context` (the baseline if None), `replicates` times, each time in another order. Runs made
-    before count: a sweep that was stopped continues. Levels that the constraints forbid are left out."""
+    """Measures the levels in `context` (the baseline if None), `replicates` times, each time in another order. Runs
+    made before count: a sweep that was stopped continues. Levels that the constraints forbid are left out."""
     context = context or study.baseline
     rules = study.rules()
     configs = {level: rules.settle({**context, factor.name: level}) for level in levels or factor.levels}
     configs = {level: config for level, config in configs.items() if rules.allows(config)}
     if len(configs) < 2:
-        raise RunError(f"factor {factor.name!r}: the constraints leave {len(configs)} levels here. Try another context.")
+        raise RunError(
+            f"factor {factor.name!r}: the constraints leave {len(configs)} levels here. Try another context."
+        )
     ids = {level: config_id(config, study.factors) for level, config in configs.items()}
     environments, calibration = ready(study, list(configs.values()), quiet=quiet, say=say)
     executor = Executor(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)

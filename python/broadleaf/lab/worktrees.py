@@ -1,4 +1,4 @@
-"""Source trees at a commit with patches applied: made once, kept beside the study, used by every run that needs them."""
+"""Source trees at a commit with patches applied: made once, kept beside the study, used by all runs that need them."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ class Worktrees:
         place = tree / self.inside
         if not place.is_dir():
             raise RunError(
-                f"{self.top / self.inside} is no part of the commit that was checked out. Commit it, or set `source` in "
-                "the study file to a directory that is, such as the repository's top."
+                f"{self.top / self.inside} is no part of the commit that was checked out. Commit it, or set `source` "
+                "in the study file to a directory that is, such as the repository's top."
             )
         return place
 
