@@ -37,7 +37,7 @@ def parse_duration_s(text: object, where: str) -> float:
     if isinstance(text, int | float) and not isinstance(text, bool) and text > 0:
         return float(text)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text))
-    if match is None or (match[2] or "s") not in _UNITS_S:
+    if match is None or (match[2] or "s") not in _UNITS_S or float(match[1]) <= 0:
         raise StudyFileError(where, f"{text!r} is no duration.", 'Write "90s", "60m" or "2h".')
     return float(match[1]) * _UNITS_S[match[2] or "s"]
 
