@@ -118,16 +118,37 @@ class Coding:
                     known[level] = coder(level)
                 block[number] = known[level]
             codes[factor.name] = block
+        return self._products(codes, len(configs))
+
+    def rows_between(
+        self, start: Mapping[str, Level], goal: Mapping[str, Level], players: Sequence[str], bits: np.ndarray
+    ) -> np.ndarray:
+        """The model rows of configurations between two: where a row of `bits` is set, that player is at its level of
+        `goal`, all else as in `start`."""
+        if any(factor.when for factor in self.factors):
+            return self.rows([{**start, **{p: goal[p] for p, on in zip(players, row, strict=True) if on}} for row in bits])
+        codes = {}
+        for factor in self.factors:
+            coder = self._coders[factor.name]
+            first = np.array(coder(start[factor.name]))
+            block = np.tile(first, (len(bits), 1))
+            if factor.name in players:
+                change = np.array(coder(goal[factor.name])) - first
+                block = block + bits[:, [list(players).index(factor.name)]] * change
+            codes[factor.name] = block
+        return self._products(codes, len(bits))
+
+    def _products(self, codes: Mapping[str, np.ndarray], length: int) -> np.ndarray:
         numeric = {f.name for f in self.factors if f.is_numeric}
-        out = [np.ones((len(configs), 1))]
+        out = [np.ones((length, 1))]
         for term in self.terms:
             if len(term.factors) == 1:
                 out.append(codes[term.factors[0]])
                 continue
-            product = np.ones((len(configs), 1))
+            product = np.ones((length, 1))
             for name in term.factors:
                 part = codes[name][:, :1] if name in numeric else codes[name]
-                product = (product[:, :, None] * part[:, None, :]).reshape(len(configs), -1)
+                product = (product[:, :, None] * part[:, None, :]).reshape(length, -1)
             out.append(product)
         return np.hstack(out)
 

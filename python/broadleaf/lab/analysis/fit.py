@@ -306,7 +306,8 @@ class Fit:
             rest = self._white_y - full @ np.linalg.lstsq(full, self._white_y, rcond=None)[0]
         df_model = self.df - df_pure
         pure = float(rest @ rest)
-        if df_pure < 1 or df_model < 1 or pure <= 0:
+        # Replicates equal to the last digit, as without noise, tell nothing: rounding is no error to test against.
+        if df_pure < 1 or df_model < 1 or pure <= 1e-20 * float(self._y @ self._y):
             return None
         f = (float(self.result.ssr) - pure) / df_model / (pure / df_pure)
         return LackOfFit(f, float(stats.f.sf(f, df_model, df_pure)), df_model, df_pure, float(np.sqrt(pure / df_pure)))
@@ -362,8 +363,13 @@ def fit(
     notes.append(f"Higher-order interactions remain: lack of fit F = {lack.f:.2f}, p = {lack.p:.2g}.")
     found = _triples(made) if triples and coding.pairs else []
     if found and made.df > 3 * len(found):
-        coding = Coding(factors, coding.pairs, found)
-        notes.append("Added three-way terms: " + ", ".join(" x ".join(names) for names in found) + ".")
+        wider = Coding(factors, coding.pairs, found)
+        whole = Fit(frame, wider, scale, blocks, drift, covariance)
+        # A fraction of all configurations cannot tell every triple from the rest.
+        told = [t.factors for t in wider.terms if len(t.factors) == 3 and whole.kept[list(t.columns)].all()]
+        if told:
+            coding = Coding(factors, coding.pairs, [(a, b, c) for a, b, c in told])
+            notes.append("Added three-way terms: " + ", ".join(" x ".join(names) for names in told) + ".")
     return Fit(frame, coding, scale, blocks, drift, covariance, tuple(notes))
 
 

@@ -59,12 +59,14 @@ def shapley(fit: Fit, end: Mapping[str, Level] | None = None, scale: Scale = "lo
     rng = np.random.default_rng(seed)
     draws = np.column_stack([fit.treatment_params, fit.bootstrap(rng, _DRAWS)])
     if not players:
-        value = float(_values(fit, [start], draws[:, :1], scale)[0, 0])
+        value = float(_values(fit, fit.coding.rows([start]), draws[:, :1], scale)[0, 0])
         return Shares((), scale, value, value, True)
     if scale == fit.scale and not fit.coding.triples and not any(f.when for f in fit.factors):
         return _closed(fit, start, goal, players)
     if len(players) <= _EXACT:
-        values = _values(fit, _subsets(start, goal, players), draws, scale)
+        subsets = np.arange(1 << len(players))
+        bits = (subsets[:, None] >> np.arange(len(players))) & 1
+        values = _values(fit, fit.coding.rows_between(start, goal, players, bits), draws, scale)
         weights = _weights(len(players))
         shares = []
         for number, name in enumerate(players):
@@ -101,13 +103,11 @@ def _sampled(
     total = np.zeros((len(players), draws.shape[1]))
     least, most = np.full(len(players), np.inf), np.full(len(players), -np.inf)
     before = after = 0.0
+    ladder = np.tril(np.ones((len(players) + 1, len(players)), dtype=np.int64), -1)
     for order in orders:
-        config = dict(start)
-        configs = [start]
-        for player in order:
-            config = {**config, players[player]: goal[players[player]]}
-            configs.append(config)
-        values = _values(fit, configs, draws, scale)
+        bits = np.empty_like(ladder)
+        bits[:, order] = ladder
+        values = _values(fit, fit.coding.rows_between(start, goal, players, bits), draws, scale)
         steps = np.diff(values, axis=0)
         total[order] += steps
         least[order], most[order] = np.minimum(least[order], steps[:, 0]), np.maximum(most[order], steps[:, 0])
@@ -125,17 +125,9 @@ def _share(name: str, level: Level, mean: np.ndarray, steps: np.ndarray) -> Shar
     return Share(name, level, float(mean[0]), float(low), float(high), float(steps.min()), float(steps.max()))
 
 
-def _values(fit: Fit, configs: Sequence[Mapping[str, Level]], draws: np.ndarray, scale: Scale) -> np.ndarray:
-    predicted = fit.coding.rows(configs)[:, fit.kept] @ draws
+def _values(fit: Fit, rows: np.ndarray, draws: np.ndarray, scale: Scale) -> np.ndarray:
+    predicted = rows[:, fit.kept] @ draws
     return predicted if scale == fit.scale else scales.transform(scales.to_us(predicted, fit.scale), scale)
-
-
-def _subsets(start: dict[str, Level], goal: dict[str, Level], players: list[str]) -> list[dict[str, Level]]:
-    """The configuration of every subset of the players; bit i of its number tells whether player i is in."""
-    out: list[dict[str, Level]] = [start]
-    for name in players:
-        out += [{**config, name: goal[name]} for config in out]
-    return out
 
 
 def _weights(k: int) -> np.ndarray:
