@@ -189,7 +189,7 @@ def test_conditions_choose_runs_before_pairing():
     assert given_log.loc["lines", "log2_ratio"] == pytest.approx(-0.05 / np.log(2))
 
 
-@pytest.mark.parametrize(("dialect", "separator", "point"), [("default", ",", "."), ("seed", ";", "."), ("excel-es", ";", ",")])
+@pytest.mark.parametrize(("dialect", "separator", "point"), [("comma", ",", "."), ("seed", ";", "."), ("excel-es", ";", ",")])
 def test_dialects(tmp_path, dialect, separator, point):
     system = two_level({"a": -0.5, "b": -0.4})
     plan = Plan.make(system.study(kind="full", paths=0))

@@ -29,7 +29,7 @@ COLUMNS = (
 _BLOCKS = 10
 """Fewer blocks than this are too few to draw from: runs are drawn instead."""
 DIALECTS: dict[str, dict[str, str]] = {
-    "default": {"sep": ",", "decimal": "."},
+    "comma": {"sep": ",", "decimal": "."},
     "seed": {"sep": ";", "decimal": "."},
     "excel-es": {"sep": ";", "decimal": ","},
 }
@@ -241,10 +241,9 @@ def cross_warning(table: pd.DataFrame) -> str | None:
     per = table.groupby(["treatment", "level_to", "context_id"]).size() if len(table) else pd.Series(dtype=int)
     if not len(per) or per.max() < 2:
         return None
-    r = float(np.sqrt(per[per > 1].median()))
     return (
-        f"Pairing all with all makes about {r * r:.0f} pairs of {2 * r:.0f} runs: they share runs, so an interval over them "
-        f"is too narrow by {np.sqrt(r):.1f}. Use --pairing cell or block for intervals."
+        f"Pairing all with all makes up to {per.max()} pairs of the same two configurations. They share runs: an interval "
+        "that takes them for independent is too narrow, for r runs of each by sqrt(r). Use --pairing cell or block for intervals."
     )
 
 
@@ -361,8 +360,8 @@ def _means(flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, n: int, pai
     return out
 
 
-def save(table: pd.DataFrame, path: Path, dialect: str = "default") -> None:
-    """Writes deltas.csv. `dialect`: "default" (commas), "seed" (semicolons, decimal points) or "excel-es" (semicolons,
+def save(table: pd.DataFrame, path: Path, dialect: str = "comma") -> None:
+    """Writes deltas.csv. `dialect`: "comma", "seed" (semicolons, decimal points) or "excel-es" (semicolons,
     decimal commas). The file appears whole or not at all."""
     import os
 
