@@ -135,7 +135,16 @@ def test_a_patch_is_compared_with_the_source_without_it(repository):
     (repository / "faster.diff").write_text(patch)
     done = CliRunner().invoke(
         compare_command,
-        ["--study", str(repository / "lab"), "--patch", str(repository / "faster.diff"), "--contexts", "3", "--max-wait", "0"],
+        [
+            "--study",
+            str(repository / "lab"),
+            "--patch",
+            str(repository / "faster.diff"),
+            "--contexts",
+            "3",
+            "--max-wait",
+            "0",
+        ],
     )
     assert done.exit_code == 0, done.output
     assert "faster.diff against without: helps; -10." in done.output or "helps; -9." in done.output

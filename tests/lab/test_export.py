@@ -58,7 +58,9 @@ def test_sqlite_has_types(directory):
         means = database.execute(
             "SELECT fast, avg(time_per_task_us), count(*) FROM runs WHERE status = 'ok' GROUP BY fast ORDER BY fast"
         ).fetchall()
-        kinds = database.execute("SELECT typeof(time_per_task_us), typeof(plan_row), typeof(config_id) FROM runs").fetchone()
+        kinds = database.execute(
+            "SELECT typeof(time_per_task_us), typeof(plan_row), typeof(config_id) FROM runs"
+        ).fetchone()
         missing = database.execute("SELECT count(*) FROM runs WHERE time_per_task_us IS NULL").fetchone()
     database.close()
     assert means == [(0, 100.375, 2), (1, 50.125, 1)]

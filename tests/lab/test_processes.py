@@ -39,7 +39,11 @@ def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 20) 
 def run(code: str, *, timeout_s: float = 30, **env: str) -> Finished:
     with run_directory() as directory:
         return run_command(
-            [sys.executable, "-c", code], cwd=directory, env={**os.environ, **env}, timeout_s=timeout_s, run_dir=directory
+            [sys.executable, "-c", code],
+            cwd=directory,
+            env={**os.environ, **env},
+            timeout_s=timeout_s,
+            run_dir=directory,
         )
 
 

@@ -188,7 +188,16 @@ levels = {list(MODE.levels)}
     made = plan(["child", "fine"] * 8)
     made.save(tmp_path / "plan.json")
     name = uuid.uuid4().hex
-    command = [sys.executable, "-c", "from broadleaf.cli import main; main()", "lab", "run", str(tmp_path), "--max-wait", "0"]
+    command = [
+        sys.executable,
+        "-c",
+        "from broadleaf.cli import main; main()",
+        "lab",
+        "run",
+        str(tmp_path),
+        "--max-wait",
+        "0",
+    ]
 
     def start() -> subprocess.Popen:
         return subprocess.Popen(command, env={**os.environ, MARKER: name}, stdout=subprocess.DEVNULL)
