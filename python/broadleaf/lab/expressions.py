@@ -137,14 +137,26 @@ class _Parser:
         return self._factors[name]
 
     def _comparison(self, node: ast.Compare) -> Node:
-        parts = []
+        parts: list[Node] = []
         left = node.left
         for op, right in zip(node.ops, node.comparators, strict=True):
-            parts.append(self._pair(left, op, right))
+            parts.append(self._tried(self._pair(left, op, right), node))
             left = right
         return parts[0] if len(parts) == 1 else All(tuple(parts))
 
-    def _pair(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Node:
+    def _tried(self, atom: Atom, node: ast.Compare) -> Atom:
+        """The atom, once it was seen to work with every level."""
+        base = {name: self._factors[name].default for name in atom.names}
+        for name in atom.names:
+            for level in self._factors[name].levels:
+                try:
+                    atom.test({**base, name: level})
+                except (TypeError, ZeroDivisionError) as error:
+                    at = f"{name} = {level!r}"
+                    raise self._wrong(f"{ast.unparse(node)!r} cannot be computed for {at}: {error}") from None
+        return atom
+
+    def _pair(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Atom:
         found: set[str] = set()
         one = self._value(left, found)
         if isinstance(op, ast.In | ast.NotIn):

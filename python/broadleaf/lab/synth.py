@@ -116,7 +116,9 @@ class SyntheticSystem:
     def drift(self, unix_time: float) -> float:
         """The factor by which everything is slower at a time."""
         elapsed = unix_time - self.start_unix
-        return 1 + self.drift_linear * elapsed / self.span_s + self.drift_daily * math.sin(math.tau * unix_time / _DAY_S)
+        return (
+            1 + self.drift_linear * elapsed / self.span_s + self.drift_daily * math.sin(math.tau * unix_time / _DAY_S)
+        )
 
     def time_us(self, config: Config, rng: np.random.Generator, unix_time: float) -> float:
         """Microseconds per task of one run."""
@@ -228,7 +230,9 @@ def _simulated(
 
 
 def two_level(
-    effects: Mapping[str, float], pairs: Mapping[tuple[str, str], float] | None = None, base_us: float = 1000.0,
+    effects: Mapping[str, float],
+    pairs: Mapping[tuple[str, str], float] | None = None,
+    base_us: float = 1000.0,
     **options: Any,
 ) -> SyntheticSystem:
     """A system of off/on factors with these effects and pair interactions; `options` are fields of the system."""
@@ -310,6 +314,4 @@ def seedlike(noise: float = 0.05, **options: Any) -> SyntheticSystem:
     factors = tuple(
         Factor(name, kind, tier=tier, loses=loses, setting={kind: name}) for name, kind, tier, loses, _ in _SEEDLIKE
     )
-    return SyntheticSystem(
-        factors, _BASE_US, effects, pairs, noise=noise, kinds=dict(_SEEDLIKE_KINDS), **options
-    )
+    return SyntheticSystem(factors, _BASE_US, effects, pairs, noise=noise, kinds=dict(_SEEDLIKE_KINDS), **options)
