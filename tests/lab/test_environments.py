@@ -4,7 +4,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from broadleaf.lab.environments import BuildFailed, Environments, Incompatible, Variant, with_excludes
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.factors import Factor

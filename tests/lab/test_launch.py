@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.factors import Factor
 from broadleaf.lab.interpreters import Unavailable, find_interpreter
@@ -25,9 +24,11 @@ FACTORS = (
     Factor("steal", "config", setting={"config": "steal"}),
     Factor("jemalloc", "env", setting={"env": {"LD_TEST": "lib.so", "OTHER": "2"}}),
     Factor("threads", "env", levels=(1, 2), default=1, setting={"env": "OMP_NUM_THREADS"}),
-    Factor("nice", "wrapper", levels=("none", "nice"), default="none", setting={"wrapper": {"none": "", "nice": "nice -n 5"}}),
+    Factor("nice", "wrapper", levels=("none", "nice"), default="none",
+           setting={"wrapper": {"none": "", "nice": "nice -n 5"}}),
     Factor("nothing", "placebo"),
-    Factor("conf", "file", levels=("x", "y"), default="x", setting={"file": {"x": "x.toml", "y": "y.toml"}, "to": "app.toml"}),
+    Factor("conf", "file", levels=("x", "y"), default="x",
+           setting={"file": {"x": "x.toml", "y": "y.toml"}, "to": "app.toml"}),
 )  # fmt: skip
 
 
@@ -102,7 +103,7 @@ def test_settings_of_the_study_are_in_the_environment(tmp_path):
 
 def test_a_missing_file_is_told(tmp_path):
     factor = Factor("conf", "file", setting={"file": "none.toml"})
-    with pytest.raises(RunError, match="none.toml"):
+    with pytest.raises(RunError, match=r"none\.toml"):
         launched(tmp_path, {"conf": True}, factors=(factor,))
 
 

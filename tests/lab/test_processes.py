@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from broadleaf.lab.process import Finished, run_command, run_directory
 
 MARKER = "LAB_TEST_PROCESS"

@@ -5,11 +5,9 @@ import subprocess
 import sys
 import time
 import uuid
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.execute import Quiet
 from broadleaf.lab.factors import Factor, config_id

@@ -3,7 +3,6 @@
 import csv
 
 import pytest
-
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.factors import Factor
 from broadleaf.lab.runs import COLUMNS, RunsFile, read_runs
