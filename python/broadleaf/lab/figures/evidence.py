@@ -46,7 +46,7 @@ class Components:
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The tables, named after the figures that take them; None where the runs do not give one, and then `reasons` says
-    why under the field's name."""
+    why under the field's name. `path_sources` says of greedy and nice where their times come from."""
 
     roles: Roles
     bools: frozenset[str]
@@ -57,7 +57,7 @@ class Evidence:
     kept_words: str = ""
     greedy: pd.DataFrame | None = None
     nice: pd.DataFrame | None = None
-    path_source: str = ""
+    path_sources: Mapping[str, str] = field(default_factory=dict)
     main_model: Model | None = None
     pair_model: Model | None = None
     coefficients: pd.DataFrame | None = None

@@ -70,7 +70,7 @@ def _scatter(treatment: str, colour_by: str | None, scale: str) -> Callable[[Evi
 
 
 def _path(which: str, scale: str, order: str) -> Callable[[Evidence, int, str], Figure]:
-    return lambda e, number, key: waterfall(_need(e, which), number, key, scale, order, e.path_source)
+    return lambda e, number, key: waterfall(_need(e, which), number, key, scale, order, e.path_sources.get(which, ""))
 
 
 def _areas(which: str, order: str) -> Callable[[Evidence, int, str], Figure]:

@@ -16,16 +16,19 @@ from broadleaf.lab.analysis import paths
 from broadleaf.lab.analysis import scale as scales
 from broadleaf.lab.analysis.convergence import convergence
 from broadleaf.lab.analysis.pca import pca
+from broadleaf.lab.analysis.remeasure import measured_again
 from broadleaf.lab.errors import AnalysisError
 from broadleaf.lab.factors import Factor, Level, column_value
 from broadleaf.lab.figures import roles
 from broadleaf.lab.figures.evidence import Components, Evidence, Model, Roles
+from broadleaf.lab.plan import Plan
 
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.interactions import Interaction
     from broadleaf.lab.study import Study
 
 MOST_PANELS = 6
+SOURCES = {"model": "Times are the model's predictions.", "measured": "Times were measured again in fresh runs."}
 CONTEXTS: dict[Literal["average", "baseline", "best"], str] = {
     "average": "model, average",
     "baseline": "model, at the baseline",
@@ -76,7 +79,11 @@ def collect(study: Study) -> Collected:
         kept_words=words,
         greedy=greedy,
         nice=nice,
-        path_source="Times are the model's predictions." if greedy is not None else "",
+        path_sources={
+            which: SOURCES[found.paths[name].source]
+            for which, name in (("greedy", "best first"), ("nice", "nicest first"))
+            if name in found.paths
+        },
         main_model=main,
         pair_model=pair_model,
         coefficients=coefficients,
@@ -219,13 +226,21 @@ def path_table(path: paths.Path, by_name: dict[str, Factor]) -> pd.DataFrame:
 
 
 def _paths(found: Collected, reasons: dict[str, str]) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
+    """The two paths: as measured again where they were, else as the model predicts."""
     if found.log is None:
         return None, None
     rules = found.study.rules()
-    by_name = {f.name: f for f in found.factors}
+    by_name = {f.name: f for f in found.study.factors}
+    plan_path = found.study.directory / "plan.json"
+    plan = Plan.load(plan_path) if plan_path.exists() else None
     tables = []
-    for name, make in (("best first", paths.greedy), ("nicest first", paths.nice)):
-        path = make(found.log, rules, "us")
+    for name, order, make in (("best first", "greedy", paths.greedy), ("nicest first", "nice", paths.nice)):
+        again = None
+        try:
+            again = measured_again(plan, found.frame, found.study.factors, order, "us") if plan is not None else None
+        except AnalysisError as error:
+            found.notes.append(f"The path {name} is the model's: {error}")
+        path = again or make(found.log, rules, "us")
         found.paths[name] = path
         tables.append(path_table(path, by_name) if path.order else None)
     if tables[0] is None:

@@ -26,7 +26,7 @@ METHOD = (
     "A delta compares the same configuration without and with one treatment; its interval comes from redrawing blocks "
     "of runs.",
     "A path adds treatments one by one. Chosen on the runs it is drawn from, it looks a little better than it is: "
-    "measure it again with `broadleaf lab path --measure` before quoting it.",
+    "measure it again with `broadleaf lab path --again 5` before quoting it.",
 )
 
 
