@@ -183,6 +183,12 @@ def test_flipping_needs_both_ends_proven() -> None:
     helps = pd.DataFrame({"treatment": "y", "before_us": before, "after_us": before * 0.8 * noise})
     nothing = pd.DataFrame({"treatment": "placebo", "before_us": before, "after_us": before * noise})
     assert strip.flipping(pd.concat([flips, helps, nothing])) == ["x"]
+    weak = pd.DataFrame(
+        {"treatment": "w", "before_us": before, "after_us": before * np.where(before > 550, 0.99, 1.01)}
+    )
+    assert strip.flipping(weak) == [], "not beyond 1 %"
+    assert strip.flipping(weak, known={"w"}) == ["w"]
+    assert strip.flipping(helps, known={"y"}) == []
 
 
 def test_actual_predicted_counts_errors() -> None:
@@ -336,6 +342,8 @@ def test_roles_follow_the_numbers() -> None:
             "estimate": [0.05, 0.4],
             "q": [0.01, 0.01],
             "kind": ["sign-flip", "either-or"],
+            "a_flips": [False, False],
+            "b_flips": [True, False],
         }
     )
     chosen = roles.choose(table, savings, pairs, us)

@@ -16,8 +16,8 @@ def choose(
 
     `deltas` has the columns of deltas.csv, better from the model than measured, since noise in a measured `before`
     looks like a dependence on speed; `savings` the mean change of every factor in microseconds, by name. `pairs` (of
-    ratios) has a, b, estimate, q and kind; `pairs_us` (of microseconds) a, b, estimate and q. A factor without deltas
-    has no role.
+    ratios) has a, b, estimate, q, kind, a_flips and b_flips (whether each changes sides with the other); `pairs_us` (of
+    microseconds) a, b, estimate and q. A factor without deltas has no role.
     """
     if deltas is None or deltas.empty or savings is None or savings.empty:
         return Roles()
@@ -27,10 +27,18 @@ def choose(
         return Roles()
     first, second = _same_work(pairs_us, ranked, savings) or (ranked[0], ranked[1] if len(ranked) > 1 else None)
     rest = [name for name in ranked if name not in (first, second)]
-    flips = flipping(deltas)
+    flips = flipping(deltas, _changing_sides(pairs))
     flip = next((name for name in flips if name in rest), None) or _most_uneven(deltas, rest)
     puzzle, moderator = _puzzle(pairs, savings, [name for name in rest if name != flip])
     return Roles(first, second, flip, puzzle, moderator, tuple(flips))
+
+
+def _changing_sides(pairs: pd.DataFrame | None) -> set[str]:
+    """Factors that, proven, help at one level of another and hinder at its other level."""
+    if pairs is None:
+        return set()
+    proven = pairs[pairs["kind"] == "sign-flip"]
+    return {*proven["a"][proven["a_flips"]], *proven["b"][proven["b_flips"]]}
 
 
 def _same_work(pairs_us: pd.DataFrame | None, ranked: list[str], savings: pd.Series) -> tuple[str, str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import altair as alt
 import numpy as np
@@ -84,11 +84,14 @@ def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[st
     return Figure(number, key, text, reading, finish(chart, text, reading, WIDTH + 240), table)
 
 
-def flipping(deltas: pd.DataFrame, least_log2: float = 0.0144, z: float = 3.0) -> list[str]:
-    """Treatments that for certain help in the slowest third of their contexts and hinder in the fastest, or reversed.
+def flipping(
+    deltas: pd.DataFrame, known: Collection[str] = (), least_log2: float = 0.0144, z: float = 3.0
+) -> list[str]:
+    """Treatments that help in the slowest third of their contexts and hinder in the fastest, or reversed.
 
-    `least_log2` is the size below which a change means nothing in practice (1 % by default); "for certain" is a mean
-    `z` standard errors beyond it. The most contrary treatment comes first.
+    Both must be for certain: means `z` standard errors beyond `least_log2`, the size below which a change means nothing
+    in practice (1 % by default). Of `known` treatments, proven otherwise to change sides, the means' signs suffice. The
+    most contrary treatment comes first.
     """
     found = []
     for name, rows in deltas.groupby("treatment"):
@@ -99,6 +102,7 @@ def flipping(deltas: pd.DataFrame, least_log2: float = 0.0144, z: float = 3.0) -
             continue
         means = [float(end.mean()) for end in ends]
         errors = [float(end.std(ddof=1)) / len(end) ** 0.5 for end in ends]
-        if means[0] * means[1] < 0 and all(abs(m) - z * e > least_log2 for m, e in zip(means, errors, strict=True)):
+        certain = all(abs(m) - z * e > least_log2 for m, e in zip(means, errors, strict=True))
+        if means[0] * means[1] < 0 and (certain or name in known):
             found.append((-abs(means[0] - means[1]), str(name)))
     return [name for _, name in sorted(found)]

@@ -202,7 +202,20 @@ def _pair_table(pairs: Sequence[Interaction]) -> pd.DataFrame | None:
     """A row per pair of factors; of factors with several levels the level that interacts most."""
     if not pairs:
         return None
-    table = pd.DataFrame([{"a": p.a, "b": p.b, "estimate": p.estimate, "q": p.q, "kind": p.kind} for p in pairs])
+    table = pd.DataFrame(
+        [
+            {
+                "a": p.a,
+                "b": p.b,
+                "estimate": p.estimate,
+                "q": p.q,
+                "kind": p.kind,
+                "a_flips": p.a_alone.estimate * p.a_with_b.estimate < 0,
+                "b_flips": p.b_alone.estimate * p.b_with_a.estimate < 0,
+            }
+            for p in pairs
+        ]
+    )
     strongest = table["estimate"].abs().groupby([table["a"], table["b"]]).idxmax()
     return table.loc[sorted(strongest)].reset_index(drop=True)
 
