@@ -1,8 +1,8 @@
 """Acceptance 1 (its figures) and 14 of the laboratory: the published study's 20 figures, and a page without network.
 
 Writes the synthetic study that has the published one's numbers, reports on it with the commands a user types, and
-checks that figures 1 to 20 are drawn as PNG, SVG and CSV, that they say what was planted, and that a browser without network
-draws the page, which has less than 5 MB.
+checks that figures 1 to 20 are drawn as PNG, SVG and CSV, that they say what was planted, and that a browser without
+network draws the page, which has less than 5 MB.
 
     python tests/lab/acceptance/report.py --keep FOLDER
 """
@@ -78,7 +78,8 @@ def browser(page: Path, folder: Path) -> tuple[bool, str]:
         return False, "no Chromium here (Debian: apt-get install chromium)"
     command = [
         CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-        "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}", "--window-size=1280,20000", "--virtual-time-budget=60000",
+        "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}",
+        "--window-size=1280,20000", "--virtual-time-budget=60000",
     ]  # fmt: skip
     dom = subprocess.run(
         [*command, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120, check=True
