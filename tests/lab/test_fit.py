@@ -78,7 +78,11 @@ def test_predictions_and_differences_are_in_microseconds():
 @pytest.mark.parametrize("scale", ["us", "rate"])
 def test_other_scales_estimate_in_their_own_unit(scale):
     system = two_level(
-        {"a": 300.0 if scale == "us" else -200.0, "b": 100.0}, {("a", "b"): 50.0}, base_us=1000.0, scale=scale, noise=0.0
+        {"a": 300.0 if scale == "us" else -200.0, "b": 100.0},
+        {("a", "b"): 50.0},
+        base_us=1000.0,
+        scale=scale,
+        noise=0.0,
     )
     made = fitted(system, replicates=4, scale=scale)
     effects = {e.factor: e for e in made.effects("baseline")}
@@ -158,7 +162,11 @@ def test_factors_that_exclude_each_other_keep_their_effects():
 
 
 def test_a_nested_factor_has_an_effect_where_it_exists():
-    factors = (Factor("py", "python", ("3.12", "3.13"), "3.12"), Factor("jit", "env", when="py == '3.13'"), Factor("x", "flag"))
+    factors = (
+        Factor("py", "python", ("3.12", "3.13"), "3.12"),
+        Factor("jit", "env", when="py == '3.13'"),
+        Factor("x", "flag"),
+    )
     system = SyntheticSystem(factors, 100.0, {"py": {"3.13": -0.2}, "jit": -0.1, "x": 0.05}, noise=0.0)
     configs = [
         {"py": py, "jit": jit, "x": x}

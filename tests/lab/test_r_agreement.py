@@ -96,7 +96,7 @@ def study(tmp_path_factory):
     directory = tmp_path_factory.mktemp("study")
     plan = Plan.make(SYSTEM.study(kind="random", runs=160, paths=15, seed=4))
     rows = simulate(plan, SYSTEM, 4)
-    rows[7] = {**rows[7], "status": "failed", "time_per_task_us": None, "error": "it broke, \"badly\""}
+    rows[7] = {**rows[7], "status": "failed", "time_per_task_us": None, "error": 'it broke, "badly"'}
     with RunsFile(directory / "runs.csv", FACTORS) as file:
         for planned, row in zip(plan.rows, rows, strict=True):
             file.append(row, planned.config)

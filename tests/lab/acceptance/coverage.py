@@ -86,7 +86,9 @@ def again(system: SyntheticSystem, path: paths.Path, rng: np.random.Generator) -
         for at in rng.permutation(len(nodes)):
             time = system.time_us(nodes[at], rng, float(len(rows)))
             levels = {name: column_value(level) for name, level in nodes[at].items()}
-            rows.append({"status": "ok", "time_per_task_us": time, "block": block, "started_unix": float(len(rows)), **levels})
+            rows.append(
+                {"status": "ok", "time_per_task_us": time, "block": block, "started_unix": float(len(rows)), **levels}
+            )
     return rows
 
 
@@ -96,7 +98,8 @@ def comparison(system: SyntheticSystem, changed: str, rng: np.random.Generator) 
     contexts = Constraints(system.factors, {}).sample(rng, CONTEXTS)
     sides = [({**c, changed: False}, {**c, changed: True}) for c in contexts]
     ratios = [
-        [float(np.log(system.time_us(b, rng, 0.0) / system.time_us(a, rng, 0.0))) for _ in range(PAIRS)] for a, b in sides
+        [float(np.log(system.time_us(b, rng, 0.0) / system.time_us(a, rng, 0.0))) for _ in range(PAIRS)]
+        for a, b in sides
     ]
     found = conclude(study, Side("off"), Side("on"), sides, ratios)
     return float(np.log(found.low)), float(np.log(found.high)), system.average_effect(changed)
@@ -132,7 +135,9 @@ def main() -> int:
         for kind, (coverage, n) in run(asked.seeds, covariance, **noise).items():
             inside = low <= coverage <= high
             good &= inside
-            print(f"  {kind:22} {coverage:.4f} of {n:5} intervals; wanted {low} to {high}: {'ok' if inside else 'NOT MET'}")
+            print(
+                f"  {kind:22} {coverage:.4f} of {n:5} intervals; wanted {low} to {high}: {'ok' if inside else 'NOT MET'}"
+            )
     return 0 if good else 1
 
 

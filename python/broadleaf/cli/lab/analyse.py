@@ -75,11 +75,17 @@ def _effects(found: Summary) -> Table:
     unit = found.fit.scale
     table = Table(box=None, pad_edge=False, title="effects on time per task, over the default", title_justify="left")
     table.add_column("factor")
-    for name in ("average", "95 % interval", "all at once", "at the baseline", "at the best", "us at the baseline", "95 % interval"):
+    for name in (
+        "average",
+        "95 % interval",
+        "all at once",
+        "at the baseline",
+        "at the best",
+        "us at the baseline",
+        "95 % interval",
+    ):
         table.add_column(name, justify="right")
-    others = {
-        context: {(e.factor, e.level): e for e in found.effects[context]} for context in ("baseline", "best")
-    }
+    others = {context: {(e.factor, e.level): e for e in found.effects[context]} for context in ("baseline", "best")}
     us = {(d.factor, d.level): d for d in found.differences}
     for e in sorted(found.effects["average"], key=lambda e: e.ratio):
         key = (e.factor, e.level)

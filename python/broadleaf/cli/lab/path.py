@@ -96,7 +96,9 @@ def _write(study: Study, runs: Any, path: Steps) -> None:
     from broadleaf.lab.analysis.paths import path_vectors
     from broadleaf.lab.errors import AnalysisError
 
-    rows = [{"kind": path.kind, "source": path.source, "step": i, **asdict(step)} for i, step in enumerate(path.order, 1)]
+    rows = [
+        {"kind": path.kind, "source": path.source, "step": i, **asdict(step)} for i, step in enumerate(path.order, 1)
+    ]
     names = ["kind", "source", "step", "factor", "level", "before", "after", "ci_low", "ci_high", "tier"]
     pd.DataFrame(rows, columns=names).rename(
         columns={"before": "before_us", "after": "after_us", "ci_low": "change_low_us", "ci_high": "change_high_us"}
@@ -126,7 +128,9 @@ def _waterfall(study: Study, us: Steps, rate: Steps) -> object:
         table.add_column(name, justify="right")
     table.add_column("loses")
     top = max(us.start, *(step.after for step in us.order))
-    table.add_row("[dim]baseline[/]", "", f"{us.start:,.1f}", "", "", _bar(0, us.start, top), f"{rate.start:,.0f}", "", "")
+    table.add_row(
+        "[dim]baseline[/]", "", f"{us.start:,.1f}", "", "", _bar(0, us.start, top), f"{rate.start:,.0f}", "", ""
+    )
     rates = {step.factor: step for step in rate.order}
     for step in us.order:
         other = rates[step.factor]

@@ -62,7 +62,10 @@ class Coding:
     """The columns of a model over some factors: constant, main effects, pairs, and chosen triples."""
 
     def __init__(
-        self, factors: Sequence[Factor], pairs: bool | Iterable[tuple[str, str]] = True, triples: Iterable[tuple[str, str, str]] = ()
+        self,
+        factors: Sequence[Factor],
+        pairs: bool | Iterable[tuple[str, str]] = True,
+        triples: Iterable[tuple[str, str, str]] = (),
     ) -> None:
         """`pairs` is all, none, or those named."""
         self.factors = tuple(factors)
@@ -126,7 +129,9 @@ class Coding:
         """The model rows of configurations between two: where a row of `bits` is set, that player is at its level of
         `goal`, all else as in `start`."""
         if any(factor.when for factor in self.factors):
-            return self.rows([{**start, **{p: goal[p] for p, on in zip(players, row, strict=True) if on}} for row in bits])
+            return self.rows(
+                [{**start, **{p: goal[p] for p, on in zip(players, row, strict=True) if on}} for row in bits]
+            )
         codes = {}
         for factor in self.factors:
             coder = self._coders[factor.name]
@@ -166,7 +171,9 @@ class Coding:
     def term_of(self, *names: str) -> Term | None:
         """The term of these factors, in any order."""
         wanted = set(names)
-        return next((term for term in self.terms if set(term.factors) == wanted and len(term.factors) == len(names)), None)
+        return next(
+            (term for term in self.terms if set(term.factors) == wanted and len(term.factors) == len(names)), None
+        )
 
 
 def independent_columns(matrix: np.ndarray, tolerance: float = 1e-8) -> np.ndarray:

@@ -73,7 +73,9 @@ def convergence(
     rows = []
     for count in counts:
         try:
-            made = fit(factors, frame.iloc[:count].reset_index(drop=True), scale, with_pairs, blocks="fixed", triples=False)
+            made = fit(
+                factors, frame.iloc[:count].reset_index(drop=True), scale, with_pairs, blocks="fixed", triples=False
+            )
         except AnalysisError:
             continue
         for e in made.effects():

@@ -93,7 +93,10 @@ class Fit:
         q = other.shape[1]
         keep = independent_columns(np.hstack([treatment[:, :1], other, treatment[:, 1:]]))
         self.kept = np.concatenate([keep[:1], keep[1 + q :]])
-        self._other, self._other_names = other[:, keep[1 : 1 + q]], [n for n, k in zip(names, keep[1 : 1 + q], strict=True) if k]
+        self._other, self._other_names = (
+            other[:, keep[1 : 1 + q]],
+            [n for n, k in zip(names, keep[1 : 1 + q], strict=True) if k],
+        )
         self._treatment = treatment
         design = np.hstack([treatment[:, self.kept], self._other])
         if len(y) <= design.shape[1]:
@@ -349,7 +352,9 @@ def fit(
         raise AnalysisError("no runs to fit: make runs first (`broadleaf lab run`).")
     notes: list[str] = []
     if scale == "auto":
-        other = np.hstack([nuisance.blocks(frame).matrix, nuisance.drift(frame).matrix if drift else np.zeros((len(frame), 0))])
+        other = np.hstack(
+            [nuisance.blocks(frame).matrix, nuisance.drift(frame).matrix if drift else np.zeros((len(frame), 0))]
+        )
         scale = scales.profile_of(factors, frame, other).best
     coding = Coding(factors, pairs)
     if len(coding.column_names) > len(frame) / 2 and coding.pairs:

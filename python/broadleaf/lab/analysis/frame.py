@@ -57,7 +57,9 @@ def load(
         frame = select(frame, factors, where)
     if frame.empty:
         condition = f" where {where}" if where else ""
-        raise AnalysisError(f"no run with status ok and a time per task{condition}: make runs first (`broadleaf lab run`).")
+        raise AnalysisError(
+            f"no run with status ok and a time per task{condition}: make runs first (`broadleaf lab run`)."
+        )
     frame["config_id"] = identify(frame, factors)
     return frame
 

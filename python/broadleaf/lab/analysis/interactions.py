@@ -86,7 +86,9 @@ def interactions(fit: Fit, rope_pct: float = 1.0) -> list[Interaction]:
                 if not _told(fit, row):
                     continue
                 g = fit.contrast(row)
-                parts = [fit.contrast(r) for r in (only_a - none, both - only_b, only_b - none, both - only_a, both - none)]
+                parts = [
+                    fit.contrast(r) for r in (only_a - none, both - only_b, only_b - none, both - only_a, both - none)
+                ]
                 found.append(
                     Interaction(a, b, a_level, b_level, g.estimate, g.low, g.high, g.p, float("nan"), "undetermined", g.se,
                                 *parts, UNITS[fit.scale])

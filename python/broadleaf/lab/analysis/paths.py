@@ -141,7 +141,9 @@ def custom(
             raise AnalysisError(f"factor {name!r} is on the path twice: name each once.")
         if constraints is not None and not constraints.allows(state):
             broken = ", ".join(constraints.violated(state))
-            raise AnalysisError(f"the path cannot apply {name!r} here: that violates {broken}. Leave it out or reorder.")
+            raise AnalysisError(
+                f"the path cannot apply {name!r} here: that violates {broken}. Leave it out or reorder."
+            )
         chosen.append((factor, level))
     return _predicted(fit, chosen, "custom", scale)
 
@@ -218,7 +220,9 @@ def remeasured(path: Path, factors: Sequence[Factor], frame: pd.DataFrame, scale
     for node in nodes:
         key = tuple(node[f.name] for f in factors)
         if key not in number:
-            raise AnalysisError("a node of this path was not measured again: run its configurations (`Path.configs`) first.")
+            raise AnalysisError(
+                "a node of this path was not measured again: run its configurations (`Path.configs`) first."
+            )
         here = cell == number[key]
         by_node.append(pd.Series(logs[here]).groupby(block[here]).mean())
     from scipy import stats
@@ -229,7 +233,9 @@ def remeasured(path: Path, factors: Sequence[Factor], frame: pd.DataFrame, scale
     for step, (before, after) in zip(path.order, zip(by_node, by_node[1:], strict=False), strict=True):
         paired = (after - before).dropna()
         if len(paired) < 2:
-            raise AnalysisError(f"step {step.factor!r}: fewer than two blocks have runs before and after it; run more replicates.")
+            raise AnalysisError(
+                f"step {step.factor!r}: fewer than two blocks have runs before and after it; run more replicates."
+            )
         mean, se = float(paired.mean()), float(paired.std(ddof=1) / np.sqrt(len(paired)))
         half = float(stats.t.ppf(0.975, len(paired) - 1)) * se
         low, high = mean - half, mean + half
@@ -283,7 +289,9 @@ def path_vectors(frame: pd.DataFrame, factors: Sequence[Factor], log2: bool = Fa
             vectors.append([told[1].get(name, 0.0) for name in names])
             levels.append(told[2])
     if not ids:
-        raise AnalysisError("no complete measured path: plan some with `[design] paths = 40`, run them, and analyse again.")
+        raise AnalysisError(
+            "no complete measured path: plan some with `[design] paths = 40`, run them, and analyse again."
+        )
     return PathVectors(
         tuple(ids), tuple(names), np.array(vectors), tuple(orders), tuple(levels), _noise(frame, factors), log2
     )

@@ -26,7 +26,9 @@ class Shift:
     @property
     def sentence(self) -> str:
         """The finding in words."""
-        return f"{self.term}: {self.estimate:+.4g} becomes {self.other:+.4g} {self.by} ({self.shift:.1f} standard errors)."
+        return (
+            f"{self.term}: {self.estimate:+.4g} becomes {self.other:+.4g} {self.by} ({self.shift:.1f} standard errors)."
+        )
 
     @property
     def shift(self) -> float:
