@@ -126,7 +126,7 @@ def test_an_unreachable_level_and_the_constraints_to_blame_are_named():
 
 
 def test_a_baseline_that_is_not_possible_is_said_so():
-    with pytest.raises(ConstraintError, match="the baseline.*violates 'some'") as caught:
+    with pytest.raises(ConstraintError, match=r"the baseline.*violates 'some'") as caught:
         Constraints(FACTORS, {"some": "a or b"}).check()
     assert caught.value.names == ("some",)
 
@@ -146,7 +146,7 @@ def test_samples_are_possible_and_reach_every_level():
 
 def test_samples_of_a_needle_come_from_the_solver():
     factors = tuple(Factor(f"f{i}", "flag") for i in range(30))
-    rules = Constraints(factors, {f"eq{i}": f"f{i} == f{i + 1}" for i in range(0, 28)})
+    rules = Constraints(factors, {f"eq{i}": f"f{i} == f{i + 1}" for i in range(28)})
     found = rules.sample(np.random.default_rng(1), 12)
     assert all(rules.allows(config) for config in found)
     assert len({tuple(config.values()) for config in found}) == 4

@@ -383,7 +383,7 @@ def test_explicit_rows_and_sweeps():
     assert sorted(str(row.config) for row in of(plan, "explicit")) == sorted(str({**MIXED.baseline, **r}) for r in rows)
     plan = replace(MIXED, constraints={}, design=DesignSpec(kind="sweep", replicates=2)).plan()
     assert Counter(row.config["n"] for row in of(plan, "sweep")) == {0: 2, 4: 2, 64: 2, 1024: 2}
-    with pytest.raises(DesignError, match="row 2 of design.rows .*violates one"):
+    with pytest.raises(DesignError, match=r"row 2 of design.rows .*violates one"):
         replace(MIXED, design=DesignSpec(kind="explicit", rows=({}, {"a": True, "b": True}))).plan()
     with pytest.raises(DesignError, match="violates few"):
         replace(MIXED, design=DesignSpec(kind="sweep", factor="n")).plan()

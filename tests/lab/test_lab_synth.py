@@ -71,7 +71,8 @@ def test_best_is_the_least_of_all():
 
 
 @pytest.mark.parametrize(
-    ("scale", "effect", "both_us"), [("log", -0.2, 1000 * math.exp(-0.4)), ("us", -200.0, 600), ("rate", 250.0, 1e6 / 1500)]
+    ("scale", "effect", "both_us"),
+    [("log", -0.2, 1000 * math.exp(-0.4)), ("us", -200.0, 600), ("rate", 250.0, 1e6 / 1500)],
 )
 def test_effects_add_up_on_the_scale_of_the_truth(scale, effect, both_us):
     made = two_level({"a": effect, "b": effect}, scale=scale, noise=0.0)

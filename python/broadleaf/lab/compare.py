@@ -186,10 +186,15 @@ def choose_contexts(
     if (best := fastest_known(study)) is not None:
         drawn.append(best)
     if study.factors and n > 0:
-        drawn += rules.sample(Integers(rng), n)
+        # Small spaces give the same context often.
+        drawn += rules.sample(Integers(rng), 4 * n)
+    # What only one side sets is at its default on the other.
+    untouched = {name: study.factor(name).default for name in (*a.settings, *b.settings)}
     found: dict[tuple[str, str], tuple[dict[str, Level], dict[str, Level]]] = {}
     for context in drawn:
-        configs = [rules.settle({**context, **s.settings}) for s in (a, b)]
+        if len(found) >= n + 2:
+            break
+        configs = [rules.settle({**context, **untouched, **s.settings}) for s in (a, b)]
         ids = config_id(configs[0], study.factors), config_id(configs[1], study.factors)
         if all(map(rules.allows, configs)) and (ids[0] != ids[1] or a.variant != b.variant):
             found.setdefault(ids, (configs[0], configs[1]))

@@ -30,7 +30,7 @@ class Integers(Protocol):
 
 
 class Constraints:
-    """The constraints of a study. Names are those of the study file; `when:<factor>` is the condition of a nested one."""
+    """The constraints of a study, by their names in its file; `when:<factor>` is the condition of a nested factor."""
 
     def __init__(self, factors: Iterable[Factor], constraints: Mapping[str, str]) -> None:
         self.factors = tuple(factors)
@@ -128,7 +128,8 @@ class Constraints:
                 core = solver.blame(factor, level)
                 if core is not None:
                     problems.append(
-                        f"level {column_value(level)!r} of {factor.name!r} can never be reached because of {_listed(core)}"
+                        f"level {column_value(level)!r} of {factor.name!r} can never be reached because of "
+                        f"{_listed(core)}"
                     )
                     names += core
         if problems:
@@ -162,7 +163,8 @@ class ConstraintSolver:
         self._by_name = {factor.name: factor for factor in factors}
         self._rules = rules
         self._variables: dict[str, list[z3.BoolRef]] = {
-            f.name: [z3.Bool(f"{prefix}{f.name}#{i}") for i in range(1 if f.is_bool else len(f.levels))] for f in factors
+            f.name: [z3.Bool(f"{prefix}{f.name}#{i}") for i in range(1 if f.is_bool else len(f.levels))]
+            for f in factors
         }
 
     @functools.cached_property
@@ -182,9 +184,7 @@ class ConstraintSolver:
 
     def domain(self) -> list[z3.BoolRef]:
         """Terms that say that every factor is at exactly one level."""
-        return [
-            self.z3.PbEq([(v, 1) for v in self._variables[f.name]], 1) for f in self.factors if not f.is_bool
-        ]
+        return [self.z3.PbEq([(v, 1) for v in self._variables[f.name]], 1) for f in self.factors if not f.is_bool]
 
     def term(self, node: Node) -> z3.BoolRef:
         """The term of an expression. Its atoms are tabulated with the very test that `allows` uses."""
@@ -250,7 +250,6 @@ class ConstraintSolver:
 
     def draw(self, rng: Integers) -> dict[str, Level]:
         """One possible configuration: factors in random order take a random level that is still possible."""
-        z3 = self.z3
         fixed: list[z3.BoolRef] = []
         waiting = list(self.factors)
         while waiting:
@@ -258,10 +257,10 @@ class ConstraintSolver:
             levels = list(factor.levels)
             while levels:
                 term = self.is_(factor, levels.pop(int(rng.integers(0, len(levels)))))
-                if not levels or self._tracked.check(*fixed, term) == z3.sat:
+                if not levels or self._tracked.check(*fixed, term) == self.z3.sat:
                     fixed.append(term)
                     break
-        if self._tracked.check(*fixed) != z3.sat:
+        if self._tracked.check(*fixed) != self.z3.sat:
             core = self.blame()
             raise ConstraintError(f"no configuration satisfies {_listed(core or ())}.", core or ())
         return self.config(self._tracked.model())

@@ -58,7 +58,9 @@ class Factor:
         if len(self.levels) < 2 or len({column_value(level) for level in self.levels}) < len(self.levels):
             raise DesignError(f"factor {self.name!r}: needs at least two different levels, has {list(self.levels)}.")
         if self.default not in self.levels or not any(_same(level, self.default) for level in self.levels):
-            raise DesignError(f"factor {self.name!r}: default {self.default!r} is none of its levels {list(self.levels)}.")
+            raise DesignError(
+                f"factor {self.name!r}: default {self.default!r} is none of its levels {list(self.levels)}."
+            )
         if self.scale is not None and not self._numbers():
             raise DesignError(f"factor {self.name!r}: scale {self.scale!r} needs levels that are numbers.")
         if self.scale == "log2" and any(float(level) < 0 for level in self.levels):
@@ -138,7 +140,9 @@ class Factor:
                 if self.is_numeric:
                     # Between the listed levels a scale has others: sweeps and searches may go there.
                     return int(number) if number.is_integer() and isinstance(self.levels[0], int) else number
-        raise DesignError(f"factor {self.name!r} has no level {word!r}. Its levels are {', '.join(map(str, self.levels))}.")
+        raise DesignError(
+            f"factor {self.name!r} has no level {word!r}. Its levels are {', '.join(map(str, self.levels))}."
+        )
 
 
 def _same(one: object, other: object) -> bool:

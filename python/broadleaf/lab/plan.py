@@ -68,7 +68,9 @@ class Plan:
             for r in self.rows
         ]
         lines = ",\n  ".join(json.dumps(row) for row in rows)
-        head = json.dumps({"version": VERSION, "study": self.study_name, "seed": self.seed, "spec": self.spec}, indent=1)
+        head = json.dumps(
+            {"version": VERSION, "study": self.study_name, "seed": self.seed, "spec": self.spec}, indent=1
+        )
         partial = path.with_name(path.name + ".part")
         partial.write_text(f'{head[:-2]},\n "rows": [\n  {lines}\n ]\n}}\n', encoding="utf-8")
         os.replace(partial, path)

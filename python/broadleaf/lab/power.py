@@ -114,16 +114,19 @@ def precision(plan: Plan, factors: Sequence[Factor], noise_pct: float, pairs: bo
 
     from broadleaf.lab.designs.terms import Terms, independent
 
-    rows = [row for row in plan.rows]
+    rows = plan.rows
     blocks = np.array([row.block for row in rows])
     terms = Terms(factors, pairs=pairs)
     configs = [row.config for row in rows]
     if pairs and len(rows) < len(terms) + len(set(blocks.tolist())) + 1:
         return precision(plan, factors, noise_pct, pairs=False)
     matrix = terms.matrix(configs)[:, 1:]
-    centred = matrix - np.array([matrix[blocks == b].mean(axis=0) for b in sorted(set(blocks.tolist()))])[
-        np.searchsorted(sorted(set(blocks.tolist())), blocks)
-    ]
+    centred = (
+        matrix
+        - np.array([matrix[blocks == b].mean(axis=0) for b in sorted(set(blocks.tolist()))])[
+            np.searchsorted(sorted(set(blocks.tolist())), blocks)
+        ]
+    )
     kept = independent(centred)
     df = max(len(rows) - len(kept) - len(set(blocks.tolist())), 0)
     cross = np.linalg.inv(centred[:, kept].T @ centred[:, kept])

@@ -16,12 +16,35 @@ from broadleaf.lab.study import DESIGNS, Calibrate, DesignSpec, Study
 FILE_NAME = "study.toml"
 
 _SECTIONS = ("study", "factors", "constraints", "design")
-_STUDY = ("name", "command", "callable", "score", "direction", "timeout_s", "rope_pct", "iterations", "calibrate", "extends")
+_STUDY = (
+    "name",
+    "command",
+    "callable",
+    "score",
+    "direction",
+    "timeout_s",
+    "rope_pct",
+    "iterations",
+    "calibrate",
+    "extends",
+)
 _RUNNING = ("source", "build", "build_timeout_s", "env", "config_prefix", "marginal")
 """Keys of [study] that the runner checks and reads."""
 _CALIBRATE = ("min_s", "n_tasks", "min_tasks", "max_tasks")
 _FACTOR = ("set", "kind", "levels", "default", "scale", "tier", "loses", "when")
-_DESIGN = ("kind", "paths", "seed", "budget", "replicates", "rows", "block_size", "noise_pct", "runs", "edges", "factor")
+_DESIGN = (
+    "kind",
+    "paths",
+    "seed",
+    "budget",
+    "replicates",
+    "rows",
+    "block_size",
+    "noise_pct",
+    "runs",
+    "edges",
+    "factor",
+)
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _FEW = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -256,7 +279,9 @@ def _setting(table: _Table) -> tuple[str, dict[str, object]]:
     if given is None:
         kind = table.choice("kind", "", KINDS) if "kind" in table.values else ""
         if kind != "placebo":
-            raise table.wrong("set", "says nothing about what to change.", f"Write set.KIND = ..., KIND one of {_kinds()}.")
+            raise table.wrong(
+                "set", "says nothing about what to change.", f"Write set.KIND = ..., KIND one of {_kinds()}."
+            )
         return kind, {}
     kinds = [key for key in given if key not in _SET_MORE] if isinstance(given, dict) else []
     if not isinstance(given, dict) or len(kinds) != 1:
@@ -295,7 +320,9 @@ def _levels(table: _Table, kind: str, setting: Mapping[str, object]) -> tuple[Le
                 raise table.wrong(f"set.{kind}", "a map of levels needs at least two.", "Add one, or write levels.")
             return tuple(cast(Mapping[str, object], setting.get("values") or setting[kind]))
         if kind in ("git", "python"):
-            raise table.wrong("levels", f"a factor of kind {kind!r} needs its levels.", "Write levels = [...] or a map.")
+            raise table.wrong(
+                "levels", f"a factor of kind {kind!r} needs its levels.", "Write levels = [...] or a map."
+            )
         return (False, True)
     if not isinstance(given, list) or len(given) < 2:
         raise table.wrong("levels", f"{given!r} is no list of two levels or more.")
@@ -328,7 +355,9 @@ def _constraints(file: Path, values: object) -> dict[str, str]:
         raise StudyFileError(f"{file}: constraints", f"{values!r} is no table.", "Write a section [constraints].")
     for name, text in values.items():
         if not isinstance(text, str):
-            raise StudyFileError(f"{file}: constraints.{name}", f"{text!r} is no text.", "Put the expression in quotes.")
+            raise StudyFileError(
+                f"{file}: constraints.{name}", f"{text!r} is no text.", "Put the expression in quotes."
+            )
     return dict(values)
 
 

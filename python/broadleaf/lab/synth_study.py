@@ -41,7 +41,8 @@ def write(
     start_unix: float = 1_700_000_000.0,
     **options: Any,
 ) -> Plan:
-    """Writes the study and its runs; returns the plan. `design` are keys of `[design]`, `options` fields of the system."""
+    """Writes the study and its runs; returns the plan. `design` are keys of `[design]`, `options` fields of the
+    system."""
     from broadleaf.lab.runs import RunsFile
     from broadleaf.lab.study import Study
 

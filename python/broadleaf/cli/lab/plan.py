@@ -12,6 +12,7 @@ import click
 
 from broadleaf.cli.console import console, duration, fail
 from broadleaf.cli.lab.options import load_study, study_argument
+from broadleaf.lab.study import DESIGNS
 
 if TYPE_CHECKING:
     from broadleaf.lab.plan import Plan
@@ -19,14 +20,11 @@ if TYPE_CHECKING:
     from broadleaf.lab.study import Study
 
 _SECONDS_PER_RUN = 4.0
-_DESIGNS = (
-    "auto full resolution5 foldover dopt paths edges balanced greedy random explicit sweep"
-).split()  # fmt: skip
 
 
 @click.command("plan")
 @study_argument
-@click.option("--kind", type=click.Choice(_DESIGNS), help="Design, in place of the study file's.")
+@click.option("--kind", type=click.Choice(DESIGNS), help="Design, in place of the study file's.")
 @click.option("--paths", type=click.IntRange(0), metavar="N", help="Random orders besides the design.")
 @click.option("--runs", type=click.IntRange(1), metavar="N", help="Runs of dopt, balanced or random.")
 @click.option("--replicates", type=click.IntRange(1), metavar="N", help="Times that every run is made.")
@@ -53,7 +51,7 @@ def command(
     Writes plan.json beside the study file. The same study and seed give the same plan.
     """
     study = load_study(study_path)
-    given = {"kind": kind, "paths": paths, "runs": runs, "replicates": replicates, "seed": seed}
+    given: dict[str, Any] = {"kind": kind, "paths": paths, "runs": runs, "replicates": replicates, "seed": seed}
     study = replace(study, design=replace(study.design, **{k: v for k, v in given.items() if v is not None}))
     target = study.directory / "plan.json"
     if not dry_run and not force and target.exists() and study.runs_path.exists():
@@ -61,9 +59,7 @@ def command(
             f"{study.runs_path} holds runs of {target}, and a new plan numbers its runs afresh. Look at it with "
             "--dry-run, or replace it with --force and move runs.csv away."
         )
-    from broadleaf.lab.plan import Plan
-
-    plan = Plan.make(study, _patches_apart(study))
+    plan = study.plan()
     if not dry_run:
         plan.save(target)
     each_s, origin = (seconds, "as given") if seconds is not None else _seconds_per_run(study)
@@ -74,15 +70,6 @@ def command(
     _show(plan, study, each_s, origin, found)
     if not dry_run:
         console().print(f"\nWritten to {target}. Measure with: broadleaf lab run {study_path}")
-
-
-def _patches_apart(study: Study) -> dict[str, str]:
-    """Constraints for patches that do not apply together."""
-    if sum(factor.kind == "patch" for factor in study.factors) < 2 or study.settings.get("synthetic"):
-        return {}
-    from broadleaf.lab.environments import Environments
-
-    return Environments(study).excludes()
 
 
 def _seconds_per_run(study: Study) -> tuple[float, str]:
@@ -153,8 +140,8 @@ def _show(plan: Plan, study: Study, each_s: float, origin: str, found: list[Prec
     budget = study.design.budget_s
     if budget is not None and len(plan) * each_s > budget:
         out.print(
-            f"\n[yellow]More than the budget of {duration(budget)}[/]: about {int(budget / each_s)} of {len(plan)} runs "
-            "will be made. Lower design.paths, drop factors, or raise design.budget."
+            f"\n[yellow]More than the budget of {duration(budget)}[/]: about {int(budget / each_s)} of {len(plan)} "
+            "runs will be made. Lower design.paths, drop factors, or raise design.budget."
         )
 
 
@@ -194,11 +181,8 @@ def _show_precision(study: Study, found: list[Precision], smallest_pct: Any) -> 
         errors = sorted(p.se for p in group if not math.isinf(p.se))
         if errors:
             low, high = errors[0], errors[-1]
-            table.add_row(
-                text,
-                f"±{196 * low:.1f} to {196 * high:.1f} %",
-                f"{smallest_pct(low, comparisons=comparisons):.1f} to {smallest_pct(high, comparisons=comparisons):.1f} %",
-            )
+            least, most = (smallest_pct(se, comparisons=comparisons) for se in (low, high))
+            table.add_row(text, f"±{196 * low:.1f} to {196 * high:.1f} %", f"{least:.1f} to {most:.1f} %")
     out = console()
     out.print()
     out.print(table)

@@ -16,7 +16,7 @@ from broadleaf.cli.console import console, duration
 @click.option("--effect", "effects", type=click.FloatRange(0, min_open=True), multiple=True, metavar="PCT",
               help="Effect to be seen, per cent; may be repeated. Default: 1, 2, 5, 10.")  # fmt: skip
 @click.option("--noise", "noises", type=click.FloatRange(0, min_open=True), multiple=True, metavar="PCT",
-              help="Spread of runs of one configuration, per cent; may be repeated. Default: 3, 5, 10, or the study's.")  # fmt: skip
+              help="Spread of runs, per cent; may be repeated. Default: the study's, or 3, 5, 10.")  # fmt: skip
 @click.option("--factors", type=click.IntRange(1), metavar="K", help="Factors; pairs share alpha among K(K-1)/2 tests.")
 @click.option("--power", "wanted", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.8,
               show_default=True, help="Probability that the effect is seen.")  # fmt: skip
@@ -55,8 +55,8 @@ def command(
     effects = effects or (1.0, 2.0, 5.0, 10.0)
     tests = max(k * (k - 1) // 2, 1)
     rows: list[dict[str, Any]] = []
-    for kind, comparisons in (("main", 1), ("pair", tests)):
-        assert kind in ("main", "pair")
+    kinds: tuple[tuple[power.Kind, int], ...] = (("main", 1), ("pair", tests))
+    for kind, comparisons in kinds:
         for noise in noises:
             if runs is not None:
                 found = power.detectable_pct(runs, noise, kind, wanted, alpha, comparisons)
@@ -66,7 +66,9 @@ def command(
                 needed = power.runs_needed(effect, noise, kind, wanted, alpha, comparisons)
                 rows.append({"kind": kind, "noise_pct": noise, "effect_pct": effect, "runs": needed})
     if as_json:
-        click.echo(json.dumps({"power": wanted, "alpha": alpha, "factors": k, "pair_tests": tests, "rows": rows}, indent=1))
+        click.echo(
+            json.dumps({"power": wanted, "alpha": alpha, "factors": k, "pair_tests": tests, "rows": rows}, indent=1)
+        )
         return
     from rich.table import Table
 

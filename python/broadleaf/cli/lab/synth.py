@@ -21,7 +21,9 @@ _SYSTEMS = {
 @click.argument("directory", required=False, type=click.Path(file_okay=False, path_type=Path))
 @click.option("--kind", default="auto", show_default=True, help="Design, as in a study file.")
 @click.option("--paths", type=click.IntRange(0), metavar="N", help="Random orders besides the design.")
-@click.option("--replicates", type=click.IntRange(1), default=1, show_default=True, help="Times that every run is made.")
+@click.option(
+    "--replicates", type=click.IntRange(1), default=1, show_default=True, help="Times that every run is made."
+)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of plan and noise.")
 @click.option("--noise", type=click.FloatRange(0, 100), default=5.0, show_default=True, metavar="PCT",
               help="Spread of runs.")  # fmt: skip
@@ -77,5 +79,7 @@ def command(
     )
     out = console()
     out.print(f"[bold]{target}[/]: {_SYSTEMS[system]}")
-    out.print(f"{len(plan)} runs in {plan.spec['blocks']} blocks, {noise:g} % noise, seed {seed}; the truth is in truth.json")
+    out.print(
+        f"{len(plan)} runs in {plan.spec['blocks']} blocks, {noise:g} % noise, seed {seed}; the truth is in truth.json"
+    )
     out.print(f"Next: broadleaf lab analyse {target}")

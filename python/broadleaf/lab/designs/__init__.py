@@ -107,7 +107,7 @@ def _default_paths(factors: Sequence[Factor]) -> int:
 
 
 def _automatic(factors: Sequence[Factor], rules: Constraints, block_size: int) -> str:
-    """Everything where that is little, else the fraction that tells pairs apart, else the best runs that are possible."""
+    """Everything where that is little, else the fraction that tells pairs apart, else the best that is possible."""
     if math.prod(len(f.levels) for f in factors) <= _FULL_UP_TO:
         return "full"
     if any(len(f.levels) > 2 for f in factors) or len(factors) > _FRACTION_UP_TO:

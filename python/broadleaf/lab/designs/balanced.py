@@ -43,14 +43,17 @@ def balanced(
     n = runs if runs is not None else max(16, -(-2 * least // 4) * 4)
     if n < least:
         raise DesignError(
-            f"{n} runs are too few for a pair of runs for each of {len(factors)} factors: give design.runs at least {least}."
+            f"{n} runs are too few for a pair of runs for each of {len(factors)} factors: give design.runs at least "
+            f"{least}."
         )
     seed = int(rng.integers(0, 2**31))
     for slack in _LADDER:
         configs = _solve(factors, rules, n, flipped, slack, seed)
         if configs is not None:
             order = rng.permutation(len(configs))
-            return loose("balanced", [configs[int(i)] for i in order], flips_per_factor=flips, **_imbalance(factors, configs))
+            return loose(
+                "balanced", [configs[int(i)] for i in order], flips_per_factor=flips, **_imbalance(factors, configs)
+            )
     raise DesignError(
         f"no {n} runs have {flips} pair(s) for each factor that differ in it alone under these constraints. "
         "Choose kind 'edges', which takes the pairs there are."
@@ -96,7 +99,11 @@ def _differ_only(solver: z3.Solver, run: ConstraintSolver, other: ConstraintSolv
 
 
 def _bounded(
-    solver: z3.Solver, runs: Sequence[ConstraintSolver], cells: Sequence[tuple[Factor, Level]], slack: int | None, n: int
+    solver: z3.Solver,
+    runs: Sequence[ConstraintSolver],
+    cells: Sequence[tuple[Factor, Level]],
+    slack: int | None,
+    n: int,
 ) -> None:
     if slack is None:
         return
@@ -124,7 +131,10 @@ def _imbalance(factors: Sequence[Factor], configs: Sequence[dict[str, Level]]) -
     )
     pairs = max(
         (
-            abs(sum(c[one.name] == a and c[other.name] == b for c in configs) - n / (len(one.levels) * len(other.levels)))
+            abs(
+                sum(c[one.name] == a and c[other.name] == b for c in configs)
+                - n / (len(one.levels) * len(other.levels))
+            )
             for one, other in itertools.combinations(factors, 2)
             for a, b in itertools.product(one.levels, other.levels)
         ),

@@ -100,9 +100,7 @@ def _start(matrix: NDArray[np.float64], n: int, rng: np.random.Generator) -> NDA
     return np.asarray(chosen, dtype=np.intp)
 
 
-def _climb(
-    matrix: NDArray[np.float64], chosen: NDArray[np.intp], sweeps: int
-) -> tuple[float, NDArray[np.intp]]:
+def _climb(matrix: NDArray[np.float64], chosen: NDArray[np.intp], sweeps: int) -> tuple[float, NDArray[np.intp]]:
     """Replaces each chosen row by the candidate that helps most, until none does. Returns ln det and the rows."""
     import numpy as np
 

@@ -22,8 +22,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The runs a design wants: `groups` stay together in one block each, `loose` ones go to any. `spec` has the design's
-    own account of itself: its kind and how good it is."""
+    """The runs a design wants: `groups` stay together in one block each, `loose` ones go to any. `spec` has the
+    design's own account of itself: its kind and how good it is."""
 
     spec: dict[str, Any]
     groups: tuple[tuple[Entry, ...], ...] = ()

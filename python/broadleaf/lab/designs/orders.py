@@ -54,6 +54,5 @@ def edges(factors: Sequence[Factor], rules: Constraints, rng: np.random.Generato
 def one_by_one(factors: Sequence[Factor], rules: Constraints) -> Chosen:
     """The baseline and every factor alone at every level: where a greedy path takes its first step."""
     start = baseline(factors)
-    near = [config for config in rules.neighbours(start)]
-    entries = tuple(Entry("design", config) for config in (start, *near))
+    entries = tuple(Entry("design", config) for config in (start, *rules.neighbours(start)))
     return Chosen({"kind": "greedy", "runs": len(entries)}, loose=entries)

@@ -74,7 +74,7 @@ def _coding(factor: Factor) -> NDArray[np.float64]:
         x = np.array([factor.position(level) for level in factor.levels])
         powers = np.column_stack([np.ones(n), x - x.mean(), (x - x.mean()) ** 2])
     else:
-        # Deviations from the mean of all levels, made orthonormal: which contrasts they are is all the same to a design.
+        # Deviations from the mean of all levels, made orthonormal: which contrasts they are is the same to a design.
         powers = np.column_stack([np.ones(n), np.eye(n)[:, 1:]])
     q, r = np.linalg.qr(powers)
     signs = np.sign(np.diag(r))

@@ -1,7 +1,7 @@
 """Designs of factors at two levels: full, fractions of resolution V in blocks, fold-overs of resolution IV.
 
-A regular fraction of 2^r runs is a list of r-bit words, one for each factor: the level of a factor in run x is the parity
-of (word & x). Words that add to nothing (XOR) are aliased; resolution V means that no four of them do.
+A regular fraction of 2^r runs is a list of r-bit words, one for each factor: the level of a factor in run x is the
+parity of (word & x). Words that add to nothing (XOR) are aliased; resolution V means that no four of them do.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ def foldover(factors: Sequence[Factor], rules: Constraints, block_size: int) -> 
     import pydoe
 
     half = pydoe.pbdesign(max(len(factors), 3))[:, : len(factors)]
-    pairs = [
-        tuple(Entry("design", _config(factors, signs)) for signs in (row, -row)) for row in half
-    ]
+    pairs = [tuple(Entry("design", _config(factors, signs)) for signs in (row, -row)) for row in half]
     # A run and its mirror image in one block: no main effect is mixed with a difference between blocks.
     each = max(1, block_size // 2)
     n_blocks = -(-len(pairs) // each)
