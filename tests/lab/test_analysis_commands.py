@@ -5,8 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-
 from broadleaf.cli.lab import command as lab
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis import paths, remeasure
@@ -16,6 +14,7 @@ from broadleaf.lab.plan import Plan
 from broadleaf.lab.runs import RunsFile
 from broadleaf.lab.study import Study
 from broadleaf.lab.synth import simulate, two_level
+from click.testing import CliRunner
 
 FILE = """
 [study]

@@ -4,9 +4,6 @@ import csv
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from broadleaf.lab import deltas as tables
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis.fit import fit
@@ -14,6 +11,8 @@ from broadleaf.lab.errors import AnalysisError
 from broadleaf.lab.factors import Factor, column_value
 from broadleaf.lab.plan import Plan
 from broadleaf.lab.synth import simulate, two_level
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 FACTORS = (
     Factor("a", "flag"),

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis import scale as scales
 from broadleaf.lab.analysis.coding import Coding, independent_columns
@@ -201,7 +200,7 @@ def test_blocks_take_what_differs_between_them():
 
 
 def test_many_blocks_for_few_runs_become_random():
-    system = two_level({name: -0.1 for name in "abcdef"}, noise=0.05)
+    system = two_level(dict.fromkeys("abcdef", -0.1), noise=0.05)
     rng = np.random.default_rng(2)
     configs = [{name: bool(rng.integers(2)) for name in "abcdef"} for _ in range(60)]
     made = fit(system.factors, frames.load(runs_of(system, configs, per_block=4), system.factors))
@@ -223,7 +222,7 @@ def test_drift_is_reported():
 def test_replicates_show_what_pairs_cannot_explain():
     rng = np.random.default_rng(4)
     names = ("a", "b", "c")
-    system = two_level({name: -0.3 for name in names}, {("a", "b"): 0.2, ("a", "c"): 0.2, ("b", "c"): 0.2}, noise=0.01)
+    system = two_level(dict.fromkeys(names, -0.3), {("a", "b"): 0.2, ("a", "c"): 0.2, ("b", "c"): 0.2}, noise=0.01)
     configs = [{n: bool(i >> at & 1) for at, n in enumerate(names)} for i in range(8)] * 8
     rows = runs_of(system, [configs[i] for i in rng.permutation(64)])
     assert not fit(system.factors, frames.load(rows, system.factors)).notes
@@ -239,7 +238,7 @@ def test_replicates_show_what_pairs_cannot_explain():
 
 def test_with_few_runs_one_half_chooses_the_pairs_and_the_other_tells_them():
     names = [f"f{i}" for i in range(12)]
-    system = two_level({name: -0.2 for name in names}, {("f0", "f1"): 0.2, ("f2", "f3"): -0.2}, noise=0.02)
+    system = two_level(dict.fromkeys(names, -0.2), {("f0", "f1"): 0.2, ("f2", "f3"): -0.2}, noise=0.02)
     rng = np.random.default_rng(5)
     configs = [{name: bool(rng.integers(2)) for name in names} for _ in range(128)]
     runs = frames.load(runs_of(system, configs, per_block=16), system.factors)
@@ -276,7 +275,7 @@ def test_noisy_blocks_can_be_left_out_for_comparison():
 
 
 def test_too_few_runs_say_so():
-    system = two_level({name: -0.1 for name in "abcdefgh"})
+    system = two_level(dict.fromkeys("abcdefgh", -0.1))
     rng = np.random.default_rng(6)
     configs = [{name: bool(rng.integers(2)) for name in "abcdefgh"} for _ in range(9)]
     runs = frames.load(runs_of(system, configs), system.factors)

@@ -248,8 +248,9 @@ def cross_warning(table: pd.DataFrame) -> str | None:
     if not len(per) or per.max() < 2:
         return None
     return (
-        f"Pairing all with all makes up to {per.max()} pairs of the same two configurations. They share runs: an interval "
-        "that takes them for independent is too narrow, for r runs of each by sqrt(r). Use --pairing cell or block for intervals."
+        f"Pairing all with all makes up to {per.max()} pairs of the same two configurations. They share runs: an "
+        "interval that takes them for independent is too narrow, for r runs of each by sqrt(r). Use --pairing cell or "
+        "block for intervals."
     )
 
 
@@ -314,8 +315,8 @@ def _drawn_pairs(
     flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, clock: np.ndarray, block: np.ndarray,
     rng: np.random.Generator, draws: int,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Mean deltas of pairs within blocks, observed and drawn: a block that is drawn brings its pairs with it, and no two
-    pairs of a treatment share a run unless these are of different levels or contexts, which go into different means."""
+    """Mean deltas of pairs within blocks, observed and drawn: a block that is drawn brings its pairs with it, and no
+    two pairs of one treatment, level and context share a run."""
     runs = [np.flatnonzero(cell == number) for number in range(cell.max(initial=-1) + 1)]
     labels = np.unique(block[~np.isnan(block)])
     weights = (

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-
 from broadleaf.lab import power
 from broadleaf.lab.analysis import frame
 from broadleaf.lab.analysis.fit import fit

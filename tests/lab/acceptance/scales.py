@@ -12,7 +12,6 @@ import argparse
 import sys
 
 import numpy as np
-
 from broadleaf.lab.analysis import frame
 from broadleaf.lab.analysis.fit import fit
 from broadleaf.lab.analysis.scale import Scale
@@ -49,9 +48,8 @@ def main() -> int:
         right = sum(found(seed, scale) == scale for seed in range(seeds)) / seeds
         ok = right >= 0.95
         good &= ok
-        print(
-            f"truth on {scale:4}: lambda {power:g} found {right:.3f} of {seeds} seeds; wanted 0.95: {'ok' if ok else 'NOT MET'}"
-        )
+        met = "ok" if ok else "NOT MET"
+        print(f"truth on {scale:4}: lambda {power:g} found {right:.3f} of {seeds} seeds; wanted 0.95: {met}")
     return 0 if good else 1
 
 

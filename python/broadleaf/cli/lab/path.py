@@ -24,8 +24,8 @@ _BAR = 30
 @click.option("--study", "-s", "study_path", type=click.Path(exists=True, path_type=Path), default=".",
               show_default=True, help="Study file, or the directory that has one.")  # fmt: skip
 @click.option("--all", "all_steps", is_flag=True, help="Go on where no treatment is proven to help.")
-@click.option("--again", type=click.IntRange(2), metavar="N", help="Add N fresh runs of every configuration on the path "
-              "to the plan; `broadleaf lab run` makes them.")  # fmt: skip
+@click.option("--again", type=click.IntRange(2), metavar="N",
+              help="Add N fresh runs of every configuration on the path to the plan, for `lab run`.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The path, as JSON.")
 def command(order: str, study_path: Path, all_steps: bool, again: int | None, as_json: bool) -> None:
     """Lead from the slow to the fast setting in a chosen order.
@@ -136,7 +136,7 @@ def _waterfall(study: Study, us: Steps, rate: Steps) -> object:
         other = rates[step.factor]
         name = step.factor if isinstance(step.level, bool) else f"{step.factor}={step.level}"
         interval = f"{step.ci_low:+,.1f} to {step.ci_high:+,.1f}"
-        bar = _bar(*sorted((step.before, step.after)), top)
+        bar = _bar(min(step.before, step.after), max(step.before, step.after), top)
         # Shares averaged over orders come in another order on another scale: only their sizes can stand side by side.
         at = "" if us.kind == "shapley" else f"{other.after:,.0f}"
         table.add_row(name, str(step.tier), f"{step.after:,.1f}", f"{step.change:+,.1f}", interval,

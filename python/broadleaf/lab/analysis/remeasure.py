@@ -1,5 +1,5 @@
-"""Measuring the nodes of a path again: fresh runs in interleaved blocks, since a path chosen for looking fast looks faster
-than it is."""
+"""Measuring the nodes of a path again: fresh runs in interleaved blocks, since a path chosen for looking fast looks
+faster than it is."""
 
 from __future__ import annotations
 
