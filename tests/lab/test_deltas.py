@@ -4,9 +4,6 @@ import csv
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from broadleaf.lab import deltas as tables
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis.fit import fit
@@ -14,6 +11,8 @@ from broadleaf.lab.errors import AnalysisError
 from broadleaf.lab.factors import Factor, column_value
 from broadleaf.lab.plan import Plan
 from broadleaf.lab.synth import simulate, two_level
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 FACTORS = (
     Factor("a", "flag"),
@@ -55,7 +54,7 @@ def key(row):
     return row["treatment"], row["level_to"], context
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(RUN, min_size=1, max_size=40))
 def test_cells_and_crosses_are_the_join(rows):
     rows = placed(rows)
@@ -82,7 +81,7 @@ def test_cells_and_crosses_are_the_join(rows):
     )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(RUN, min_size=1, max_size=40))
 def test_pairs_within_blocks_are_the_nearest_and_use_every_run_once(rows):
     rows = placed(rows)
@@ -98,13 +97,15 @@ def test_pairs_within_blocks_are_the_nearest_and_use_every_run_once(rows):
             _, _, _, x, y = min(pairs, key=lambda pair: pair[:3])
             left.remove(x)
             right.remove(y)
-            wanted.append((*map(str, name), y["time_per_task_us"] - x["time_per_task_us"], y["started_unix"] - x["started_unix"]))
+            wanted.append(
+                (*map(str, name), y["time_per_task_us"] - x["time_per_task_us"], y["started_unix"] - x["started_unix"])
+            )
     got = tables.deltas(frames.load(rows, FACTORS), FACTORS, "block").to_dict("records")
     assert sorted((*map(str, key(row)), row["delta_us"], row["gap_s"]) for row in got) == sorted(wanted)
     assert all(row["same_block"] for row in got)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(RUN, min_size=4, max_size=40))
 def test_mean_deltas_weigh_cells_by_their_runs(rows):
     rows = placed(rows)
@@ -160,11 +161,11 @@ def test_intervals_of_mean_deltas_contain_the_truth():
     system = two_level({"a": -0.2, "b": -0.3, "c": 0.0}, base_us=1000.0, noise=0.05)
     plan = Plan.make(system.study(kind="full", replicates=10, paths=0))
     hits = asked = 0
-    for seed in range(20):
+    for seed in range(12):
         runs = frames.load(simulate(plan, system, seed), system.factors)
         for pairing in ("cell", "block"):
+            contexts = tables.deltas(runs, system.factors, pairing)
             for row in tables.mean_deltas(runs, system.factors, pairing, draws=200).to_dict("records"):
-                contexts = tables.deltas(runs, system.factors, pairing)
                 mine = contexts[contexts["treatment"] == row["treatment"]]
                 truth = []
                 for context in mine.to_dict("records"):
@@ -189,7 +190,9 @@ def test_conditions_choose_runs_before_pairing():
     assert given_log.loc["lines", "log2_ratio"] == pytest.approx(-0.05 / np.log(2))
 
 
-@pytest.mark.parametrize(("dialect", "separator", "point"), [("comma", ",", "."), ("seed", ";", "."), ("excel-es", ";", ",")])
+@pytest.mark.parametrize(
+    ("dialect", "separator", "point"), [("comma", ",", "."), ("seed", ";", "."), ("excel-es", ";", ",")]
+)
 def test_dialects(tmp_path, dialect, separator, point):
     system = two_level({"a": -0.5, "b": -0.4})
     plan = Plan.make(system.study(kind="full", paths=0))

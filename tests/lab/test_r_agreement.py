@@ -11,7 +11,6 @@ import sys
 
 import numpy as np
 import pytest
-
 from broadleaf.lab import deltas as tables
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis import paths
@@ -57,8 +56,8 @@ level <- c(-1/2, 0, 1/2)
 square <- residuals(lm(level^2 ~ level))
 runs$curve <- (square / diff(range(square)))[match(runs$prefetch, c(1, 4, 16))]
 main <- lm(log(time_per_task_us) ~ log_warning + log_off + lazy + plain + line + curve + placebo + factor(block), runs)
-pairs <- lm(log(time_per_task_us) ~ (log_warning + log_off + lazy + plain + line + placebo)^2 - log_warning:log_off + curve
-            + factor(block), runs)
+pairs <- lm(log(time_per_task_us) ~ (log_warning + log_off + lazy + plain + line + placebo)^2 - log_warning:log_off
+            + curve + factor(block), runs)
 show <- function(kind, model) {
   found <- coef(summary(model))[, 1]
   for (name in names(found)) cat(kind, name, sprintf("%.17g", found[name]), "\n")
@@ -96,7 +95,7 @@ def study(tmp_path_factory):
     directory = tmp_path_factory.mktemp("study")
     plan = Plan.make(SYSTEM.study(kind="random", runs=160, paths=15, seed=4))
     rows = simulate(plan, SYSTEM, 4)
-    rows[7] = {**rows[7], "status": "failed", "time_per_task_us": None, "error": "it broke, \"badly\""}
+    rows[7] = {**rows[7], "status": "failed", "time_per_task_us": None, "error": 'it broke, "badly"'}
     with RunsFile(directory / "runs.csv", FACTORS) as file:
         for planned, row in zip(plan.rows, rows, strict=True):
             file.append(row, planned.config)
@@ -158,8 +157,8 @@ def test_mean_deltas_are_those_of_sql(study):
         same = " and ".join(f"x.{f.name} = y.{f.name}" for f in FACTORS if f is not factor)
         default = factor.default if not isinstance(factor.default, bool) else int(factor.default)
         query = (
-            f"select y.{factor.name}, avg(y.time_per_task_us - x.time_per_task_us), count(*) from runs x join runs y on "
-            f"{same} where x.status = 'ok' and y.status = 'ok' and x.{factor.name} = '{default}' and "
+            f"select y.{factor.name}, avg(y.time_per_task_us - x.time_per_task_us), count(*) from runs x join runs y "
+            f"on {same} where x.status = 'ok' and y.status = 'ok' and x.{factor.name} = '{default}' and "
             f"y.{factor.name} <> '{default}' group by 1 order by 1;"
         )
         done = subprocess.run(

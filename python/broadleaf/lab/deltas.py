@@ -135,7 +135,13 @@ def _median_variance(n: int) -> float:
 
 
 def _by_run(
-    pairs: _Pairs, runs: list[np.ndarray], y: np.ndarray, clock: np.ndarray, block: np.ndarray, sd_log2: float, join: object
+    pairs: _Pairs,
+    runs: list[np.ndarray],
+    y: np.ndarray,
+    clock: np.ndarray,
+    block: np.ndarray,
+    sd_log2: float,
+    join: object,
 ) -> pd.DataFrame:
     rows: list[tuple[int, int, int]] = []
     for b, a in zip(pairs.before.tolist(), pairs.after.tolist(), strict=True):
@@ -229,7 +235,7 @@ def missing_pairs(table: pd.DataFrame, factors: Sequence[Factor]) -> str | None:
         return None
     advice = (
         "Fractional and random designs have next to no two configurations that differ in one factor only. Add "
-        "`paths = 40` or `edges = 16` to [design], or use kind = \"full\"; `broadleaf lab analyse` needs no pairs."
+        '`paths = 40` or `edges = 16` to [design], or use kind = "full"; `broadleaf lab analyse` needs no pairs.'
     )
     if len(without) == len(factors):
         return f"These runs have no pair X, X + treatment at all: 0 deltas. {advice}"
@@ -242,8 +248,9 @@ def cross_warning(table: pd.DataFrame) -> str | None:
     if not len(per) or per.max() < 2:
         return None
     return (
-        f"Pairing all with all makes up to {per.max()} pairs of the same two configurations. They share runs: an interval "
-        "that takes them for independent is too narrow, for r runs of each by sqrt(r). Use --pairing cell or block for intervals."
+        f"Pairing all with all makes up to {per.max()} pairs of the same two configurations. They share runs: an "
+        "interval that takes them for independent is too narrow, for r runs of each by sqrt(r). Use --pairing cell or "
+        "block for intervals."
     )
 
 
@@ -308,11 +315,13 @@ def _drawn_pairs(
     flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, clock: np.ndarray, block: np.ndarray,
     rng: np.random.Generator, draws: int,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Mean deltas of pairs within blocks, observed and drawn: a block that is drawn brings its pairs with it, and no two
-    pairs of a treatment share a run unless these are of different levels or contexts, which go into different means."""
+    """Mean deltas of pairs within blocks, observed and drawn: a block that is drawn brings its pairs with it, and no
+    two pairs of one treatment, level and context share a run."""
     runs = [np.flatnonzero(cell == number) for number in range(cell.max(initial=-1) + 1)]
     labels = np.unique(block[~np.isnan(block)])
-    weights = rng.multinomial(len(labels), np.full(len(labels), 1 / max(len(labels), 1)), draws) if len(labels) else None
+    weights = (
+        rng.multinomial(len(labels), np.full(len(labels), 1 / max(len(labels), 1)), draws) if len(labels) else None
+    )
     observed, drawn = np.full(len(flips), np.nan), np.full((draws, len(flips)), np.nan)
     for place, pairs in enumerate(flips):
         told = [

@@ -24,7 +24,7 @@ _COLOURS = {"helps": "green", "hinders": "red", "unknown": "yellow", "no practic
 @study_argument
 @click.option("--where", metavar="CONDITION", help="Runs to keep, such as `not cfg_log`.")
 @click.option("--scale", type=click.Choice(("log", "us", "rate", "auto")), default="log", show_default=True,
-              help="On which effects are taken to add: ratios, microseconds, tasks/s, or the likeliest of these.")  # fmt: skip
+              help="On which effects are taken to add: ratios, us, tasks/s, or the likeliest of these.")  # fmt: skip
 @click.option("--no-pairs", is_flag=True, help="Main effects only.")
 @click.option("--no-blocks", is_flag=True, help="Blocks have no means of their own.")
 @click.option("--no-drift", is_flag=True, help="Time is not in the model.")
@@ -75,11 +75,17 @@ def _effects(found: Summary) -> Table:
     unit = found.fit.scale
     table = Table(box=None, pad_edge=False, title="effects on time per task, over the default", title_justify="left")
     table.add_column("factor")
-    for name in ("average", "95 % interval", "all at once", "at the baseline", "at the best", "us at the baseline", "95 % interval"):
+    for name in (
+        "average",
+        "95 % interval",
+        "all at once",
+        "at the baseline",
+        "at the best",
+        "us at the baseline",
+        "95 % interval",
+    ):
         table.add_column(name, justify="right")
-    others = {
-        context: {(e.factor, e.level): e for e in found.effects[context]} for context in ("baseline", "best")
-    }
+    others = {context: {(e.factor, e.level): e for e in found.effects[context]} for context in ("baseline", "best")}
     us = {(d.factor, d.level): d for d in found.differences}
     for e in sorted(found.effects["average"], key=lambda e: e.ratio):
         key = (e.factor, e.level)
@@ -87,7 +93,7 @@ def _effects(found: Summary) -> Table:
             _range(_ratio_pct(e.ci_low_simultaneous), _ratio_pct(e.ci_high_simultaneous)) if unit == "log" else
             f"{e.ci_low_simultaneous:+.4g} to {e.ci_high_simultaneous:+.4g}"
         )  # fmt: skip
-        corners = [others[c][key] if key in others[c] else None for c in ("baseline", "best")]
+        corners = [others[c].get(key) for c in ("baseline", "best")]
         difference = us.get(key)
         table.add_row(
             e.factor if isinstance(e.level, bool) else f"{e.factor}={e.level}",
@@ -114,8 +120,15 @@ def _interactions(found: Summary) -> Table:
     for pair in shown:
         a = pair.a if isinstance(pair.a_level, bool) else f"{pair.a}={pair.a_level}"
         b = pair.b if isinstance(pair.b_level, bool) else f"{pair.b}={pair.b_level}"
-        table.add_row(f"{a} x {b}", f"{pair.estimate:+.4g}", _range(f"{pair.ci_low:+.4g}", f"{pair.ci_high:+.4g}"),
-                      f"{pair.q:.2g}", f"{pair.a_alone.estimate:+.4g}", f"{pair.a_with_b.estimate:+.4g}", pair.kind)  # fmt: skip
+        table.add_row(
+            f"{a} x {b}",
+            f"{pair.estimate:+.4g}",
+            _range(f"{pair.ci_low:+.4g}", f"{pair.ci_high:+.4g}"),
+            f"{pair.q:.2g}",
+            f"{pair.a_alone.estimate:+.4g}",
+            f"{pair.a_with_b.estimate:+.4g}",
+            pair.kind,
+        )
     return table
 
 

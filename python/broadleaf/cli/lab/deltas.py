@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @study_argument
 @click.option("--where", metavar="CONDITION", help="Runs to keep, such as `not cfg_log and cfg_prefetch > 4`.")
 @click.option("--pairing", type=click.Choice(("cell", "block", "cross")), default="cell", show_default=True,
-              help="cell: medians of configurations. block: nearest runs within a block. cross: all with all.")  # fmt: skip
+              help="cell: medians of configurations. block: nearest runs of a block. cross: all with all.")  # fmt: skip
 @click.option("--dialect", type=click.Choice(("comma", "seed", "excel-es")), default="comma", show_default=True,
               help="seed: semicolons. excel-es: semicolons and decimal commas.")  # fmt: skip
 @click.option("--to", "target", type=click.Path(path_type=Path, dir_okay=False),

@@ -24,8 +24,8 @@ _BAR = 30
 @click.option("--study", "-s", "study_path", type=click.Path(exists=True, path_type=Path), default=".",
               show_default=True, help="Study file, or the directory that has one.")  # fmt: skip
 @click.option("--all", "all_steps", is_flag=True, help="Go on where no treatment is proven to help.")
-@click.option("--again", type=click.IntRange(2), metavar="N", help="Add N fresh runs of every configuration on the path "
-              "to the plan; `broadleaf lab run` makes them.")  # fmt: skip
+@click.option("--again", type=click.IntRange(2), metavar="N",
+              help="Add N fresh runs of every configuration on the path to the plan, for `lab run`.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The path, as JSON.")
 def command(order: str, study_path: Path, all_steps: bool, again: int | None, as_json: bool) -> None:
     """Lead from the slow to the fast setting in a chosen order.
@@ -96,7 +96,9 @@ def _write(study: Study, runs: Any, path: Steps) -> None:
     from broadleaf.lab.analysis.paths import path_vectors
     from broadleaf.lab.errors import AnalysisError
 
-    rows = [{"kind": path.kind, "source": path.source, "step": i, **asdict(step)} for i, step in enumerate(path.order, 1)]
+    rows = [
+        {"kind": path.kind, "source": path.source, "step": i, **asdict(step)} for i, step in enumerate(path.order, 1)
+    ]
     names = ["kind", "source", "step", "factor", "level", "before", "after", "ci_low", "ci_high", "tier"]
     pd.DataFrame(rows, columns=names).rename(
         columns={"before": "before_us", "after": "after_us", "ci_low": "change_low_us", "ci_high": "change_high_us"}
@@ -126,13 +128,15 @@ def _waterfall(study: Study, us: Steps, rate: Steps) -> object:
         table.add_column(name, justify="right")
     table.add_column("loses")
     top = max(us.start, *(step.after for step in us.order))
-    table.add_row("[dim]baseline[/]", "", f"{us.start:,.1f}", "", "", _bar(0, us.start, top), f"{rate.start:,.0f}", "", "")
+    table.add_row(
+        "[dim]baseline[/]", "", f"{us.start:,.1f}", "", "", _bar(0, us.start, top), f"{rate.start:,.0f}", "", ""
+    )
     rates = {step.factor: step for step in rate.order}
     for step in us.order:
         other = rates[step.factor]
         name = step.factor if isinstance(step.level, bool) else f"{step.factor}={step.level}"
         interval = f"{step.ci_low:+,.1f} to {step.ci_high:+,.1f}"
-        bar = _bar(*sorted((step.before, step.after)), top)
+        bar = _bar(min(step.before, step.after), max(step.before, step.after), top)
         # Shares averaged over orders come in another order on another scale: only their sizes can stand side by side.
         at = "" if us.kind == "shapley" else f"{other.after:,.0f}"
         table.add_row(name, str(step.tier), f"{step.after:,.1f}", f"{step.change:+,.1f}", interval,

@@ -1,5 +1,5 @@
-"""Measuring the nodes of a path again: fresh runs in interleaved blocks, since a path chosen for looking fast looks faster
-than it is."""
+"""Measuring the nodes of a path again: fresh runs in interleaved blocks, since a path chosen for looking fast looks
+faster than it is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from broadleaf.lab.plan import Plan, PlanRow
 _KEY = "paths_again"
 
 
-def plan_again(plan: Plan, path: Path, factors: Sequence[Factor], name: str, replicates: int = 5, seed: int = 1) -> Plan:
+def plan_again(
+    plan: Plan, path: Path, factors: Sequence[Factor], name: str, replicates: int = 5, seed: int = 1
+) -> Plan:
     """The plan with every node of a path added, `replicates` times, in blocks of one run of each in random order.
     `name` finds them again."""
     rng = np.random.default_rng(seed)
@@ -38,7 +40,9 @@ def plan_again(plan: Plan, path: Path, factors: Sequence[Factor], name: str, rep
     return replace(plan, rows=(*plan.rows, *added), spec={**plan.spec, _KEY: [*others, entry]})
 
 
-def measured_again(plan: Plan, frame: pd.DataFrame, factors: Sequence[Factor], name: str, scale: Scale = "us") -> Path | None:
+def measured_again(
+    plan: Plan, frame: pd.DataFrame, factors: Sequence[Factor], name: str, scale: Scale = "us"
+) -> Path | None:
     """The path of that name from its fresh runs; None if it was never planned. AnalysisError if runs are missing."""
     entry: dict[str, Any] | None = next((e for e in plan.spec.get(_KEY, []) if e["name"] == name), None)
     if entry is None:

@@ -20,6 +20,7 @@ from broadleaf.lab.errors import AnalysisError
 from broadleaf.lab.factors import Factor
 
 Choice = Literal["auto"] | Scale
+_CONTEXTS: tuple[Literal["average", "baseline", "best"], ...] = ("average", "baseline", "best")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def summarise(
     return Summary(
         fit=made,
         verdicts=tuple(verdicts(made, rope_pct)),
-        effects={context: tuple(made.effects(context)) for context in ("average", "baseline", "best")},  # type: ignore[arg-type]
+        effects={context: tuple(made.effects(context)) for context in _CONTEXTS},
         differences=tuple(made.differences_us("baseline")),
         interactions=tuple(made.interactions(rope_pct)),
         scale=answer(made),
