@@ -59,9 +59,7 @@ def command(
             f"{study.runs_path} holds runs of {target}, and a new plan numbers its runs afresh. Look at it with "
             "--dry-run, or replace it with --force and move runs.csv away."
         )
-    from broadleaf.lab.plan import Plan
-
-    plan = Plan.make(study, _patches_apart(study))
+    plan = study.plan()
     if not dry_run:
         plan.save(target)
     each_s, origin = (seconds, "as given") if seconds is not None else _seconds_per_run(study)
@@ -72,15 +70,6 @@ def command(
     _show(plan, study, each_s, origin, found)
     if not dry_run:
         console().print(f"\nWritten to {target}. Measure with: broadleaf lab run {study_path}")
-
-
-def _patches_apart(study: Study) -> dict[str, str]:
-    """Constraints for patches that do not apply together."""
-    if sum(factor.kind == "patch" for factor in study.factors) < 2 or study.settings.get("synthetic"):
-        return {}
-    from broadleaf.lab.environments import Environments
-
-    return Environments(study).excludes()
 
 
 def _seconds_per_run(study: Study) -> tuple[float, str]:
