@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -268,3 +270,52 @@ def test_runs_of_one_configuration_have_no_report(tmp_path: Path) -> None:
         writer.writerows(same)
     with pytest.raises(AnalysisError, match="same configuration"):
         write(study)
+
+
+def test_the_command_prints_where_everything_is(
+    study: Study, found: collecting.Collected, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    from broadleaf.cli.lab import report as cli
+
+    monkeypatch.setattr("broadleaf.lab.report.build.collect", lambda _: found)
+    monkeypatch.setattr(cli, "load_study", lambda _: study)
+    done = CliRunner().invoke(cli.command, [str(study.directory), "--to", str(tmp_path / "out"), "--no-images"])
+    assert done.exit_code == 0, done.output
+    assert f"Report: {tmp_path / 'out' / 'report.html'}" in done.output
+    assert "(26 as CSV)" in done.output
+    assert (tmp_path / "out" / "report.R").exists()
+
+
+def test_the_command_fails_in_words_without_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from click.testing import CliRunner
+
+    from broadleaf.cli.lab import report as cli
+
+    monkeypatch.setattr(cli, "load_study", lambda _: planted().study(tmp_path, "empty"))
+    done = CliRunner().invoke(cli.command, [str(tmp_path)])
+    assert done.exit_code == 1
+    assert "lab run" in done.output
+
+
+@pytest.mark.timeout(120)
+def test_r_reads_the_same_files(study: Study, report: Report, found: collecting.Collected, tmp_path: Path) -> None:
+    """R draws its figures from runs.csv and deltas.csv, and its main effects are those behind figure 16."""
+    script = shutil.which("Rscript")
+    if script is None:
+        pytest.skip("no R here (Debian: apt-get install r-base-core r-cran-ggplot2)")
+    if subprocess.run([script, "-e", "library(ggplot2)"], capture_output=True, timeout=60, check=False).returncode != 0:
+        pytest.skip("R has no ggplot2 (Debian: apt-get install r-cran-ggplot2)")
+    assert found.deltas is not None
+    found.deltas.to_csv(study.directory / "deltas.csv", index=False)
+    done = subprocess.run(
+        [script, str(report.folder / "report.R"), str(study.directory), str(tmp_path)],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    drawn = {p.stem for p in tmp_path.glob("*.png")}
+    assert drawn == {"model_main", "model_pairs", "means", "before_after", "colour_strip", "pca"}
+    printed = dict(re.findall(r"^ *(\w+) +(-?[0-9.]+)$", done.stdout[done.stdout.index("mean deltas") :], re.MULTILINE))
+    for name, mean in found.deltas.groupby("treatment")["delta_us"].mean().items():
+        assert float(printed[str(name)]) == pytest.approx(mean, rel=1e-4)

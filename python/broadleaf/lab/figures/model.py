@@ -107,8 +107,7 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
     small = len(order) <= 20
     cell = 44 if len(order) <= 12 else 38 if small else 20
     shown["label"] = [
-        number(v, signed=True) if (real or len(order) <= 8) else "·"
-        for v, real in zip(shown["value"], shown["real"], strict=True)
+        number(v, signed=True) if real else "·" for v, real in zip(shown["value"], shown["real"], strict=True)
     ]
     shown["ink"] = np.where(shown["colour"].abs() > 0.75, "white", "black")
     shown["value"] = shown["value"].round(3)
@@ -179,19 +178,9 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
         "are real."
     )
     shown = table.assign(kind=np.where(table["real"], "real", "noise"))
-    # Only the largest are named: labels of terms that almost coincide could not be read.
-    shown["label"] = ""
-    top = float(table["size"].max())
-    named_at = math.inf
-    for i in shown.index[::-1]:
-        if (
-            shown.loc[i, "real"]
-            and shown.loc[i, "size"] > 0.06 * top
-            and (named_at - shown.loc[i, "size"]) > 0.04 * top
-        ):
-            shown.loc[i, "label"] = shown.loc[i, "name"]
-            named_at = float(shown.loc[i, "size"])
+    shown["label"], shown["side"] = _named_terms(shown)
     end = float(shown["quantile"].max())
+    top = float(shown["size"].max())
     base = alt.Chart(shown).encode(
         x=alt.X(
             "quantile:Q",
@@ -206,9 +195,32 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
         ),
         tooltip=["name", alt.Tooltip("estimate", format="+.3~g")],
     )
-    labels = base.mark_text(align="left", dx=9, fontSize=12, limit=320).encode(text="label:N")
+    labels = [
+        alt.Chart(shown[shown["side"] == side])
+        .mark_text(align=align, dx=shift, fontSize=12, limit=320)
+        .encode(x="quantile:Q", y="size:Q", text="label:N")
+        for side, align, shift in (("right", "left", 9), ("left", "right", -9))
+    ]
     line = pd.DataFrame({"quantile": [0, end], "size": [0, end * error]})
     noise = alt.Chart(line).mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2).encode(x="quantile:Q", y="size:Q")
     limit = alt.Chart(pd.DataFrame({"size": [margin]})).mark_rule(color=INK, strokeDash=[2, 3]).encode(y="size:Q")
-    chart = alt.layer(noise, limit, points, labels).properties(width=620, height=420)
+    chart = alt.layer(noise, limit, points, *labels).properties(width=620, height=420)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, 740), table)
+
+
+def _named_terms(terms: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """The labels of the largest real terms, and the side of the point each stands on; the rest have none: labels of
+    terms that almost coincide could not be read."""
+    top = float(terms["size"].max())
+    labels, sides = [""] * len(terms), [""] * len(terms)
+    last = {"right": math.inf, "left": math.inf}
+    for place in range(len(terms) - 1, -1, -1):
+        term = terms.iloc[place]
+        if not term["real"] or term["size"] < 0.06 * top:
+            break
+        # To the left there is room as long as the points are far apart.
+        sides_open = ("right", "left") if place >= len(terms) - 6 else ("right",)
+        side = next((side for side in sides_open if last[side] - term["size"] > 0.04 * top), None)
+        if side is not None:
+            labels[place], sides[place], last[side] = str(term["name"]), side, float(term["size"])
+    return labels, sides
