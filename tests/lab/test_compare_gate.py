@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-
 from broadleaf.cli.lab.compare import command as compare_command
 from broadleaf.cli.lab.gate import command as gate_command
 from broadleaf.lab.compare import Side, compare, conclude, judge, more_pairs, parse_settings, side
@@ -19,6 +17,7 @@ from broadleaf.lab.factors import Factor
 from broadleaf.lab.intervals import Interval
 from broadleaf.lab.runs import read_runs
 from broadleaf.lab.study import Calibrate, Study
+from click.testing import CliRunner
 
 AT_ONCE = Quiet(max_wait_s=0)
 
@@ -80,8 +79,8 @@ set.flag = "--log"
 
 @pytest.mark.parametrize(
     ("head", "code", "word"),
-    [("slower", 1, "hinders"), ("faster", 0, "helps"), ("same", 0, "no practical difference"), ("close", 2, "undecided"),
-     ("broken", 3, ""), ("nowhere", 3, "")],
+    [("slower", 1, "hinders"), ("faster", 0, "helps"), ("same", 0, "no practical difference"),
+     ("close", 2, "undecided"), ("broken", 3, ""), ("nowhere", 3, "")],
 )  # fmt: skip
 def test_the_gates_exit_code_is_its_verdict(repository, head, code, word):
     done = CliRunner().invoke(
@@ -135,7 +134,16 @@ def test_a_patch_is_compared_with_the_source_without_it(repository):
     (repository / "faster.diff").write_text(patch)
     done = CliRunner().invoke(
         compare_command,
-        ["--study", str(repository / "lab"), "--patch", str(repository / "faster.diff"), "--contexts", "3", "--max-wait", "0"],
+        [
+            "--study",
+            str(repository / "lab"),
+            "--patch",
+            str(repository / "faster.diff"),
+            "--contexts",
+            "3",
+            "--max-wait",
+            "0",
+        ],
     )
     assert done.exit_code == 0, done.output
     assert "faster.diff against without: helps; -10." in done.output or "helps; -9." in done.output
@@ -186,7 +194,8 @@ def test_an_effect_that_is_everywhere_the_same_depends_on_nothing():
 @pytest.mark.parametrize(
     ("low", "high", "word", "code"),
     [(-0.2, -0.05, "helps", 0), (0.05, 0.2, "hinders", 1), (-0.005, 0.005, "no practical difference", 0),
-     (-0.03, 0.005, "no harm", 0), (-0.005, 0.03, "unknown", 2), (0.005, 0.03, "unknown", 2), (-0.5, 0.5, "unknown", 2)],
+     (-0.03, 0.005, "no harm", 0), (-0.005, 0.03, "unknown", 2), (0.005, 0.03, "unknown", 2),
+     (-0.5, 0.5, "unknown", 2)],
 )  # fmt: skip
 def test_verdicts_by_interval(low, high, word, code):
     judged = judge(Interval((low + high) / 2, low, high, 10), 1.0)

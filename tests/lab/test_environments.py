@@ -4,7 +4,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from broadleaf.lab.environments import BuildFailed, Environments, Incompatible, Variant, with_excludes
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.factors import Factor
@@ -125,7 +124,9 @@ def test_a_ref_per_level(repository):
     (repository / "src" / "text").write_text("other\n")
     git(repository, "commit", "--quiet", "--all", "--message", "other")
     git(repository, "switch", "--quiet", "main")
-    version = Factor("version", "git", levels=("old", "new"), default="old", setting={"git": {"old": "main", "new": "other"}})
+    version = Factor(
+        "version", "git", levels=("old", "new"), default="old", setting={"git": {"old": "main", "new": "other"}}
+    )
     environments = Environments(study(repository, version))
     assert (environments.place({"version": "new"}).cwd / "text").read_text() == "other\n"
     assert (environments.place({"version": "old"}).cwd / "text").read_text() == "".join(LINES)
@@ -136,7 +137,12 @@ def test_a_build_runs_once_in_each_tree_and_its_failure_is_kept(repository):
     subject = study(repository, patch_factor("top"), patch_factor("rival"), build=build)
     said: list[str] = []
     environments = Environments(subject, say=said.append)
-    assert environments.prepare([{}, {"top": True}, {"rival": True}]) == {"ready": 2, "skipped": 0, "invalid": 0, "failed": 1}
+    assert environments.prepare([{}, {"top": True}, {"rival": True}]) == {
+        "ready": 2,
+        "skipped": 0,
+        "invalid": 0,
+        "failed": 1,
+    }
     with pytest.raises(BuildFailed, match="exit code 1"):
         environments.place({"rival": True})
     assert (Environments(subject).place({"top": True}).cwd / "built").read_text() == "built\n"

@@ -6,13 +6,12 @@ import sqlite3
 import subprocess
 
 import pytest
-from click.testing import CliRunner
-
 from broadleaf.cli.lab.export import command
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.export import export, read_table
 from broadleaf.lab.factors import Factor
 from broadleaf.lab.runs import RunsFile
+from click.testing import CliRunner
 
 FACTORS = (Factor("log", "config", levels=("debug", "off"), default="debug"), Factor("fast", "flag"),
            Factor("py", "python", levels=("3.11", "3.12"), default="3.11"))  # fmt: skip
@@ -25,7 +24,8 @@ def directory(tmp_path):
     with RunsFile(tmp_path / "runs.csv", FACTORS) as runs:
         for n, us in enumerate(TIMES):
             runs.append(
-                {"status": "ok" if us else "failed", "time_per_task_us": us, "plan_row": n, "error": 'a; "b", c' if not us else "",
+                {"status": "ok" if us else "failed", "time_per_task_us": us, "plan_row": n,
+                 "error": 'a; "b", c' if not us else "",
                  "config_id": "c1e5", "started_unix": 1795250372.5},
                 {"fast": n > 1, "log": "off" if n else "debug"},
             )  # fmt: skip
@@ -58,7 +58,9 @@ def test_sqlite_has_types(directory):
         means = database.execute(
             "SELECT fast, avg(time_per_task_us), count(*) FROM runs WHERE status = 'ok' GROUP BY fast ORDER BY fast"
         ).fetchall()
-        kinds = database.execute("SELECT typeof(time_per_task_us), typeof(plan_row), typeof(config_id) FROM runs").fetchone()
+        kinds = database.execute(
+            "SELECT typeof(time_per_task_us), typeof(plan_row), typeof(config_id) FROM runs"
+        ).fetchone()
         missing = database.execute("SELECT count(*) FROM runs WHERE time_per_task_us IS NULL").fetchone()
     database.close()
     assert means == [(0, 100.375, 2), (1, 50.125, 1)]
@@ -69,8 +71,8 @@ def test_sqlite_has_types(directory):
 @pytest.mark.skipif(shutil.which("sqlite3") is None, reason="no sqlite3 command")
 def test_the_plain_table_is_imported_by_the_sqlite3_command(directory):
     script = ".mode csv\n.import runs.csv runs\nSELECT avg(time_per_task_us) FROM runs WHERE fast = '0';\n"
-    done = subprocess.run(["sqlite3", ":memory:"], input=script, cwd=directory, capture_output=True, text=True, check=True,
-                          timeout=30)  # fmt: skip
+    done = subprocess.run(["sqlite3", ":memory:"], input=script, cwd=directory, capture_output=True, text=True,
+                          check=True, timeout=30)  # fmt: skip
     assert float(done.stdout) == 100.375
 
 

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.factors import Factor
 from broadleaf.lab.interpreters import Unavailable, find_interpreter
@@ -25,9 +24,11 @@ FACTORS = (
     Factor("steal", "config", setting={"config": "steal"}),
     Factor("jemalloc", "env", setting={"env": {"LD_TEST": "lib.so", "OTHER": "2"}}),
     Factor("threads", "env", levels=(1, 2), default=1, setting={"env": "OMP_NUM_THREADS"}),
-    Factor("nice", "wrapper", levels=("none", "nice"), default="none", setting={"wrapper": {"none": "", "nice": "nice -n 5"}}),
+    Factor("nice", "wrapper", levels=("none", "nice"), default="none",
+           setting={"wrapper": {"none": "", "nice": "nice -n 5"}}),
     Factor("nothing", "placebo"),
-    Factor("conf", "file", levels=("x", "y"), default="x", setting={"file": {"x": "x.toml", "y": "y.toml"}, "to": "app.toml"}),
+    Factor("conf", "file", levels=("x", "y"), default="x",
+           setting={"file": {"x": "x.toml", "y": "y.toml"}, "to": "app.toml"}),
 )  # fmt: skip
 
 
@@ -77,7 +78,11 @@ def test_the_environments_size_differs_between_runs(tmp_path):
     study = Study(name="t", command=("true",), directory=tmp_path)
     place, rng = Place(tmp_path, tmp_path, find_interpreter(sys.executable)), random.Random(1)
     sizes = {
-        len(launch(study, RunSettings.of(study), {}, place, n_tasks=1, iterations=1, run_dir=tmp_path, rng=rng).env[PADDING])
+        len(
+            launch(study, RunSettings.of(study), {}, place, n_tasks=1, iterations=1, run_dir=tmp_path, rng=rng).env[
+                PADDING
+            ]
+        )
         for _ in range(10)
     }
     assert len(sizes) > 5
@@ -98,15 +103,22 @@ def test_settings_of_the_study_are_in_the_environment(tmp_path):
 
 def test_a_missing_file_is_told(tmp_path):
     factor = Factor("conf", "file", setting={"file": "none.toml"})
-    with pytest.raises(RunError, match="none.toml"):
+    with pytest.raises(RunError, match=r"none\.toml"):
         launched(tmp_path, {"conf": True}, factors=(factor,))
 
 
 def test_a_callable_gets_keywords_in_a_fresh_process(tmp_path):
-    (tmp_path / "bench.py").write_text("def run(n_tasks, size, turbo=False):\n    return n_tasks * size / (2 if turbo else 1)\n")
-    factors = (Factor("size", "keyword", levels=(1, 4), default=1), Factor("fast", "keyword", setting={"keyword": "turbo"}))
+    (tmp_path / "bench.py").write_text(
+        "def run(n_tasks, size, turbo=False):\n    return n_tasks * size / (2 if turbo else 1)\n"
+    )
+    factors = (
+        Factor("size", "keyword", levels=(1, 4), default=1),
+        Factor("fast", "keyword", setting={"keyword": "turbo"}),
+    )
     made = launched(tmp_path, {"size": 4, "fast": True}, command=None, callable="bench:run", factors=factors)
-    done = subprocess.run(made.command, cwd=made.cwd, env=made.env, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(
+        made.command, cwd=made.cwd, env=made.env, capture_output=True, text=True, check=True, timeout=30
+    )
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["n_tasks"] == 50
     assert [part["time_per_task_us"] for part in told["iterations"]] == [100e6] * 3

@@ -5,7 +5,6 @@ import math
 import random
 
 import pytest
-
 from broadleaf.lab.calibrate import Calibration, calibrate, kalibera_jones, round_up, variance_components
 from broadleaf.lab.environments import Environments
 from broadleaf.lab.execute import Executor, Quiet
@@ -44,7 +43,8 @@ def test_the_score_is_in_microseconds_per_task(stdout, score, direction, us):
 
 @pytest.mark.parametrize(
     ("stdout", "score"),
-    [('{"other": 1}', "json:t_us"), ("none", "json:t_us"), ('{"t_us": null}', "json:t_us"), ('{"t_us": 0}', "json:t_us"),
+    [('{"other": 1}', "json:t_us"), ("none", "json:t_us"),
+     ('{"t_us": null}', "json:t_us"), ('{"t_us": 0}', "json:t_us"),
      ('{"t_us": -3}', "json:t_us"), ('{"t_us": NaN}', "json:t_us"), ("speed: fast", r"regex:speed: (\d+)")],
 )  # fmt: skip
 def test_no_score_is_an_invalid_run(stdout, score):

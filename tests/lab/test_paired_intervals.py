@@ -5,7 +5,6 @@ import random
 import statistics
 
 import pytest
-
 from broadleaf.lab.intervals import (
     f_tail,
     heterogeneity_p,

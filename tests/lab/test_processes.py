@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from broadleaf.lab.process import Finished, run_command, run_directory
 
 MARKER = "LAB_TEST_PROCESS"
@@ -39,7 +38,11 @@ def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 20) 
 def run(code: str, *, timeout_s: float = 30, **env: str) -> Finished:
     with run_directory() as directory:
         return run_command(
-            [sys.executable, "-c", code], cwd=directory, env={**os.environ, **env}, timeout_s=timeout_s, run_dir=directory
+            [sys.executable, "-c", code],
+            cwd=directory,
+            env={**os.environ, **env},
+            timeout_s=timeout_s,
+            run_dir=directory,
         )
 
 

@@ -5,11 +5,9 @@ import subprocess
 import sys
 import time
 import uuid
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.execute import Quiet
 from broadleaf.lab.factors import Factor, config_id
@@ -188,7 +186,16 @@ levels = {list(MODE.levels)}
     made = plan(["child", "fine"] * 8)
     made.save(tmp_path / "plan.json")
     name = uuid.uuid4().hex
-    command = [sys.executable, "-c", "from broadleaf.cli import main; main()", "lab", "run", str(tmp_path), "--max-wait", "0"]
+    command = [
+        sys.executable,
+        "-c",
+        "from broadleaf.cli import main; main()",
+        "lab",
+        "run",
+        str(tmp_path),
+        "--max-wait",
+        "0",
+    ]
 
     def start() -> subprocess.Popen:
         return subprocess.Popen(command, env={**os.environ, MARKER: name}, stdout=subprocess.DEVNULL)

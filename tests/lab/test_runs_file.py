@@ -3,7 +3,6 @@
 import csv
 
 import pytest
-
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.factors import Factor
 from broadleaf.lab.runs import COLUMNS, RunsFile, read_runs
@@ -20,7 +19,9 @@ def row(n: int, **more):
 def test_rows_come_back_as_they_were(tmp_path):
     path = tmp_path / "runs.csv"
     with RunsFile(path, (FLAG, LEVEL, TEXT)) as runs:
-        runs.append(row(0, error='a "quoted",\nlong;\x00 error', started_unix=1795250372.015, dirty=True), {"flag": True})
+        runs.append(
+            row(0, error='a "quoted",\nlong;\x00 error', started_unix=1795250372.015, dirty=True), {"flag": True}
+        )
         runs.append(row(1, status="skipped", time_per_task_us=None), {"level": 16, "py": "3.12"})
     first, second = read_runs(path, (FLAG, LEVEL, TEXT))
     assert first["run_id"] == "r000001"

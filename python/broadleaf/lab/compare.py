@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from broadleaf.lab.environments import HERE, Environments, Variant
+from broadleaf.lab.analysis.verdict import word_for
+from broadleaf.lab.environments import HERE, Environments, Variant, with_excludes
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.execute import Executor, Quiet, record
 from broadleaf.lab.factors import Config, Factor, Level, config_id
@@ -83,15 +84,13 @@ class Comparison:
 
 
 def judge(interval: Interval, rope_pct: float) -> Judgement:
-    """The verdict on an interval of a log ratio of times, where differences within `rope_pct` do not matter."""
-    limit = math.log1p(rope_pct / 100)
-    if interval.high < -limit:
-        return Judgement("helps", True)
-    if interval.low > limit:
-        return Judgement("hinders", False)
-    if interval.high < limit:
-        return Judgement("no practical difference" if interval.low > -limit else "no harm", True)
-    return Judgement("unknown", None)
+    """The verdict on an interval of a log ratio of times, where differences within `rope_pct` do not matter. `no harm`
+    is one that may help or make no difference."""
+    word = word_for(interval.low, interval.high, interval.estimate, rope_pct)
+    if word == "unknown" and interval.high < math.log1p(rope_pct / 100):
+        return Judgement("no harm", True)
+    harmless = {"helps": True, "no practical difference": True, "hinders": False}
+    return Judgement(word, harmless.get(word))
 
 
 def parse_settings(study: Study, text: str) -> dict[str, Level]:
@@ -138,6 +137,7 @@ def compare(
     ones. RunError if nothing can be compared. Rows go to runs.csv where the sides are settings; where they are versions
     of the source, which its columns do not tell apart, to compare.csv."""
     begin = time.monotonic()
+    study = with_excludes(study)
     rng = random.Random(seed if seed is not None else study.design.seed)
     source_differs = a.variant != b.variant
     chosen = choose_contexts(study, a, b, contexts, rng)

@@ -57,7 +57,7 @@ def load_plan(study: Study) -> Plan:
     path = study.directory / PLAN_FILE
     if path.exists():
         return Plan.load(path)
-    plan = with_excludes(study).plan()
+    plan = study.plan()
     plan.save(path)
     return plan
 

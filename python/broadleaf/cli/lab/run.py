@@ -26,7 +26,7 @@ _STATUS_STYLE = {"ok": "green", "skipped": "yellow", "invalid": "yellow"}
 @click.command("run")
 @study_argument
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME",
-              help="Stop after this time, such as 60m; the study file says otherwise. A run under way ends.")  # fmt: skip
+              help="Stop after this time, such as 60m; else the study file's. A run under way ends.")  # fmt: skip
 @click.option("--runs", "max_runs", type=click.IntRange(1), help="Stop after this many runs.")
 @click.option("--retry-failed", is_flag=True, help="Make failed and timed-out runs once more.")
 @quiet_options
