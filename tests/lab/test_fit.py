@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis import scale as scales
 from broadleaf.lab.analysis.coding import Coding, independent_columns
@@ -78,7 +77,11 @@ def test_predictions_and_differences_are_in_microseconds():
 @pytest.mark.parametrize("scale", ["us", "rate"])
 def test_other_scales_estimate_in_their_own_unit(scale):
     system = two_level(
-        {"a": 300.0 if scale == "us" else -200.0, "b": 100.0}, {("a", "b"): 50.0}, base_us=1000.0, scale=scale, noise=0.0
+        {"a": 300.0 if scale == "us" else -200.0, "b": 100.0},
+        {("a", "b"): 50.0},
+        base_us=1000.0,
+        scale=scale,
+        noise=0.0,
     )
     made = fitted(system, replicates=4, scale=scale)
     effects = {e.factor: e for e in made.effects("baseline")}
@@ -158,7 +161,11 @@ def test_factors_that_exclude_each_other_keep_their_effects():
 
 
 def test_a_nested_factor_has_an_effect_where_it_exists():
-    factors = (Factor("py", "python", ("3.12", "3.13"), "3.12"), Factor("jit", "env", when="py == '3.13'"), Factor("x", "flag"))
+    factors = (
+        Factor("py", "python", ("3.12", "3.13"), "3.12"),
+        Factor("jit", "env", when="py == '3.13'"),
+        Factor("x", "flag"),
+    )
     system = SyntheticSystem(factors, 100.0, {"py": {"3.13": -0.2}, "jit": -0.1, "x": 0.05}, noise=0.0)
     configs = [
         {"py": py, "jit": jit, "x": x}
@@ -193,7 +200,7 @@ def test_blocks_take_what_differs_between_them():
 
 
 def test_many_blocks_for_few_runs_become_random():
-    system = two_level({name: -0.1 for name in "abcdef"}, noise=0.05)
+    system = two_level(dict.fromkeys("abcdef", -0.1), noise=0.05)
     rng = np.random.default_rng(2)
     configs = [{name: bool(rng.integers(2)) for name in "abcdef"} for _ in range(60)]
     made = fit(system.factors, frames.load(runs_of(system, configs, per_block=4), system.factors))
@@ -215,7 +222,7 @@ def test_drift_is_reported():
 def test_replicates_show_what_pairs_cannot_explain():
     rng = np.random.default_rng(4)
     names = ("a", "b", "c")
-    system = two_level({name: -0.3 for name in names}, {("a", "b"): 0.2, ("a", "c"): 0.2, ("b", "c"): 0.2}, noise=0.01)
+    system = two_level(dict.fromkeys(names, -0.3), {("a", "b"): 0.2, ("a", "c"): 0.2, ("b", "c"): 0.2}, noise=0.01)
     configs = [{n: bool(i >> at & 1) for at, n in enumerate(names)} for i in range(8)] * 8
     rows = runs_of(system, [configs[i] for i in rng.permutation(64)])
     assert not fit(system.factors, frames.load(rows, system.factors)).notes
@@ -231,7 +238,7 @@ def test_replicates_show_what_pairs_cannot_explain():
 
 def test_with_few_runs_one_half_chooses_the_pairs_and_the_other_tells_them():
     names = [f"f{i}" for i in range(12)]
-    system = two_level({name: -0.2 for name in names}, {("f0", "f1"): 0.2, ("f2", "f3"): -0.2}, noise=0.02)
+    system = two_level(dict.fromkeys(names, -0.2), {("f0", "f1"): 0.2, ("f2", "f3"): -0.2}, noise=0.02)
     rng = np.random.default_rng(5)
     configs = [{name: bool(rng.integers(2)) for name in names} for _ in range(128)]
     runs = frames.load(runs_of(system, configs, per_block=16), system.factors)
@@ -268,7 +275,7 @@ def test_noisy_blocks_can_be_left_out_for_comparison():
 
 
 def test_too_few_runs_say_so():
-    system = two_level({name: -0.1 for name in "abcdefgh"})
+    system = two_level(dict.fromkeys("abcdefgh", -0.1))
     rng = np.random.default_rng(6)
     configs = [{name: bool(rng.integers(2)) for name in "abcdefgh"} for _ in range(9)]
     runs = frames.load(runs_of(system, configs), system.factors)

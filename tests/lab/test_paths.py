@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis import paths
 from broadleaf.lab.analysis.fit import fit
@@ -39,7 +38,7 @@ def value(fit, config, scale):
 def by_all_orders(fit, scale):
     """Shares as their definition has them: averages over every order."""
     names = [f.name for f in fit.factors]
-    start = {name: False for name in names}
+    start = dict.fromkeys(names, False)
     changes = {name: [] for name in names}
     for order in itertools.permutations(names):
         config = dict(start)

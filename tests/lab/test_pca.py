@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis import paths
 from broadleaf.lab.analysis.pca import CAUTION, pca

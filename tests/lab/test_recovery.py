@@ -3,7 +3,6 @@
 import functools
 
 import pytest
-
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis import verdict
 from broadleaf.lab.analysis.fit import Fit, fit

@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-
 from broadleaf.lab.analysis import convergence, verdict
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis.effects import Effect
@@ -18,8 +17,9 @@ from broadleaf.lab.synth import simulate, two_level
 
 def effect(estimate, half):
     low, high = estimate - half, estimate + half
-    return Effect("x", True, estimate, low, high, low, high, 0.5, math.exp(estimate), "log ratio", half / 1.96, "average",
-                  math.exp(low), math.exp(high))  # fmt: skip
+    ratios = (math.exp(value) for value in (low, high))
+    ratio = math.exp(estimate)
+    return Effect("x", True, estimate, low, high, low, high, 0.5, ratio, "log ratio", half / 1.96, "average", *ratios)
 
 
 @pytest.mark.parametrize(

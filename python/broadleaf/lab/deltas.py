@@ -29,7 +29,7 @@ COLUMNS = (
 _BLOCKS = 10
 """Fewer blocks than this are too few to draw from: runs are drawn instead."""
 DIALECTS: dict[str, dict[str, str]] = {
-    "default": {"sep": ",", "decimal": "."},
+    "comma": {"sep": ",", "decimal": "."},
     "seed": {"sep": ";", "decimal": "."},
     "excel-es": {"sep": ";", "decimal": ","},
 }
@@ -135,7 +135,13 @@ def _median_variance(n: int) -> float:
 
 
 def _by_run(
-    pairs: _Pairs, runs: list[np.ndarray], y: np.ndarray, clock: np.ndarray, block: np.ndarray, sd_log2: float, join: object
+    pairs: _Pairs,
+    runs: list[np.ndarray],
+    y: np.ndarray,
+    clock: np.ndarray,
+    block: np.ndarray,
+    sd_log2: float,
+    join: object,
 ) -> pd.DataFrame:
     rows: list[tuple[int, int, int]] = []
     for b, a in zip(pairs.before.tolist(), pairs.after.tolist(), strict=True):
@@ -229,7 +235,7 @@ def missing_pairs(table: pd.DataFrame, factors: Sequence[Factor]) -> str | None:
         return None
     advice = (
         "Fractional and random designs have next to no two configurations that differ in one factor only. Add "
-        "`paths = 40` or `edges = 16` to [design], or use kind = \"full\"; `broadleaf lab analyse` needs no pairs."
+        '`paths = 40` or `edges = 16` to [design], or use kind = "full"; `broadleaf lab analyse` needs no pairs.'
     )
     if len(without) == len(factors):
         return f"These runs have no pair X, X + treatment at all: 0 deltas. {advice}"
@@ -241,10 +247,10 @@ def cross_warning(table: pd.DataFrame) -> str | None:
     per = table.groupby(["treatment", "level_to", "context_id"]).size() if len(table) else pd.Series(dtype=int)
     if not len(per) or per.max() < 2:
         return None
-    r = float(np.sqrt(per[per > 1].median()))
     return (
-        f"Pairing all with all makes about {r * r:.0f} pairs of {2 * r:.0f} runs: they share runs, so an interval over them "
-        f"is too narrow by {np.sqrt(r):.1f}. Use --pairing cell or block for intervals."
+        f"Pairing all with all makes up to {per.max()} pairs of the same two configurations. They share runs: an "
+        "interval that takes them for independent is too narrow, for r runs of each by sqrt(r). Use --pairing cell or "
+        "block for intervals."
     )
 
 
@@ -309,11 +315,13 @@ def _drawn_pairs(
     flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, clock: np.ndarray, block: np.ndarray,
     rng: np.random.Generator, draws: int,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Mean deltas of pairs within blocks, observed and drawn: a block that is drawn brings its pairs with it, and no two
-    pairs of a treatment share a run unless these are of different levels or contexts, which go into different means."""
+    """Mean deltas of pairs within blocks, observed and drawn: a block that is drawn brings its pairs with it, and no
+    two pairs of one treatment, level and context share a run."""
     runs = [np.flatnonzero(cell == number) for number in range(cell.max(initial=-1) + 1)]
     labels = np.unique(block[~np.isnan(block)])
-    weights = rng.multinomial(len(labels), np.full(len(labels), 1 / max(len(labels), 1)), draws) if len(labels) else None
+    weights = (
+        rng.multinomial(len(labels), np.full(len(labels), 1 / max(len(labels), 1)), draws) if len(labels) else None
+    )
     observed, drawn = np.full(len(flips), np.nan), np.full((draws, len(flips)), np.nan)
     for place, pairs in enumerate(flips):
         told = [
@@ -361,8 +369,8 @@ def _means(flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, n: int, pai
     return out
 
 
-def save(table: pd.DataFrame, path: Path, dialect: str = "default") -> None:
-    """Writes deltas.csv. `dialect`: "default" (commas), "seed" (semicolons, decimal points) or "excel-es" (semicolons,
+def save(table: pd.DataFrame, path: Path, dialect: str = "comma") -> None:
+    """Writes deltas.csv. `dialect`: "comma", "seed" (semicolons, decimal points) or "excel-es" (semicolons,
     decimal commas). The file appears whole or not at all."""
     import os
 

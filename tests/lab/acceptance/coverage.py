@@ -1,8 +1,8 @@
 """Acceptance 2 of the laboratory: 95 % intervals contain the truth 93 to 97 times in a hundred.
 
-Eight factors, resolution V in 64 runs, twice, 5 % noise, 300 random truths: pooled coverage of the intervals of main effects, pairs,
-path steps (as the model predicts them, and of greedy paths measured again) and of comparisons. Again with a skewed tail
-and 3 % of runs three times too slow: at least 92 %.
+Eight factors, resolution V in 64 runs, twice, 5 % noise, 300 random truths: pooled coverage of the intervals of main
+effects, pairs, path steps (as the model predicts them, and of greedy paths measured again) and of comparisons. Again
+with a skewed tail and 3 % of runs three times too slow: at least 92 %.
 
     python tests/lab/acceptance/coverage.py --seeds 300
 """
@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-
 from broadleaf.lab.analysis import frame, paths
 from broadleaf.lab.analysis.fit import Covariance, fit
 from broadleaf.lab.compare import Side, conclude
@@ -86,7 +85,9 @@ def again(system: SyntheticSystem, path: paths.Path, rng: np.random.Generator) -
         for at in rng.permutation(len(nodes)):
             time = system.time_us(nodes[at], rng, float(len(rows)))
             levels = {name: column_value(level) for name, level in nodes[at].items()}
-            rows.append({"status": "ok", "time_per_task_us": time, "block": block, "started_unix": float(len(rows)), **levels})
+            rows.append(
+                {"status": "ok", "time_per_task_us": time, "block": block, "started_unix": float(len(rows)), **levels}
+            )
     return rows
 
 
@@ -96,7 +97,8 @@ def comparison(system: SyntheticSystem, changed: str, rng: np.random.Generator) 
     contexts = Constraints(system.factors, {}).sample(rng, CONTEXTS)
     sides = [({**c, changed: False}, {**c, changed: True}) for c in contexts]
     ratios = [
-        [float(np.log(system.time_us(b, rng, 0.0) / system.time_us(a, rng, 0.0))) for _ in range(PAIRS)] for a, b in sides
+        [float(np.log(system.time_us(b, rng, 0.0) / system.time_us(a, rng, 0.0))) for _ in range(PAIRS)]
+        for a, b in sides
     ]
     found = conclude(study, Side("off"), Side("on"), sides, ratios)
     return float(np.log(found.low)), float(np.log(found.high)), system.average_effect(changed)
@@ -132,7 +134,8 @@ def main() -> int:
         for kind, (coverage, n) in run(asked.seeds, covariance, **noise).items():
             inside = low <= coverage <= high
             good &= inside
-            print(f"  {kind:22} {coverage:.4f} of {n:5} intervals; wanted {low} to {high}: {'ok' if inside else 'NOT MET'}")
+            met = "ok" if inside else "NOT MET"
+            print(f"  {kind:22} {coverage:.4f} of {n:5} intervals; wanted {low} to {high}: {met}")
     return 0 if good else 1
 
 

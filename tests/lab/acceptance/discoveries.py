@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-
 from broadleaf.lab import power
 from broadleaf.lab.analysis import frame
 from broadleaf.lab.analysis.fit import fit
@@ -70,7 +69,12 @@ def main() -> int:
         rates = run(seeds, planted)
         checks = [
             ("false discovery rate", rates.false_discovery, rates.false_discovery <= 0.06, "at most 0.06"),
-            ("placebo covers zero", rates.placebo_covers_zero, 0.93 <= rates.placebo_covers_zero <= 0.97, "0.93 to 0.97"),
+            (
+                "placebo covers zero",
+                rates.placebo_covers_zero,
+                0.93 <= rates.placebo_covers_zero <= 0.97,
+                "0.93 to 0.97",
+            ),
         ]
         if planted:
             checks.append(("planted pairs found", rates.found, rates.found >= 0.95, "at least 0.95"))

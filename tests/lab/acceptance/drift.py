@@ -15,7 +15,6 @@ import sys
 from dataclasses import replace
 
 import numpy as np
-
 from broadleaf.lab.analysis import frame
 from broadleaf.lab.analysis.fit import fit
 from broadleaf.lab.plan import Plan
@@ -72,13 +71,13 @@ def main() -> int:
         found = run(seeds, True, drift_terms)
         ok = all(0.93 <= value <= 0.97 for value in found)
         good &= ok
-        print(f"  shuffled in blocks, time in the model {drift_terms!s:5}: {found[0]:.4f}, {found[1]:.4f}; wanted 0.93 to 0.97: "
-              f"{'ok' if ok else 'NOT MET'}")  # fmt: skip
+        print(f"  shuffled in blocks, time in the model {drift_terms!s:5}: {found[0]:.4f}, {found[1]:.4f}; "
+              f"wanted 0.93 to 0.97: {'ok' if ok else 'NOT MET'}")  # fmt: skip
     found = run(seeds, False, False)
     ok = found[0] < 0.8
     good &= ok
-    print(f"  standard order, no blocks:                 {found[0]:.4f}, {found[1]:.4f}; wanted below 0.80 for main effects: "
-          f"{'ok' if ok else 'NOT MET'}")  # fmt: skip
+    print(f"  standard order, no blocks:                 {found[0]:.4f}, {found[1]:.4f}; wanted below 0.80 for main "
+          f"effects: {'ok' if ok else 'NOT MET'}")  # fmt: skip
     found = run(seeds, False, True)
     print(f"  standard order, time in the model:         {found[0]:.4f}, {found[1]:.4f} (for comparison)")
     return 0 if good else 1

@@ -1,7 +1,7 @@
 """Acceptance 12 of the laboratory: an effect is found as often as the power that was predicted for it.
 
-Eight factors, resolution V in 64 runs, twice; effects of every factor, or of pairs, at powers from low to high: the predicted power of the
-plan and that of simulated studies differ by at most three points.
+Eight factors, resolution V in 64 runs, twice; effects of every factor, or of pairs, at powers from low to high: the
+predicted power of the plan and that of simulated studies differ by at most three points.
 
     python tests/lab/acceptance/power.py --seeds 500
 """
@@ -30,8 +30,8 @@ def plan_of(system: SyntheticSystem) -> Plan:
 def compare(seeds: int, kind: power.Kind, effect_pct: float, noise: float, first: int = 0) -> tuple[float, float]:
     """Predicted power, and the part of simulated studies with p <= 0.05."""
     size = math.log1p(effect_pct / 100)
-    pairs = {pair: size for pair in PAIRS} if kind == "pair" else {}
-    system = two_level({name: size if kind == "main" else 0.0 for name in NAMES}, pairs, noise=noise)
+    pairs = dict.fromkeys(PAIRS, size) if kind == "pair" else {}
+    system = two_level(dict.fromkeys(NAMES, size if kind == "main" else 0.0), pairs, noise=noise)
     plan = plan_of(system)
     wanted = set(NAMES) if kind == "main" else {":".join(pair) for pair in PAIRS}
     told = [p for p in power.precision(plan, system.factors, 100 * noise) if p.name in wanted]

@@ -12,7 +12,6 @@ import argparse
 import sys
 
 import numpy as np
-
 from broadleaf.lab.analysis import frame
 from broadleaf.lab.analysis.fit import fit
 from broadleaf.lab.analysis.scale import Scale
@@ -34,7 +33,9 @@ def found(seed: int, scale: Scale) -> Scale:
     """The scale that is found."""
     system = truth(seed, scale)
     plan = Plan.make(system.study(kind="full", replicates=2, paths=0, seed=seed))
-    return fit(system.factors, frame.load(simulate(plan, system, seed), system.factors), scale="auto", pairs=False).scale
+    return fit(
+        system.factors, frame.load(simulate(plan, system, seed), system.factors), scale="auto", pairs=False
+    ).scale
 
 
 def main() -> int:
@@ -47,7 +48,8 @@ def main() -> int:
         right = sum(found(seed, scale) == scale for seed in range(seeds)) / seeds
         ok = right >= 0.95
         good &= ok
-        print(f"truth on {scale:4}: lambda {power:g} found {right:.3f} of {seeds} seeds; wanted 0.95: {'ok' if ok else 'NOT MET'}")
+        met = "ok" if ok else "NOT MET"
+        print(f"truth on {scale:4}: lambda {power:g} found {right:.3f} of {seeds} seeds; wanted 0.95: {met}")
     return 0 if good else 1
 
 

@@ -1,9 +1,9 @@
 """Factors as columns of a model.
 
-A column is centred over its factor's levels, so that zero is the average over them: a factor of two levels is
--1/2 and +1/2 and its coefficient the effect; a factor of L categories has L-1 columns whose coefficients are the effects of
-its levels over the default (they span what sum coding spans); a number has an orthogonal linear and a quadratic column on its scale.
-A nested factor is zero where it does not exist. Products of columns are the interactions.
+A column is centred over its factor's levels, so that zero is the average over them: a factor of two levels is -1/2 and
++1/2 and its coefficient the effect; a factor of L categories has L-1 columns whose coefficients are the effects of its
+levels over the default (they span what sum coding spans); a number has an orthogonal linear and a quadratic column on
+its scale. A nested factor is zero where it does not exist. Products of columns are the interactions.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ class Coding:
     """The columns of a model over some factors: constant, main effects, pairs, and chosen triples."""
 
     def __init__(
-        self, factors: Sequence[Factor], pairs: bool | Iterable[tuple[str, str]] = True, triples: Iterable[tuple[str, str, str]] = ()
+        self,
+        factors: Sequence[Factor],
+        pairs: bool | Iterable[tuple[str, str]] = True,
+        triples: Iterable[tuple[str, str, str]] = (),
     ) -> None:
         """`pairs` is all, none, or those named."""
         self.factors = tuple(factors)
@@ -126,7 +129,9 @@ class Coding:
         """The model rows of configurations between two: where a row of `bits` is set, that player is at its level of
         `goal`, all else as in `start`."""
         if any(factor.when for factor in self.factors):
-            return self.rows([{**start, **{p: goal[p] for p, on in zip(players, row, strict=True) if on}} for row in bits])
+            return self.rows(
+                [{**start, **{p: goal[p] for p, on in zip(players, row, strict=True) if on}} for row in bits]
+            )
         codes = {}
         for factor in self.factors:
             coder = self._coders[factor.name]
@@ -150,7 +155,8 @@ class Coding:
                 part = codes[name][:, :1] if name in numeric else codes[name]
                 product = (product[:, :, None] * part[:, None, :]).reshape(length, -1)
             out.append(product)
-        return np.hstack(out)
+        rows: np.ndarray = np.hstack(out)
+        return rows
 
     def row(self, config: Mapping[str, Level]) -> np.ndarray:
         """The model row of one configuration."""
@@ -166,14 +172,16 @@ class Coding:
     def term_of(self, *names: str) -> Term | None:
         """The term of these factors, in any order."""
         wanted = set(names)
-        return next((term for term in self.terms if set(term.factors) == wanted and len(term.factors) == len(names)), None)
+        return next(
+            (term for term in self.terms if set(term.factors) == wanted and len(term.factors) == len(names)), None
+        )
 
 
 def independent_columns(matrix: np.ndarray, tolerance: float = 1e-8) -> np.ndarray:
     """Which columns are no combination of those before them."""
     norms = np.linalg.norm(matrix, axis=0)
     scaled = matrix / np.where(norms > 0, norms, 1.0)
-    keep = norms > 0
+    keep: np.ndarray = norms > 0
     if matrix.shape[0] >= matrix.shape[1] and keep.all():
         diagonal = np.abs(np.diag(np.linalg.qr(scaled, mode="r")))
         if diagonal.min() > tolerance:

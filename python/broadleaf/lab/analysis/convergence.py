@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """The widest half-widths of the 95 % intervals, as logarithms of ratios, beside the widths at which to stop; and about how many
-    runs more that takes (0 where `reached`)."""
+    """The widest half-widths of the 95 % intervals, as logarithms of ratios, beside the widths at which to stop; and
+    about how many runs more that takes (0 where `reached`)."""
 
     reached: bool
     main_half_width: float
@@ -38,12 +38,13 @@ class Precision:
         """The state in words."""
         if self.reached:
             return "Precise enough: more runs would not change a verdict."
-        width = f"{self.widest_main} known to {100 * math.expm1(self.main_half_width):.1f} % (wanted {100 * math.expm1(self.main_target):.1f} %)"
+        known, wanted = (100 * math.expm1(width) for width in (self.main_half_width, self.main_target))
+        width = f"{self.widest_main} known to {known:.1f} % (wanted {wanted:.1f} %)"
         return f"Not yet precise: {width}; about {self.more_runs} more runs."
 
 
 def precision(fit: Fit, rope_pct: float = 1.0) -> Precision:
-    """Whether to stop: all average effects known to half of what makes no practical difference, all pairs to twice it."""
+    """Whether to stop: all average effects known to half of what makes no practical difference, pairs to twice it."""
     d = math.log1p(rope_pct / 100)
     level = 1.0 if fit.scale == "log" else abs(float(fit.treatment_params[0]))
     mains = [((e.ci_high - e.ci_low) / 2 / level, e.factor) for e in fit.effects()]
@@ -58,7 +59,8 @@ def precision(fit: Fit, rope_pct: float = 1.0) -> Precision:
 def convergence(
     factors: Sequence[Factor], frame: pd.DataFrame, scale: Scale = "log", points: int = 12, pairs: bool | None = None
 ) -> pd.DataFrame:
-    """Every average effect as it was known after the first n runs: n_runs, factor, level, estimate, ci_low, ci_high, unit.
+    """Every average effect as it was known after the first n runs: columns n_runs, factor, level, estimate, ci_low,
+    ci_high, unit.
 
     The last rows are those of all runs. Pairs are in the model at every point or at none: at every one if half of the
     runs suffice for them (None decides so), since dropping them on the way would move the estimates.
@@ -73,7 +75,9 @@ def convergence(
     rows = []
     for count in counts:
         try:
-            made = fit(factors, frame.iloc[:count].reset_index(drop=True), scale, with_pairs, blocks="fixed", triples=False)
+            made = fit(
+                factors, frame.iloc[:count].reset_index(drop=True), scale, with_pairs, blocks="fixed", triples=False
+            )
         except AnalysisError:
             continue
         for e in made.effects():

@@ -150,6 +150,15 @@ def differences_us(fit: Fit, context: Context = "average", seed: int = 1, draws:
             after = scales.to_us(rows @ fit.treatment_params, fit.scale).mean()
             low, high = np.quantile(scales.to_us(rows @ params, fit.scale).mean(axis=0) - before_draws, [0.025, 0.975])
             found.append(
-                DifferenceUs(factor.name, level, float(before), float(after), float(after - before), float(low), float(high), name)
+                DifferenceUs(
+                    factor.name,
+                    level,
+                    float(before),
+                    float(after),
+                    float(after - before),
+                    float(low),
+                    float(high),
+                    name,
+                )
             )
     return found

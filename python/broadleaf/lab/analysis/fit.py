@@ -93,7 +93,10 @@ class Fit:
         q = other.shape[1]
         keep = independent_columns(np.hstack([treatment[:, :1], other, treatment[:, 1:]]))
         self.kept = np.concatenate([keep[:1], keep[1 + q :]])
-        self._other, self._other_names = other[:, keep[1 : 1 + q]], [n for n, k in zip(names, keep[1 : 1 + q], strict=True) if k]
+        self._other, self._other_names = (
+            other[:, keep[1 : 1 + q]],
+            [n for n, k in zip(names, keep[1 : 1 + q], strict=True) if k],
+        )
         self._treatment = treatment
         design = np.hstack([treatment[:, self.kept], self._other])
         if len(y) <= design.shape[1]:
@@ -107,12 +110,13 @@ class Fit:
             self._whiten = _whitening(frame["block"].to_numpy(), self.block_share)
         self._y, self._design = y, design
         white_y, white = (y, design) if self._whiten is None else (self._whiten @ y, self._whiten @ design)
-        self._white, self._white_y = white, white_y
+        # With random blocks these are whitened: ordinary least squares on them is the generalised one.
+        self.white_design, self.white_y = white, white_y
         self.covariance_type = covariance
         self.result: Any = sm.OLS(white_y, white).fit(cov_type=covariance, use_t=True)
         self.df = int(self.result.df_resid)
-        self.params = np.asarray(self.result.params)
-        self._covariance = np.asarray(self.result.cov_params())
+        self.params: np.ndarray = np.asarray(self.result.params)
+        self._covariance: np.ndarray = np.asarray(self.result.cov_params())
         self._size = int(self.kept.sum())
 
     # --- what was fitted -------------------------------------------------------------------------------------------
@@ -152,13 +156,15 @@ class Fit:
     @property
     def residuals(self) -> np.ndarray:
         """Measured less fitted, on the fit's scale."""
-        return self._y - self.fitted
+        rest: np.ndarray = self._y - self.fitted
+        return rest
 
     @property
     def leverages(self) -> np.ndarray:
         """How much of its own fitted value each run decides."""
-        basis, _ = np.linalg.qr(self._white)
-        return np.minimum((basis**2).sum(axis=1), 1 - 1e-9)
+        basis, _ = np.linalg.qr(self.white_design)
+        leverages: np.ndarray = np.minimum((basis**2).sum(axis=1), 1 - 1e-9)
+        return leverages
 
     @property
     def sigma(self) -> float:
@@ -231,7 +237,7 @@ class Fit:
         return self.df_quantile(0.975)
 
     def effects(self, context: Context = "average") -> list[Effect]:
-        """The effect of every factor: on average over the others, at the baseline, at the best, or in a configuration."""
+        """The effect of every factor: on average over the others, at the baseline, the best, or a configuration."""
         from broadleaf.lab.analysis.effects import effects
 
         return effects(self, context)
@@ -255,7 +261,7 @@ class Fit:
         return self._interactions if rope_pct == 1.0 else interactions(self, rope_pct)
 
     def predict(self, configs: Sequence[Mapping[str, Level]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Microseconds per task of configurations, and the 95 % interval of that mean, at the average block and time."""
+        """Microseconds per task of configurations with the 95 % interval of that mean, at the mean block and time."""
         rows = self.coding.rows(configs)[:, self.kept]
         mean = rows @ self.treatment_params
         spread = np.einsum("ij,jk,ik->i", rows, self._covariance[: self._size, : self._size], rows)
@@ -265,9 +271,9 @@ class Fit:
 
     def bootstrap(self, rng: np.random.Generator, draws: int) -> np.ndarray:
         """Treatment coefficients (kept x draws) of models refitted with the runs' residuals of random sign."""
-        rest = self._white_y - self._white @ self.params
+        rest = self.white_y - self.white_design @ self.params
         rest = rest / np.sqrt(1 - self.leverages)
-        solve = np.linalg.pinv(self._white)[: self._size]
+        solve = np.linalg.pinv(self.white_design)[: self._size]
         signs = rng.integers(0, 2, (len(rest), draws)) * 2.0 - 1.0
         drawn: np.ndarray = self.treatment_params[:, None] + solve @ (rest[:, None] * signs)
         return drawn
@@ -303,7 +309,7 @@ class Fit:
         else:
             full = self._whiten @ np.hstack([np.eye(len(kept))[cell], self._other])
             df_pure = len(cell) - int(np.linalg.matrix_rank(full))
-            rest = self._white_y - full @ np.linalg.lstsq(full, self._white_y, rcond=None)[0]
+            rest = self.white_y - full @ np.linalg.lstsq(full, self.white_y, rcond=None)[0]
         df_model = self.df - df_pure
         pure = float(rest @ rest)
         # Replicates equal to the last digit, as without noise, tell nothing: rounding is no error to test against.
@@ -349,7 +355,9 @@ def fit(
         raise AnalysisError("no runs to fit: make runs first (`broadleaf lab run`).")
     notes: list[str] = []
     if scale == "auto":
-        other = np.hstack([nuisance.blocks(frame).matrix, nuisance.drift(frame).matrix if drift else np.zeros((len(frame), 0))])
+        other = np.hstack(
+            [nuisance.blocks(frame).matrix, nuisance.drift(frame).matrix if drift else np.zeros((len(frame), 0))]
+        )
         scale = scales.profile_of(factors, frame, other).best
     coding = Coding(factors, pairs)
     if len(coding.column_names) > len(frame) / 2 and coding.pairs:

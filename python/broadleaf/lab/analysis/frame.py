@@ -51,24 +51,29 @@ def load(
         frame[name] = pd.to_numeric(frame[name], errors="coerce").astype(float)
     frame = frame[np.isfinite(frame["y_us"]) & (frame["y_us"] > 0)]
     for factor in factors:
-        frame[factor.name] = _levels(frame[factor.column] if factor.column in frame else None, factor, len(frame))
+        frame[factor.name] = _levels(frame.get(factor.column), factor, len(frame))
     frame = frame.sort_values("started_unix", kind="stable").reset_index(drop=True)
     if where is not None:
         frame = select(frame, factors, where)
     if frame.empty:
         condition = f" where {where}" if where else ""
-        raise AnalysisError(f"no run with status ok and a time per task{condition}: make runs first (`broadleaf lab run`).")
+        raise AnalysisError(
+            f"no run with status ok and a time per task{condition}: make runs first (`broadleaf lab run`)."
+        )
     frame["config_id"] = identify(frame, factors)
     return frame
 
 
 def _levels(column: pd.Series | None, factor: Factor, length: int) -> np.ndarray:
+    levels: np.ndarray
     if column is None:
-        return np.full(length, column_value(factor.default))
+        levels = np.full(length, column_value(factor.default))
+        return levels
     missing = column.isna() | (column.astype(str) == "")
     known = {raw: column_value(factor.parse(raw)) for raw in column[~missing].unique()}
     values = [column_value(factor.default) if gone else known[raw] for raw, gone in zip(column, missing, strict=True)]
-    return np.array(values) if not factor.is_categorical else np.array(values, dtype=object)
+    levels = np.array(values, dtype=object) if factor.is_categorical else np.array(values)
+    return levels
 
 
 def configs(frame: pd.DataFrame, factors: Sequence[Factor]) -> list[dict[str, Level]]:
@@ -98,7 +103,7 @@ def cells(frame: pd.DataFrame, factors: Sequence[Factor]) -> tuple[np.ndarray, l
     """The number of every run's cell (its configuration), and the configuration of every cell."""
     numbers: dict[tuple[Any, ...], int] = {}
     kept: list[dict[str, Level]] = []
-    index = np.empty(len(frame), dtype=np.int64)
+    index: np.ndarray = np.empty(len(frame), dtype=np.int64)
     for row, config in enumerate(configs(frame, factors)):
         key = tuple(config.values())
         if key not in numbers:

@@ -68,8 +68,8 @@ class Interaction:
 
 
 def interactions(fit: Fit, rope_pct: float = 1.0) -> list[Interaction]:
-    """Every pair of levels that the runs tell, strongest evidence first. Curves are compared between the default and the
-    treated end."""
+    """Every pair of levels that the runs tell, strongest evidence first. Curves are compared between the default and
+    the treated end."""
     from broadleaf.lab.analysis.scale import UNITS
 
     rope = practical(fit, rope_pct)
@@ -86,11 +86,27 @@ def interactions(fit: Fit, rope_pct: float = 1.0) -> list[Interaction]:
                 if not _told(fit, row):
                     continue
                 g = fit.contrast(row)
-                parts = [fit.contrast(r) for r in (only_a - none, both - only_b, only_b - none, both - only_a, both - none)]
                 found.append(
-                    Interaction(a, b, a_level, b_level, g.estimate, g.low, g.high, g.p, float("nan"), "undetermined", g.se,
-                                *parts, UNITS[fit.scale])
-                )  # fmt: skip
+                    Interaction(
+                        a,
+                        b,
+                        a_level,
+                        b_level,
+                        estimate=g.estimate,
+                        ci_low=g.low,
+                        ci_high=g.high,
+                        p=g.p,
+                        q=float("nan"),
+                        kind="undetermined",
+                        se=g.se,
+                        a_alone=fit.contrast(only_a - none),
+                        a_with_b=fit.contrast(both - only_b),
+                        b_alone=fit.contrast(only_b - none),
+                        b_with_a=fit.contrast(both - only_a),
+                        joint=fit.contrast(both - none),
+                        unit=UNITS[fit.scale],
+                    )
+                )
     qs = q_values([pair.p for pair in found])
     classed = [
         replace(pair, q=q, kind=classify(fit, replace(pair, q=q), rope)) for pair, q in zip(found, qs, strict=True)

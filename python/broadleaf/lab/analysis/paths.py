@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -129,7 +130,7 @@ def custom(
     constraints forbid, or a factor the study does not have."""
     by_name = {f.name: f for f in fit.factors}
     state = {f.name: f.default for f in fit.factors}
-    chosen = []
+    chosen: list[tuple[Factor, Level]] = []
     for entry in order:
         name, level = (entry, None) if isinstance(entry, str) else entry
         if name not in by_name:
@@ -141,7 +142,9 @@ def custom(
             raise AnalysisError(f"factor {name!r} is on the path twice: name each once.")
         if constraints is not None and not constraints.allows(state):
             broken = ", ".join(constraints.violated(state))
-            raise AnalysisError(f"the path cannot apply {name!r} here: that violates {broken}. Leave it out or reorder.")
+            raise AnalysisError(
+                f"the path cannot apply {name!r} here: that violates {broken}. Leave it out or reorder."
+            )
         chosen.append((factor, level))
     return _predicted(fit, chosen, "custom", scale)
 
@@ -218,7 +221,9 @@ def remeasured(path: Path, factors: Sequence[Factor], frame: pd.DataFrame, scale
     for node in nodes:
         key = tuple(node[f.name] for f in factors)
         if key not in number:
-            raise AnalysisError("a node of this path was not measured again: run its configurations (`Path.configs`) first.")
+            raise AnalysisError(
+                "a node of this path was not measured again: run its configurations (`Path.configs`) first."
+            )
         here = cell == number[key]
         by_node.append(pd.Series(logs[here]).groupby(block[here]).mean())
     from scipy import stats
@@ -226,10 +231,12 @@ def remeasured(path: Path, factors: Sequence[Factor], frame: pd.DataFrame, scale
     steps, found = [], []
     at = float(by_node[0].mean())
     start = at
-    for step, (before, after) in zip(path.order, zip(by_node, by_node[1:], strict=False), strict=True):
+    for step, (before, after) in zip(path.order, itertools.pairwise(by_node), strict=True):
         paired = (after - before).dropna()
         if len(paired) < 2:
-            raise AnalysisError(f"step {step.factor!r}: fewer than two blocks have runs before and after it; run more replicates.")
+            raise AnalysisError(
+                f"step {step.factor!r}: fewer than two blocks have runs before and after it; run more replicates."
+            )
         mean, se = float(paired.mean()), float(paired.std(ddof=1) / np.sqrt(len(paired)))
         half = float(stats.t.ppf(0.975, len(paired) - 1)) * se
         low, high = mean - half, mean + half
@@ -278,12 +285,14 @@ def path_vectors(frame: pd.DataFrame, factors: Sequence[Factor], log2: bool = Fa
     for path_id, path in rows.groupby("path_id"):
         told = _one_path(path, factors, log2)
         if told is not None:
-            ids.append(int(path_id))  # type: ignore[call-overload]
+            ids.append(int(path_id))
             orders.append(told[0])
             vectors.append([told[1].get(name, 0.0) for name in names])
             levels.append(told[2])
     if not ids:
-        raise AnalysisError("no complete measured path: plan some with `[design] paths = 40`, run them, and analyse again.")
+        raise AnalysisError(
+            "no complete measured path: plan some with `[design] paths = 40`, run them, and analyse again."
+        )
     return PathVectors(
         tuple(ids), tuple(names), np.array(vectors), tuple(orders), tuple(levels), _noise(frame, factors), log2
     )
@@ -292,10 +301,11 @@ def path_vectors(frame: pd.DataFrame, factors: Sequence[Factor], log2: bool = Fa
 def _one_path(
     path: pd.DataFrame, factors: Sequence[Factor], log2: bool
 ) -> tuple[tuple[str, ...], dict[str, float], tuple[float, ...]] | None:
-    steps = {int(step): part for step, part in path.groupby("path_step")}  # type: ignore[call-overload]
+    steps = {int(step): part for step, part in path.groupby("path_step")}
     if len(steps) < 2 or sorted(steps) != list(range(len(steps))):
         return None
-    order, deltas = [], {}
+    order: list[str] = []
+    deltas: dict[str, float] = {}
     nodes = [configs(steps[number].iloc[:1], factors)[0] for number in range(len(steps))]
     medians = [float(steps[number]["y_us"].median()) for number in range(len(steps))]
     for number in range(1, len(steps)):

@@ -85,8 +85,8 @@ def _null(vectors: PathVectors, rng: np.random.Generator, draws: int) -> np.ndar
     counts = np.maximum(applied.sum(axis=0), 1)
     mean = np.where(applied, vectors.values, 0.0).sum(axis=0) / counts
     noise = vectors.noise_sd if np.isfinite(vectors.noise_sd) else 0.0
-    found = []
-    for _ in range(draws):
+    found: np.ndarray = np.empty((draws, min(vectors.values.shape)))
+    for draw in range(draws):
         simulated = np.zeros(vectors.values.shape)
         for row, order in enumerate(vectors.orders):
             columns = [place[name] for name in order]
@@ -95,8 +95,8 @@ def _null(vectors: PathVectors, rng: np.random.Generator, draws: int) -> np.ndar
             # A run's noise is a ratio; in microseconds it is that part of the time measured there.
             error = error / np.log(2) if vectors.log2 else levels * np.expm1(error)
             simulated[row, columns] = mean[columns] + np.diff(error)
-        found.append(_variances(simulated))
-    return np.array(found)
+        found[draw] = _variances(simulated)
+    return found
 
 
 def _loading_ci(
@@ -106,7 +106,7 @@ def _loading_ci(
     components of similar size swap places and signs between samples."""
     from scipy.linalg import orthogonal_procrustes
 
-    size = int(min(4, np.count_nonzero(sdev > 1e-12 * max(float(sdev[0]), 1e-300))))
+    size = min(4, int(np.count_nonzero(sdev > 1e-12 * max(float(sdev[0]), 1e-300))))
     low, high = np.full(components.shape, np.nan), np.full(components.shape, np.nan)
     if size == 0:
         return low, high

@@ -31,12 +31,12 @@ def transform(y_us: np.ndarray, scale: Scale) -> np.ndarray:
 
 def to_us(value: np.ndarray, scale: Scale) -> np.ndarray:
     """Values of a scale as microseconds per task; a rate of zero or less has no time."""
+    us: np.ndarray = np.asarray(value, dtype=float)
     if scale == "log":
-        return np.exp(value)
-    if scale == "us":
-        return np.asarray(value, dtype=float)
-    value = np.asarray(value, dtype=float)
-    return np.where(value > 0, 1e6 / np.where(value > 0, value, 1.0), np.nan)
+        us = np.exp(us)
+    elif scale == "rate":
+        us = np.where(us > 0, 1e6 / np.where(us > 0, us, 1.0), np.nan)
+    return us
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ class Chosen:
     def sentence(self) -> str:
         """What was done, for the reader."""
         return (
-            f"Too few runs for all pairs: {self.n_choosing} runs chose {len(self.pairs)} pairs, intervals come from the "
-            f"other {len(self.confirm)} runs."
+            f"Too few runs for all pairs: {self.n_choosing} runs chose {len(self.pairs)} pairs, intervals come from "
+            f"the other {len(self.confirm)} runs."
         )
 
 
@@ -73,8 +73,10 @@ def _half(frame: pd.DataFrame, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     blocks = frame["block"].to_numpy()
     labels = np.unique(blocks[~np.isnan(blocks)])
+    chosen: np.ndarray
     if len(labels) >= 4:
-        return np.isin(blocks, rng.permutation(labels)[: len(labels) // 2])
+        chosen = np.isin(blocks, rng.permutation(labels)[: len(labels) // 2])
+        return chosen
     chosen = np.zeros(len(frame), dtype=bool)
     chosen[rng.permutation(len(frame))[: len(frame) // 2]] = True
     return chosen

@@ -26,7 +26,9 @@ class Shift:
     @property
     def sentence(self) -> str:
         """The finding in words."""
-        return f"{self.term}: {self.estimate:+.4g} becomes {self.other:+.4g} {self.by} ({self.shift:.1f} standard errors)."
+        return (
+            f"{self.term}: {self.estimate:+.4g} becomes {self.other:+.4g} {self.by} ({self.shift:.1f} standard errors)."
+        )
 
     @property
     def shift(self) -> float:
@@ -43,7 +45,7 @@ def shifts(fit: Fit) -> list[Shift]:
 
         try:
             rest = fit.frame[~noisy].reset_index(drop=True)
-            other = Model(rest, fit.coding, fit.scale, fit.blocks, fit.with_drift, fit.covariance_type)  # type: ignore[arg-type]
+            other = Model(rest, fit.coding, fit.scale, fit.blocks, fit.with_drift, fit.covariance_type)
         except AnalysisError:
             return found
         if np.array_equal(other.kept, fit.kept):
@@ -60,7 +62,8 @@ def robust_params(fit: Fit) -> np.ndarray:
     with warnings.catch_warnings():
         # A scale of zero or slow convergence happens on data without noise.
         warnings.simplefilter("ignore")
-        return np.asarray(sm.RLM(fit._white_y, fit._white, M=sm.robust.norms.HuberT()).fit().params)
+        params: np.ndarray = np.asarray(sm.RLM(fit.white_y, fit.white_design, M=sm.robust.norms.HuberT()).fit().params)
+    return params
 
 
 def _against(fit: Fit, params: np.ndarray, by: str) -> list[Shift]:
@@ -73,6 +76,7 @@ def _against(fit: Fit, params: np.ndarray, by: str) -> list[Shift]:
 
 
 def _noisy(fit: Fit) -> np.ndarray:
-    if "flags" not in fit.frame:
-        return np.zeros(len(fit.frame), dtype=bool)
-    return fit.frame["flags"].fillna("").astype(str).str.contains("noisy_block").to_numpy(dtype=bool)
+    noisy: np.ndarray = np.zeros(len(fit.frame), dtype=bool)
+    if "flags" in fit.frame:
+        noisy = fit.frame["flags"].fillna("").astype(str).str.contains("noisy_block").to_numpy(dtype=bool)
+    return noisy

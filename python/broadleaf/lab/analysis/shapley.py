@@ -103,7 +103,7 @@ def _sampled(
     total = np.zeros((len(players), draws.shape[1]))
     least, most = np.full(len(players), np.inf), np.full(len(players), -np.inf)
     before = after = 0.0
-    ladder = np.tril(np.ones((len(players) + 1, len(players)), dtype=np.int64), -1)
+    ladder: np.ndarray = np.tril(np.ones((len(players) + 1, len(players)), dtype=np.int64), -1)
     for order in orders:
         bits = np.empty_like(ladder)
         bits[:, order] = ladder
@@ -126,19 +126,22 @@ def _share(name: str, level: Level, mean: np.ndarray, steps: np.ndarray) -> Shar
 
 
 def _values(fit: Fit, rows: np.ndarray, draws: np.ndarray, scale: Scale) -> np.ndarray:
-    predicted = rows[:, fit.kept] @ draws
+    predicted: np.ndarray = rows[:, fit.kept] @ draws
     return predicted if scale == fit.scale else scales.transform(scales.to_us(predicted, fit.scale), scale)
 
 
 def _weights(k: int) -> np.ndarray:
     """The share of orders in which exactly a given set of each size comes before a player."""
-    return np.array([1 / (k * comb(k - 1, size)) for size in range(k)])
+    weights: np.ndarray = np.array([1 / (k * comb(k - 1, size)) for size in range(k)])
+    return weights
 
 
 def _without(k: int, number: int) -> np.ndarray:
     subsets = np.arange(1 << k)
-    return subsets[(subsets >> number) & 1 == 0]
+    chosen: np.ndarray = subsets[(subsets >> number) & 1 == 0]
+    return chosen
 
 
 def _sizes(subsets: np.ndarray) -> np.ndarray:
-    return np.array([int(s).bit_count() for s in subsets.tolist()])
+    sizes: np.ndarray = np.array([int(s).bit_count() for s in subsets.tolist()])
+    return sizes

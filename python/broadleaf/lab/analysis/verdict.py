@@ -34,8 +34,8 @@ class Conditional:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer for one factor or change. `word` is helps, hinders, no practical difference, unknown, or "depends on A, B";
-    `needs_runs` is about how many more runs an unknown one needs."""
+    """The answer for one factor or change. `word` is helps, hinders, no practical difference, unknown, or "depends on
+    A, B"; `needs_runs` is about how many more runs an unknown one needs."""
 
     word: str
     sentence: str
@@ -82,7 +82,9 @@ def verdict(
 ) -> Verdict:
     """The verdict on an effect. `conditionals` are what it does at the levels of factors that change it: where they
     disagree the verdict is that it depends on these; else they tell where it is strongest."""
-    low, high, estimate = (math.log(r) if r > 0 else -math.inf for r in (effect.ratio_low, effect.ratio_high, effect.ratio))
+    low, high, estimate = (
+        math.log(r) if r > 0 else -math.inf for r in (effect.ratio_low, effect.ratio_high, effect.ratio)
+    )
     name = f"{effect.factor}" + ("" if isinstance(effect.level, bool) else f"={effect.level}")
     size = _size(effect.ratio, effect.ratio_low, effect.ratio_high)
     word = word_for(low, high, estimate, rope_pct)
@@ -90,18 +92,25 @@ def verdict(
     if split:
         shown = split[:_MOST_NAMED]
         texts = "; ".join(
-            " and ".join(f"{c.word}{_brief(c)} with {_at(c)}" for c in conditionals if c.factor == other) for other in shown
+            " and ".join(f"{c.word}{_brief(c)} with {_at(c)}" for c in conditionals if c.factor == other)
+            for other in shown
         )
-        return Verdict(f"depends on {', '.join(shown)}", f"{name} depends on {', '.join(shown)}: {texts}. On average {size}.",
-                       None, effect.factor, effect.level, tuple(split), tuple(conditionals))  # fmt: skip
+        word_of = f"depends on {', '.join(shown)}"
+        sentence = f"{name} {word_of}: {texts}. On average {size}."
+        return Verdict(word_of, sentence, None, effect.factor, effect.level, tuple(split), tuple(conditionals))
     note = _strength(conditionals) if word in ("helps", "hinders") else ""
     if word == "unknown":
         more = runs_needed(low, high, estimate, rope_pct, n_runs) if n_runs else None
         need = f"needs about {more} more runs" if more else "needs more runs"
-        proven = "faster, but perhaps by too little to matter" if high < 0 else "slower, but perhaps by too little to matter"
-        seen = proven if high < 0 or low > 0 else "it may help, hinder or do nothing"
-        return Verdict(word, f"{name}: unknown, {need}: {seen} ({size}).{note}", more, effect.factor, effect.level, (), tuple(conditionals))
-    sentence = f"{name} makes no practical difference: {size}, within {rope_pct:g} %." if word == "no practical difference" else f"{name} {word}: {size}."
+        side = "faster" if high < 0 else "slower" if low > 0 else ""
+        seen = f"{side}, but perhaps by too little to matter" if side else "it may help, hinder or do nothing"
+        sentence = f"{name}: unknown, {need}: {seen} ({size})."
+        return Verdict(word, sentence, more, effect.factor, effect.level, (), tuple(conditionals))
+    sentence = (
+        f"{name} makes no practical difference: {size}, within {rope_pct:g} %."
+        if word == "no practical difference"
+        else f"{name} {word}: {size}."
+    )
     return Verdict(word, sentence + note, None, effect.factor, effect.level, (), tuple(conditionals))
 
 
@@ -185,4 +194,6 @@ def _percent(ratio: float) -> str:
 
 def _size(ratio: float, low: float, high: float) -> str:
     change = 100 * (ratio - 1)
-    return f"{abs(change):.1f} % {'less' if change < 0 else 'more'} time per task (95 % interval {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %)"
+    direction = "less" if change < 0 else "more"
+    interval = f"95 % interval {100 * (low - 1):+.1f} to {100 * (high - 1):+.1f} %"
+    return f"{abs(change):.1f} % {direction} time per task ({interval})"
