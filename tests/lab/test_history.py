@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-
 from broadleaf.lab import history, history_runs
 from broadleaf.lab.errors import AnalysisError, RunError
 from broadleaf.lab.history import Point, change_points, coarse_grid, median_variance, pooled_sd, search
@@ -35,7 +34,9 @@ class Commits:
 
 
 def found(steps, seed=1, commits=60, points=None, **options):
-    return search(commits, ["baseline"], Commits(steps, np.random.default_rng(seed), **options), points=points, seed=seed)
+    return search(
+        commits, ["baseline"], Commits(steps, np.random.default_rng(seed), **options), points=points, seed=seed
+    )
 
 
 def test_grid_holds_both_ends_and_as_many_as_asked():

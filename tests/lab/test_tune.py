@@ -247,7 +247,9 @@ def test_runs_made_before_replace_the_screening():
     rules = system.study().rules()
     # The machine was twice as slow then.
     known = [replace(t, time_us=2 * t.time_us) for t in trials_of(system, all_configs(MIXED, rules), rng)]
-    found = tune(system.study(), lambda c, /, *, purpose, block: system.time_us(c, rng, 0.0), Budget(runs=150), known=known)
+    found = tune(
+        system.study(), lambda c, /, *, purpose, block: system.time_us(c, rng, 0.0), Budget(runs=150), known=known
+    )
     assert not any(trial.purpose == "screen" for trial in found.trials)
     assert found.config["level"] == "off"
     assert system.mean_us(found.config) <= 1.02 * min(map(system.mean_us, all_configs(MIXED, rules)))

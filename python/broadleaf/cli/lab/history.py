@@ -15,7 +15,7 @@ from broadleaf.cli.lab.options import load_study, study_argument
 @click.argument("span", metavar="A..B")
 @study_argument
 @click.option("--configs", default="baseline", show_default=True, metavar="NAMES",
-              help="Configurations, by commas: baseline, all-on, best, or settings such as cfg_log=off+prefetch=64.")  # fmt: skip
+              help="By commas: baseline, all-on, best, or settings such as cfg_log=off+prefetch=64.")  # fmt: skip
 @click.option("--points", type=click.IntRange(2), metavar="N", help="Commits to measure first; all if left out.")
 @click.option("--replicates", type=click.IntRange(2), default=5, show_default=True, help="Runs of each of these.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the orders.")

@@ -24,7 +24,13 @@ _ALGORITHMS = ("tpe", "greedy", "ga", "random")
               help="Where tuned.toml and tuned.json go; the study's directory if left out.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 def command(
-    study_path: Path, budget: str | None, runs: int | None, algorithm: str, seed: int, output: Path | None, as_json: bool
+    study_path: Path,
+    budget: str | None,
+    runs: int | None,
+    algorithm: str,
+    seed: int,
+    output: Path | None,
+    as_json: bool,
 ) -> None:
     """Search the best setting of the workload of STUDY, and prove it on fresh runs.
 

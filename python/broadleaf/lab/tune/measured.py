@@ -76,5 +76,3 @@ def with_excluded_patches(study: Study) -> Study:
     """The study with the constraints that follow from patches which do not apply together."""
     excludes = Environments(study).excludes()
     return replace(study, constraints={**study.constraints, **excludes}) if excludes else study
-
-

@@ -189,7 +189,8 @@ def _as_parameter(factor: Factor, config: Config) -> Any:
 
 def _suggested(trial: optuna.Trial, factor: Factor) -> Level:
     if factor.is_numeric:
-        return factor.levels[trial.suggest_int(factor.name, 0, len(factor.levels) - 1)]
+        index: int = trial.suggest_int(factor.name, 0, len(factor.levels) - 1)
+        return factor.levels[index]
     level: Level = trial.suggest_categorical(factor.name, factor.levels)
     return level
 

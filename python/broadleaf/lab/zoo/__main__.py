@@ -13,10 +13,18 @@ from broadleaf.lab.zoo import score, systems, workloads
 def main(arguments: list[str] | None = None) -> int:
     """Runs one workload on one system and prints its score; 1 if that is not possible."""
     parser = argparse.ArgumentParser(prog="python -m broadleaf.lab.zoo", description=__doc__)
-    parser.add_argument("--workload", choices=workloads.WORKLOADS, default="sleep",
-                        help="equal tasks of one body (sleep, cpu, memory, io), or a shape of tasks of --body")
-    parser.add_argument("--body", choices=tuple(workloads.BODIES), default="sleep",
-                        help="what the tasks of a bag, a chain or a fan-in do")
+    parser.add_argument(
+        "--workload",
+        choices=workloads.WORKLOADS,
+        default="sleep",
+        help="equal tasks of one body (sleep, cpu, memory, io), or a shape of tasks of --body",
+    )
+    parser.add_argument(
+        "--body",
+        choices=tuple(workloads.BODIES),
+        default="sleep",
+        help="what the tasks of a bag, a chain or a fan-in do",
+    )
     parser.add_argument("--system", choices=tuple(systems.SYSTEMS), default="broadleaf")
     parser.add_argument("--engines", type=int, default=2)
     parser.add_argument("--tasks", type=int, default=200, help="tasks in one batch; leaves of a fan-in")
