@@ -114,7 +114,8 @@ def main() -> int:
         failed |= not ok
         print(
             f"null landscape: {wrong} of {given.null} recommend something else than the default"
-            f" ({100 * share:.1f} %, at most 5 %): {'ok' if ok else 'FAILED'}; {time.perf_counter() - begin:.0f} s"
+            f" ({100 * share:.1f} %, at most 5 %): {'ok' if ok else 'FAILED'};"
+            f" {time.perf_counter() - begin:.0f} s"
         )
 
     system = sign_flip_trap()
@@ -134,7 +135,8 @@ def main() -> int:
         print(
             f"trap, {algorithm}: within 2 % of the optimum {100 * within:.0f} %,"
             f" median {statistics.median(losses[algorithm]):.3f} of the optimum's time, worst"
-            f" {max(losses[algorithm]):.3f}; idle settings kept {extra / given.trap:.2f}; {time.perf_counter() - begin:.0f} s"
+            f" {max(losses[algorithm]):.3f}; idle settings kept {extra / given.trap:.2f};"
+            f" {time.perf_counter() - begin:.0f} s"
         )
     if given.trap:
         within = sum(loss <= WITHIN for loss in losses["tpe"]) / given.trap
