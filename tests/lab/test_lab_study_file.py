@@ -122,6 +122,8 @@ FLAG = HEAD + '[factors.a]\nset.flag = "-a"\n'
         (FLAG + 'scale = "log2"\n', "factors.a", "levels that are numbers"),
         (FLAG + 'when = "b"\n', "factor 'a', key 'when'", "no factor 'b'"),
         (HEAD + '[factors."a b"]\nset.flag = "x"\n', "factors.a b", "letters, digits"),
+        (HEAD + '[factors.python]\nset.flag = "x"\n', "factors.python", "a column of runs.csv"),
+        (HEAD + '[factors.lambda]\nset.flag = "x"\n', "factors.lambda", "a word of Python's"),
         (FLAG + '[constraints]\nc = "a and b"\n', "constraint 'c'", "no factor 'b'"),
         (FLAG + "[constraints]\nc = 1\n", "constraints.c", "in quotes"),
         (FLAG + '[design]\nkind = "resolution"\n', "design.kind", "Did you mean 'resolution5'"),

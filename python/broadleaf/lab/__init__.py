@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from broadleaf.lab.factors import Config, Factor, Level, config_id
     from broadleaf.lab.plan import Plan, PlanRow
+    from broadleaf.lab.runs import read_runs
     from broadleaf.lab.study import Calibrate, DesignSpec, Study
     from broadleaf.lab.synth import SyntheticSystem, seedlike, simulate
 
@@ -43,6 +44,7 @@ _MODULES = {
     "StudyFileError": "errors",
     "SyntheticSystem": "synth",
     "config_id": "factors",
+    "read_runs": "runs",
     "seedlike": "synth",
     "simulate": "synth",
 }
@@ -65,6 +67,7 @@ __all__ = [
     "StudyFileError",
     "SyntheticSystem",
     "config_id",
+    "read_runs",
     "seedlike",
     "simulate",
 ]

@@ -75,6 +75,10 @@ class Constraints:
         """Names of the constraints a configuration violates."""
         return [name for name, node in self._rules.items() if not expressions.holds(node, config)]
 
+    def together(self) -> list[set[str]]:
+        """The factors of each constraint."""
+        return [expressions.names(node) for node in self._rules.values()]
+
     def exists(self, factor: str, config: Config) -> bool:
         """Whether a nested factor exists in a configuration; others always do."""
         return factor not in self._when or expressions.holds(self._when[factor], config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import keyword
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any, Literal, cast
 
 from broadleaf.lab.errors import ConstraintError, DesignError, StudyFileError
 from broadleaf.lab.factors import KINDS, Factor, Level
+from broadleaf.lab.runs import COLUMNS
 from broadleaf.lab.study import DESIGNS, Calibrate, DesignSpec, Study
 
 FILE_NAME = "study.toml"
@@ -46,7 +48,7 @@ _DESIGN = (
     "factor",
 )
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
-_FEW = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def load(path: Path) -> Study:
@@ -242,8 +244,11 @@ def _factors(file: Path, values: object) -> tuple[Factor, ...]:
 
 def _factor(file: Path, name: str, values: object) -> Factor:
     table = _Table(file, f"factors.{name}", values, _FACTOR)
-    if not _FEW.match(name):
+    if not _NAME.match(name):
         raise table.wrong("", f"{name!r} cannot be a column and a name in constraints.", "Use letters, digits and _.")
+    if keyword.iskeyword(name) or name in COLUMNS:
+        taken = "a word of Python's" if keyword.iskeyword(name) else "a column of runs.csv"
+        raise table.wrong("", f"{name!r} is {taken} already.", "Choose another name.")
     kind, setting = _setting(table)
     levels = _levels(table, kind, setting)
     default = table.values.get("default", levels[0])

@@ -4,6 +4,7 @@ some pairs of runs that differ in it alone."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,20 +18,22 @@ if TYPE_CHECKING:
     import numpy as np
     import z3
 
-_EFFORT = 40_000_000
+_EFFORT = 10_000_000
 """What z3 may spend on one attempt, in its own deterministic unit: some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Slack:
-    """By how much counts may differ from balance; None: by any number."""
+    """By how much counts may differ from balance; None: by any number. `free` factors are in no constraint, `bound`
+    ones are; `share` is in parts of the runs."""
 
-    levels: int | None
-    pairs: int | None
+    free_levels: int | None
+    free_pairs: int | None
+    bound_share: float | None
 
 
 # Constraints and nesting make full balance impossible; then as much of it as there is.
-_LADDER = (_Slack(0, 2), _Slack(0, 3), _Slack(2, 4), _Slack(4, 6), _Slack(None, None))
+_LADDER = (_Slack(0, 2, 0.125), _Slack(0, 2, 0.25), _Slack(0, 2, None), _Slack(1, 3, None), _Slack(None, None, None))
 
 
 def balanced(
@@ -73,14 +76,25 @@ def _solve(
         solver.add(*run.terms())
     for index, factor in enumerate(flipped):
         _differ_only(solver, runs[2 * index], runs[2 * index + 1], factor)
+    together = rules.together()
+    bound = {name for names in together for name in names}
+    share = None if slack.bound_share is None else max(2, math.floor(slack.bound_share * n))
     for factor in factors:
-        _bounded(solver, runs, [(factor, level) for level in factor.levels], slack.levels, n)
-    if slack.pairs is not None:
-        for one, other in itertools.combinations(factors, 2):
-            share = n / (len(one.levels) * len(other.levels))
+        allowed = share if factor.name in bound else slack.free_levels
+        if allowed is not None:
+            for level in factor.levels:
+                low, high = n // len(factor.levels) - allowed, -(-n // len(factor.levels)) + allowed
+                _count(solver, [run.is_(factor, level) for run in runs], low, high)
+    for one, other in itertools.combinations(factors, 2):
+        # Two factors in one constraint are unbalanced by it.
+        if any({one.name, other.name} <= names for names in together):
+            continue
+        allowed = share if {one.name, other.name} & bound else slack.free_pairs
+        if allowed is not None:
+            cell = n / (len(one.levels) * len(other.levels))
             for a, b in itertools.product(one.levels, other.levels):
                 both = [z3.And(run.is_(one, a), run.is_(other, b)) for run in runs]
-                _count(solver, both, share - slack.pairs, share + slack.pairs)
+                _count(solver, both, cell - allowed, cell + allowed)
     if solver.check() != z3.sat:
         return None
     model = solver.model()
@@ -98,24 +112,7 @@ def _differ_only(solver: z3.Solver, run: ConstraintSolver, other: ConstraintSolv
                 solver.add(run.is_(each, level) == other.is_(each, level))
 
 
-def _bounded(
-    solver: z3.Solver,
-    runs: Sequence[ConstraintSolver],
-    cells: Sequence[tuple[Factor, Level]],
-    slack: int | None,
-    n: int,
-) -> None:
-    if slack is None:
-        return
-    share = n / len(cells)
-    for factor, level in cells:
-        low, high = int(share) - slack, -int(-share // 1) + slack
-        _count(solver, [run.is_(factor, level) for run in runs], low, high)
-
-
 def _count(solver: z3.Solver, terms: Sequence[z3.BoolRef], low: float, high: float) -> None:
-    import math
-
     import z3
 
     weighted = [(term, 1) for term in terms]
