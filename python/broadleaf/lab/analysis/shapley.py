@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import comb
 from typing import TYPE_CHECKING
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 _EXACT = 15
 _ORDERS = 2000
+_AT_ONCE = 100
 _DRAWS = 200
+_FEW_DRAWS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,7 @@ def shapley(fit: Fit, end: Mapping[str, Level] | None = None, scale: Scale = "lo
             steps = values[without | (1 << number)] - values[without]
             shares.append(_share(name, goal[name], weights[_sizes(without)] @ steps, steps[:, 0]))
         return Shares(tuple(shares), scale, float(values[0, 0]), float(values[-1, 0]), True)
-    orders = [rng.permutation(len(players)) for _ in range(_ORDERS)]
-    return _sampled(fit, start, goal, players, orders, draws[:, :41], scale)
+    return _sampled(fit, start, goal, players, rng, draws[:, : _FEW_DRAWS + 1], scale)
 
 
 def _closed(fit: Fit, start: dict[str, Level], goal: dict[str, Level], players: list[str]) -> Shares:
@@ -97,26 +98,26 @@ def _closed(fit: Fit, start: dict[str, Level], goal: dict[str, Level], players: 
 
 
 def _sampled(
-    fit: Fit, start: dict[str, Level], goal: dict[str, Level], players: list[str], orders: Sequence[np.ndarray],
+    fit: Fit, start: dict[str, Level], goal: dict[str, Level], players: list[str], rng: np.random.Generator,
     draws: np.ndarray, scale: Scale,
 ) -> Shares:  # fmt: skip
-    total = np.zeros((len(players), draws.shape[1]))
-    least, most = np.full(len(players), np.inf), np.full(len(players), -np.inf)
+    k = len(players)
+    total = np.zeros((k, draws.shape[1]))
+    least, most = np.full(k, np.inf), np.full(k, -np.inf)
     before = after = 0.0
-    ladder: np.ndarray = np.tril(np.ones((len(players) + 1, len(players)), dtype=np.int64), -1)
-    for order in orders:
-        bits = np.empty_like(ladder)
-        bits[:, order] = ladder
-        values = _values(fit, fit.coding.rows_between(start, goal, players, bits), draws, scale)
-        steps = np.diff(values, axis=0)
-        total[order] += steps
-        least[order], most[order] = np.minimum(least[order], steps[:, 0]), np.maximum(most[order], steps[:, 0])
-        before, after = float(values[0, 0]), float(values[-1, 0])
-    mean = total / len(orders)
-    shares = []
-    for number, name in enumerate(players):
-        share = _share(name, goal[name], mean[number], np.array([least[number], most[number]]))
-        shares.append(share)
+    for _ in range(_ORDERS // _AT_ONCE):
+        place = np.argsort(rng.random((_AT_ONCE, k)), axis=1)
+        # After n steps those players are in whose place in the order is below n.
+        bits = (place[:, None, :] < np.arange(k + 1)[None, :, None]).astype(np.int64)
+        rows = fit.coding.rows_between(start, goal, players, bits.reshape(-1, k))
+        values = _values(fit, rows, draws, scale).reshape(_AT_ONCE, k + 1, -1)
+        steps = np.take_along_axis(np.diff(values, axis=1), place[:, :, None], axis=1)
+        total += steps.sum(axis=0)
+        least, most = np.minimum(least, steps[:, :, 0].min(axis=0)), np.maximum(most, steps[:, :, 0].max(axis=0))
+        before, after = float(values[0, 0, 0]), float(values[0, -1, 0])
+    mean = total / _ORDERS
+    ranges = np.column_stack([least, most])
+    shares = [_share(name, goal[name], mean[n], ranges[n]) for n, name in enumerate(players)]
     return Shares(tuple(shares), scale, before, after, False)
 
 
