@@ -126,6 +126,8 @@ class Search:
         left = n_runs
         while left > 0:
             near = changes_of_one(here, self.meter.factors, self.meter.constraints)
+            if not near:
+                return
             repeats = max(1, min(3, left // (len(near) + 1)))
             means: dict[str, float] = {}
             for config in [here, *near] * repeats:

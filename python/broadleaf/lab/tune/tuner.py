@@ -149,7 +149,15 @@ def _pilot(meter: Meter, default: Config) -> float:
 def _levelled(meter: Meter, known: Sequence[Trial]) -> list[Trial]:
     """Runs made before that still can be, at today's speed of the machine: shifted by the default's medians."""
     default = meter.id_of({factor.name: factor.default for factor in meter.factors})
-    usable = [t for t in known if t.time_us is not None and meter.constraints.allows(t.config)]
+    listed = {factor.name: factor.levels for factor in meter.factors}
+    usable = [
+        t
+        for t in known
+        # A sweep may have gone between the levels that are searched.
+        if t.time_us is not None
+        and all(t.config[name] in levels for name, levels in listed.items())
+        and meter.constraints.allows(t.config)
+    ]
     then = [t.log for t in usable if t.config_id == default]
     now = [t.log for t in meter.succeeded() if t.config_id == default]
     shift = float(np.median(now) - np.median(then)) if then else 0.0
