@@ -44,7 +44,9 @@ def on(text: str) -> bool:
 def settings() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=1000)
-    parser.add_argument("--logging", type=on, default=True, help="initialize_logging: parsl.log of the submitting process")
+    parser.add_argument(
+        "--logging", type=on, default=True, help="initialize_logging: parsl.log of the submitting process"
+    )
     parser.add_argument("--hot-lines", type=on, default=True, help="the log lines of the path that every task takes")
     parser.add_argument("--worker-debug", type=on, default=False)
     parser.add_argument("--encrypted", type=on, default=True)

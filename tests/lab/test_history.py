@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-
+from broadleaf.cli import group
 from broadleaf.lab import history, history_runs
 from broadleaf.lab.errors import AnalysisError, RunError
+from broadleaf.lab.execute import Quiet
 from broadleaf.lab.history import Point, change_points, coarse_grid, median_variance, pooled_sd, search
 from broadleaf.lab.study import Study
+from click.testing import CliRunner
 
 pytest.importorskip("ruptures")
 
@@ -35,7 +37,9 @@ class Commits:
 
 
 def found(steps, seed=1, commits=60, points=None, **options):
-    return search(commits, ["baseline"], Commits(steps, np.random.default_rng(seed), **options), points=points, seed=seed)
+    return search(
+        commits, ["baseline"], Commits(steps, np.random.default_rng(seed), **options), points=points, seed=seed
+    )
 
 
 def test_grid_holds_both_ends_and_as_many_as_asked():
@@ -127,8 +131,6 @@ def repository(tmp_path):
 
 def test_a_repository_is_searched(repository):
     study = Study.load(repository)
-    from broadleaf.lab.execute import Quiet
-
     measured = history_runs.measure_history(study, "HEAD~5..HEAD", replicates=2, quiet=Quiet(max_wait_s=0))
     assert [commit.subject for commit in measured.commits] == [f"number {i}" for i in range(6)]
     assert [measured.commits[change.commit].subject for change in measured.history.changes] == ["number 3"]
@@ -166,3 +168,12 @@ def test_otava_leaves_out_commits_without_every_metric():
     assert rows[0] == ["time", "commit", "a_us", "b_us"]
     assert [row[1] for row in rows[1:]] == ["0" * 10, "2" * 10]
     assert rows[1][0] < rows[2][0]
+
+
+def test_the_command_tells_what_it_found(repository):
+    arguments = ["lab", "history", "HEAD~5..HEAD", "-s", str(repository), "--replicates", "2", "--max-wait", "0"]
+    done = CliRunner().invoke(group, arguments)
+    assert done.exit_code == 0, done.output
+    assert "made baseline slower" in done.stdout
+    assert "number 3" in done.stdout
+    assert (repository / "history-otava.csv").is_file()

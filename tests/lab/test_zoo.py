@@ -8,7 +8,6 @@ import sys
 from itertools import product
 
 import pytest
-
 from broadleaf.lab.zoo import bodies, score, systems, workloads
 from broadleaf.lab.zoo.workloads import Size, Task
 
@@ -34,7 +33,9 @@ def test_ideal_is_the_larger_bound():
     assert workloads.ideal_s(chained, [1.0] * 6, 8) == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize(("name", "arity", "n"), [("fan-in", 4, 200), ("fan-in", 2, 7), ("chain", 4, 10), ("bag", 4, 5)])
+@pytest.mark.parametrize(
+    ("name", "arity", "n"), [("fan-in", 4, 200), ("fan-in", 2, 7), ("chain", 4, 10), ("bag", 4, 5)]
+)
 def test_tasks_wait_only_for_earlier_ones(name, arity, n):
     tasks = workloads.make(name, Size(n_tasks=n, arity=arity)).tasks
     assert all(before < index for index, task in enumerate(tasks) for before in task.after)

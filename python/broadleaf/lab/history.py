@@ -132,12 +132,12 @@ def search(
     entries = list(logs)
     for number in range(replicates):
         # Every replicate is a round over all commits, so that drift falls on all alike; the round's mean takes it out.
-        found = dict(zip(entries, runs.logs(entries, "history"), strict=True))
+        made = dict(zip(entries, runs.logs(entries, "history"), strict=True))
         for config in configs:
-            there = {entry: log for entry, log in found.items() if entry[1] == config and log is not None}
-            if there:
-                rounds[config].append(statistics.fmean(there.values()))
-            for entry, log in there.items():
+            ended = {entry: log for entry, log in made.items() if entry[1] == config and log is not None}
+            if ended:
+                rounds[config].append(statistics.fmean(ended.values()))
+            for entry, log in ended.items():
                 logs[entry].append(log - rounds[config][-1])
         say(f"round {number + 1} of {replicates}: {len(entries)} runs")
     spread = pooled_sd(list(logs.values()))
@@ -270,9 +270,7 @@ def _decide(
 def _widened(suspect: _Suspect, n_commits: int) -> _Suspect:
     """The commits to either side too: noise can move a change point by one place of the grid."""
     more = max(_WIDER, suspect.last - suspect.first)
-    return _Suspect(
-        max(0, suspect.first - more), min(n_commits - 1, suspect.last + more), suspect.config, suspect.step
-    )
+    return _Suspect(max(0, suspect.first - more), min(n_commits - 1, suspect.last + more), suspect.config, suspect.step)
 
 
 def _settle(
@@ -292,11 +290,8 @@ def _settle(
     changes.append(Change(last, config, size, p))
 
 
-def _side(
-    runs: _Runs, first: int, middle: int, last: int, config: str, step: float, spread: float
-) -> int | None:
-    """-1 if `middle` is as before the change, 1 if as after it; runs are added until that is clear, None if it never is.
-    """
+def _side(runs: _Runs, first: int, middle: int, last: int, config: str, step: float, spread: float) -> int | None:
+    """-1 if `middle` is as before the change, 1 if as after it, None if no number of runs made that clear."""
     scores: list[float] = []
     limit = 4 * pairs_for(step, spread)
     while len(scores) < limit:
@@ -324,5 +319,3 @@ def _holm(p_values: Sequence[float], alpha: float) -> tuple[list[float], list[bo
         highest = max(highest, min(1.0, p_values[index] * (len(p_values) - rank)))
         adjusted[index] = highest
     return adjusted, holm(p_values, alpha)
-
-

@@ -59,8 +59,8 @@ class Measured:
         for found in self.history.unresolved:
             first, last = self.commits[found.first], self.commits[found.last]
             lines.append(
-                f"{found.config} changed between {first.sha[:10]} and {last.sha[:10]}: {found.ratio} of the time before;"
-                " which commit it was, these runs do not tell."
+                f"{found.config} changed between {first.sha[:10]} and {last.sha[:10]}: {found.ratio} of the time"
+                " before; which commit it was, these runs do not tell."
             )
         if not lines:
             lines.append(f"No change was proven among {len(self.commits)} commits.")
@@ -162,9 +162,7 @@ def measure_history(
     for index in coarse_grid(len(commits), len(commits) if points is None else points):
         # Built now, so that no build stands between two runs that are compared.
         _build(environments, study, commits[index], say)
-    calibration = Calibration.load(study) or calibrate(
-        environments, Variant(ref=commits[-1].sha), quiet=quiet, say=say
-    )
+    calibration = Calibration.load(study) or calibrate(environments, Variant(ref=commits[-1].sha), quiet=quiet, say=say)
     executor = Executor(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
     with RunsFile(study.directory / RUNS_FILE, study.factors) as runs:
         measure = _CommitRuns(study, commits, configs, executor, runs, on_run)

@@ -228,11 +228,12 @@ class Study:
     def tune(self, budget: str | float | None = None, runs: int | None = None, **options: Any) -> Tuned:
         """Searches the best setting within `budget` or a number of runs, and proves it on fresh ones. `options` are
         those of `tune.tuner.tune`."""
-        from broadleaf.lab.tune.measured import MeasuredRuns, known_trials, with_excluded_patches
+        from broadleaf.lab.environments import with_excludes
+        from broadleaf.lab.tune.measured import MeasuredRuns, known_trials
         from broadleaf.lab.tune.meter import Budget
         from broadleaf.lab.tune.tuner import tune
 
-        study = with_excluded_patches(self)
+        study = with_excludes(self)
         known = known_trials(study)
         with MeasuredRuns(study) as evaluate:
             return tune(study, evaluate, Budget(runs, _seconds(budget)), known=known, **options)

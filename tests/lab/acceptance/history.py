@@ -14,7 +14,6 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-
 from broadleaf.lab.history import History, search
 
 NOISE = 0.02
@@ -67,9 +66,11 @@ def main() -> int:
         n = given.histories
         ok = near / n >= 0.95 and nothing / n >= 0.95
         failed |= not ok
-        print(f"{name}: step of 3 % within one commit in {100 * near / n:.1f} %, exact in {100 * exact / n:.1f} %,"
-              f" {extra} other changes claimed; nothing claimed where there is nothing in {100 * nothing / n:.1f} %;"
-              f" {runs / n:.0f} runs a history: {'ok' if ok else 'FAILED'}; {time.perf_counter() - begin:.0f} s")
+        print(
+            f"{name}: step of 3 % within one commit in {100 * near / n:.1f} %, exact in {100 * exact / n:.1f} %,"
+            f" {extra} other changes claimed; nothing claimed where there is nothing in {100 * nothing / n:.1f} %;"
+            f" {runs / n:.0f} runs a history: {'ok' if ok else 'FAILED'}; {time.perf_counter() - begin:.0f} s"
+        )
     return int(failed)
 
 

@@ -1,5 +1,5 @@
-"""Acceptance 10: tuning recommends the default where nothing helps, finds what greedy search misses, and never runs what
-is impossible.
+"""Acceptance 10: tuning recommends the default where nothing helps, finds what greedy search misses, and never runs
+what is impossible.
 
     python tests/lab/acceptance/tune.py --null 200 --trap 100
 
@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-
 from broadleaf.lab.factors import Config, Factor, Level
 from broadleaf.lab.synth import SyntheticSystem, two_level
 from broadleaf.lab.tune.meter import Budget
@@ -35,9 +34,21 @@ def null_landscape(noise: float = NOISE) -> SyntheticSystem:
 def sign_flip_trap(noise: float = NOISE) -> SyntheticSystem:
     """`tempt` helps alone and hinders beside the pair of `a` and `b`, each of which hinders alone; together these two
     are best. Two more help, four do nothing, and one of them excludes another."""
-    effects = {"tempt": -0.25, "a": 0.10, "b": 0.10, "d": -0.08, "e": -0.06, "f": 0.0, "g": 0.0, "h": 0.0, "placebo": 0.0}
+    effects = {
+        "tempt": -0.25,
+        "a": 0.10,
+        "b": 0.10,
+        "d": -0.08,
+        "e": -0.06,
+        "f": 0.0,
+        "g": 0.0,
+        "h": 0.0,
+        "placebo": 0.0,
+    }
     pairs = {("a", "b"): -0.75, ("tempt", "a"): 0.30, ("tempt", "b"): 0.20}
-    return replace(two_level(effects, pairs, noise=noise), constraints={"one_of": "not (d and f)", "no_gh": "not (g and h)"})
+    return replace(
+        two_level(effects, pairs, noise=noise), constraints={"one_of": "not (d and f)", "no_gh": "not (g and h)"}
+    )
 
 
 def best_us(system: SyntheticSystem) -> float:
@@ -45,7 +56,9 @@ def best_us(system: SyntheticSystem) -> float:
     study = system.study()
     rules = study.rules()
     names = [factor.name for factor in study.factors]
-    configs = (dict(zip(names, levels, strict=True)) for levels in itertools.product(*(f.levels for f in study.factors)))
+    configs = (
+        dict(zip(names, levels, strict=True)) for levels in itertools.product(*(f.levels for f in study.factors))
+    )
     return min(system.mean_us(config) for config in configs if rules.allows(config))
 
 
@@ -99,8 +112,11 @@ def main() -> int:
         share = wrong / given.null
         ok = share <= 0.05
         failed |= not ok
-        print(f"null landscape: {wrong} of {given.null} recommend something else than the default"
-              f" ({100 * share:.1f} %, at most 5 %): {'ok' if ok else 'FAILED'}; {time.perf_counter() - begin:.0f} s")
+        print(
+            f"null landscape: {wrong} of {given.null} recommend something else than the default"
+            f" ({100 * share:.1f} %, at most 5 %): {'ok' if ok else 'FAILED'};"
+            f" {time.perf_counter() - begin:.0f} s"
+        )
 
     system = sign_flip_trap()
     best = best_us(system)
@@ -116,16 +132,21 @@ def main() -> int:
             overspent += recorder.runs > given.runs
             extra += sum(found.config[name] != False for name in ("f", "g", "h", "placebo"))  # noqa: E712
         within = sum(loss <= WITHIN for loss in losses[algorithm]) / given.trap
-        print(f"trap, {algorithm}: within 2 % of the optimum {100 * within:.0f} %, median {statistics.median(losses[algorithm]):.3f}"
-              f" of the optimum's time, worst {max(losses[algorithm]):.3f}; idle settings kept {extra / given.trap:.2f};"
-              f" {time.perf_counter() - begin:.0f} s")
+        print(
+            f"trap, {algorithm}: within 2 % of the optimum {100 * within:.0f} %,"
+            f" median {statistics.median(losses[algorithm]):.3f} of the optimum's time, worst"
+            f" {max(losses[algorithm]):.3f}; idle settings kept {extra / given.trap:.2f};"
+            f" {time.perf_counter() - begin:.0f} s"
+        )
     if given.trap:
         within = sum(loss <= WITHIN for loss in losses["tpe"]) / given.trap
         beats = sum(a < b - 1e-9 for a, b in zip(losses["tpe"], losses["greedy"], strict=True)) / given.trap
         ok = within >= 0.9 and beats >= 0.9
         failed |= not ok
-        print(f"trap: within 2 % in {100 * within:.0f} % (at least 90), better than greedy in {100 * beats:.0f} %:"
-              f" {'ok' if ok else 'FAILED'}")
+        print(
+            f"trap: within 2 % in {100 * within:.0f} % (at least 90), better than greedy in {100 * beats:.0f} %:"
+            f" {'ok' if ok else 'FAILED'}"
+        )
     failed |= impossible > 0 or overspent > 0
     print(f"impossible configurations run: {impossible}; tunings over their budget: {overspent}")
     return int(failed)

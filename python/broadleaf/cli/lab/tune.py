@@ -1,4 +1,4 @@
-"""`broadleaf lab tune`."""
+"""`broadleaf lab tune`: the best setting of a workload, proven on fresh runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import click
 
 from broadleaf.cli.console import console
 from broadleaf.cli.lab.options import load_study, study_argument
+from broadleaf.cli.lab.running import quiet, quiet_options, seconds
 
 _ALGORITHMS = ("tpe", "greedy", "ga", "random")
 
 
 @click.command("tune")
 @study_argument
-@click.option("--budget", metavar="TIME", help="Time to use, such as 30m; the study's own if left out.")
+@click.option("--budget", "budget_s", callback=seconds, metavar="TIME",
+              help="Time to use, such as 30m; the study's own if neither this nor --runs is given.")  # fmt: skip
 @click.option("--runs", type=click.IntRange(1), metavar="N", help="Most runs to make.")
 @click.option("--algorithm", type=click.Choice(_ALGORITHMS), default="tpe", show_default=True,
               help="How to search; the others are there to compare with.")  # fmt: skip
@@ -23,31 +25,40 @@ _ALGORITHMS = ("tpe", "greedy", "ga", "random")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Where tuned.toml and tuned.json go; the study's directory if left out.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+@quiet_options
 def command(
-    study_path: Path, budget: str | None, runs: int | None, algorithm: str, seed: int, output: Path | None, as_json: bool
+    study_path: Path,
+    budget_s: float | None,
+    runs: int | None,
+    algorithm: str,
+    seed: int,
+    output: Path | None,
+    as_json: bool,
+    max_busy_cores: float,
+    max_wait_s: float,
 ) -> None:
     """Search the best setting of the workload of STUDY, and prove it on fresh runs.
 
-    The default is recommended unless something is faster with an interval that leaves out 1.
+    The default is recommended unless something is faster with an interval that leaves out 1. Runs that runs.csv has
+    already guide the search.
     """
-    from broadleaf.lab.study_file import parse_duration_s
+    from broadleaf.lab.environments import with_excludes
     from broadleaf.lab.tune import outcome
-    from broadleaf.lab.tune.measured import MeasuredRuns, known_trials, with_excluded_patches
+    from broadleaf.lab.tune.measured import MeasuredRuns, known_trials
     from broadleaf.lab.tune.meter import Budget
     from broadleaf.lab.tune.tuner import tune
 
-    study = with_excluded_patches(load_study(study_path))
-    seconds = parse_duration_s(budget, "--budget") if budget is not None else None
-    if seconds is None and runs is None:
-        seconds = study.design.budget_s
+    study = with_excludes(load_study(study_path))
+    if budget_s is None and runs is None:
+        budget_s = study.design.budget_s
 
     def say(line: str) -> None:
         click.echo(line, err=True)
 
-    limits = Budget(runs, seconds)
+    limits = Budget(runs, budget_s)
     # Another algorithm is there to compare with: it starts from nothing.
     known = known_trials(study) if algorithm == "tpe" else []
-    with MeasuredRuns(study, say=say) as evaluate:
+    with MeasuredRuns(study, quiet=quiet(max_busy_cores, max_wait_s), say=say) as evaluate:
         tuned = tune(study, evaluate, limits, algorithm=algorithm, known=known, seed=seed, say=say)
     directory = output or study.directory
     directory.mkdir(parents=True, exist_ok=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from types import TracebackType
 
-from broadleaf.lab.environments import Environments
 from broadleaf.lab.execute import Executor, Quiet, record
 from broadleaf.lab.factors import Config
 from broadleaf.lab.machine import machine_id
@@ -70,11 +68,3 @@ def known_trials(study: Study) -> list[Trial]:
         for run in read_runs(study.runs_path, study.factors)
         if run["status"] == "ok" and run["machine_id"] == here
     ]  # fmt: skip
-
-
-def with_excluded_patches(study: Study) -> Study:
-    """The study with the constraints that follow from patches which do not apply together."""
-    excludes = Environments(study).excludes()
-    return replace(study, constraints={**study.constraints, **excludes}) if excludes else study
-
-

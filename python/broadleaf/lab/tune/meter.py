@@ -82,8 +82,8 @@ class Meter:
         """Runs `config` once. DesignError instead of running what the constraints forbid."""
         if broken := self.constraints.violated(config):
             raise DesignError(
-                f"a configuration that violates {', '.join(broken)} was about to run ({describe(config, self.factors)}):"
-                " a fault of the search, please report it."
+                f"a configuration that violates {', '.join(broken)} was about to run: "
+                f"{describe(config, self.factors)}. This is a fault of the search, please report it."
             )
         name = self.id_of(config)
         time_us = self.evaluate(config, purpose=purpose, block=self._block)

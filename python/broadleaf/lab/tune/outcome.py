@@ -28,8 +28,8 @@ def sentences(study: Study, tuned: Tuned) -> list[str]:
         lines.append("Recommended: the default. Nothing was proven to be faster.")
         if tuned.ratio is not None:
             lines.append(
-                f"The best candidate ({describe(tuned.winner, study.factors)}) takes {tuned.ratio} of the default's time on"
-                f" {tuned.ratio.n} fresh pairs of runs: an interval that includes 1."
+                f"The best candidate ({describe(tuned.winner, study.factors)}) takes {tuned.ratio} of the default's"
+                f" time on {tuned.ratio.n} fresh pairs of runs: an interval that includes 1."
             )
     elif tuned.ratio is not None and tuned.speed_up is not None:
         lines.append(f"Recommended: {describe(tuned.config, study.factors)}.")
@@ -43,9 +43,8 @@ def sentences(study: Study, tuned: Tuned) -> list[str]:
         if setting.benefit is None:
             lines.append(f"  {setting.factor}: kept; the budget did not reach for testing it alone.")
         else:
-            lines.append(
-                f"  {setting.factor}: {'kept' if setting.kept else 'dropped'}; without it {setting.benefit} of the time."
-            )
+            word = "kept" if setting.kept else "dropped"
+            lines.append(f"  {setting.factor}: {word}; {setting.benefit} of the time without it.")
     if len(tuned.front) > 1:
         lines.append("Speed against what is given up (estimates of the search, not confirmed):")
         lines += [

@@ -157,9 +157,7 @@ def _drop(
     return dropped
 
 
-def _loss(
-    meter: Meter, model: PairModel, fewer: Config, more: Config, n_pairs: int, rng: np.random.Generator
-) -> float:
+def _loss(meter: Meter, model: PairModel, fewer: Config, more: Config, n_pairs: int, rng: np.random.Generator) -> float:
     """What `fewer` settings lose, as a log ratio: from `n_pairs` fresh pairs and the model, which counts as a few."""
     blocks = Blocks(meter, "ablate", rng)
     for _ in range(n_pairs):

@@ -126,6 +126,8 @@ class Search:
         left = n_runs
         while left > 0:
             near = changes_of_one(here, self.meter.factors, self.meter.constraints)
+            if not near:
+                return
             repeats = max(1, min(3, left // (len(near) + 1)))
             means: dict[str, float] = {}
             for config in [here, *near] * repeats:
@@ -189,7 +191,8 @@ def _as_parameter(factor: Factor, config: Config) -> Any:
 
 def _suggested(trial: optuna.Trial, factor: Factor) -> Level:
     if factor.is_numeric:
-        return factor.levels[trial.suggest_int(factor.name, 0, len(factor.levels) - 1)]
+        index: int = trial.suggest_int(factor.name, 0, len(factor.levels) - 1)
+        return factor.levels[index]
     level: Level = trial.suggest_categorical(factor.name, factor.levels)
     return level
 

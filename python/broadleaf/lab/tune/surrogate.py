@@ -175,14 +175,17 @@ def changes_of_one(config: Config, factors: Sequence[Factor], constraints: Const
 
 def _code(factor: Factor) -> np.ndarray:
     """A row of numbers for each level."""
+    code: np.ndarray
     if factor.is_numeric:
         at = np.array([factor.position(level) for level in factor.levels], dtype=float)
         middle, half = (at.max() + at.min()) / 2, (at.max() - at.min()) / 2
         line = (at - middle) / half
-        return np.column_stack([line, line**2]) if len(at) > 2 else line[:, None]
-    if len(factor.levels) == 2:
-        return np.array([[-0.5], [0.5]])
-    return np.eye(len(factor.levels)) - 1 / len(factor.levels)
+        code = np.stack([line, line**2] if len(at) > 2 else [line], axis=1)
+    elif len(factor.levels) == 2:
+        code = np.array([[-0.5], [0.5]])
+    else:
+        code = np.eye(len(factor.levels)) - 1 / len(factor.levels)
+    return code
 
 
 def _pairing_width(factor: Factor, block: np.ndarray) -> int:

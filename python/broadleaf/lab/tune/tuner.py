@@ -108,24 +108,26 @@ def tune(
     Search(meter, rng, seed).run(algorithm, min(n_search, meter.left()))
     explored = meter.explored()
     model = PairModel(study.factors, explored)
-    say(f"search ({algorithm}): {len(explored)} runs so far, best {min(t.time_us or math.inf for t in explored):.4g} us")
+    say(
+        f"search ({algorithm}): {len(explored)} runs so far, best {min(t.time_us or math.inf for t in explored):.4g} us"
+    )
 
     order = ranked(meter, model, explored, noise_sd)
     candidates = _distinct(meter, [c for _, c in order], model, rng, with_model=algorithm == "tpe")
     winner, _ = race.race(meter, candidates, default, min(round(_RACE * total), meter.left() - 2 * _LEAST_PAIRS), rng)
     found = _decide(meter, study, winner, model, total, rng, say)
-    config, ratio, winner_ratio, settings = found
-    is_default = meter.id_of(config) == meter.id_of(default)
+    recommended, ratio, winner_ratio, settings = found
+    is_default = meter.id_of(recommended) == meter.id_of(default)
     return Tuned(
-        config=dict(config),
+        config=dict(recommended),
         is_default=is_default,
         ratio=ratio,
         winner=dict(winner),
         winner_ratio=winner_ratio,
         settings=settings,
-        given_up=given_up(study, config),
+        given_up=given_up(study, recommended),
         front=_front(study, order, model, default),
-        better_than_pct=_better_than_pct(meter, model, config, rng),
+        better_than_pct=_better_than_pct(meter, model, recommended, rng),
         noise_sd=noise_sd,
         algorithm=algorithm,
         trials=tuple(meter.trials),
@@ -147,7 +149,15 @@ def _pilot(meter: Meter, default: Config) -> float:
 def _levelled(meter: Meter, known: Sequence[Trial]) -> list[Trial]:
     """Runs made before that still can be, at today's speed of the machine: shifted by the default's medians."""
     default = meter.id_of({factor.name: factor.default for factor in meter.factors})
-    usable = [t for t in known if t.time_us is not None and meter.constraints.allows(t.config)]
+    listed = {factor.name: factor.levels for factor in meter.factors}
+    usable = [
+        t
+        for t in known
+        # A sweep may have gone between the levels that are searched.
+        if t.time_us is not None
+        and all(t.config[name] in levels for name, levels in listed.items())
+        and meter.constraints.allows(t.config)
+    ]
     then = [t.log for t in usable if t.config_id == default]
     now = [t.log for t in meter.succeeded() if t.config_id == default]
     shift = float(np.median(now) - np.median(then)) if then else 0.0
@@ -156,8 +166,8 @@ def _levelled(meter: Meter, known: Sequence[Trial]) -> list[Trial]:
 
 def screening(study: Study, n_runs: int, seed: int) -> list[dict[str, Level]]:
     """The configurations of a design that shows main effects and pairs as far as `n_runs` runs go, in random order:
-    every configuration, the fraction of resolution V, or the best runs by D-optimality, whichever first is small enough.
-    """
+    every configuration, the fraction of resolution V, or the best runs by D-optimality, whichever first is small
+    enough."""
     if n_runs == 0:
         return []
     rules = study.rules()

@@ -13,13 +13,22 @@ from broadleaf.lab.zoo import score, systems, workloads
 def main(arguments: list[str] | None = None) -> int:
     """Runs one workload on one system and prints its score; 1 if that is not possible."""
     parser = argparse.ArgumentParser(prog="python -m broadleaf.lab.zoo", description=__doc__)
-    parser.add_argument("--workload", choices=workloads.WORKLOADS, default="sleep",
-                        help="equal tasks of one body (sleep, cpu, memory, io), or a shape of tasks of --body")
-    parser.add_argument("--body", choices=tuple(workloads.BODIES), default="sleep",
-                        help="what the tasks of a bag, a chain or a fan-in do")
+    parser.add_argument(
+        "--workload",
+        choices=workloads.WORKLOADS,
+        default="sleep",
+        help="equal tasks of one body (sleep, cpu, memory, io), or a shape of tasks of --body",
+    )
+    parser.add_argument(
+        "--body",
+        choices=tuple(workloads.BODIES),
+        default="sleep",
+        help="what the tasks of a bag, a chain or a fan-in do",
+    )
     parser.add_argument("--system", choices=tuple(systems.SYSTEMS), default="broadleaf")
     parser.add_argument("--engines", type=int, default=2)
     parser.add_argument("--tasks", type=int, default=200, help="tasks in one batch; leaves of a fan-in")
+    parser.add_argument("--per-engine", action="store_true", help="--tasks counts for each engine: weak scaling")
     parser.add_argument("--duration-ms", type=float, default=10.0, help="of a task that sleeps or computes")
     parser.add_argument("--bytes", type=int, default=1 << 20, help="of a task that fills memory or a file")
     parser.add_argument("--width", type=int, default=4, help="chains side by side")
@@ -35,7 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if given.engines < 1 or given.rounds < 1:
         parser.error("engines and rounds are at least 1")
-    size = workloads.Size(given.tasks, given.duration_ms / 1e3, given.bytes, given.width, given.arity, given.spread,
+    n_tasks = given.tasks * given.engines if given.per_engine else given.tasks
+    size = workloads.Size(n_tasks, given.duration_ms / 1e3, given.bytes, given.width, given.arity, given.spread,
                           given.seed)  # fmt: skip
     try:
         workload = workloads.make(given.workload, size, given.body)
