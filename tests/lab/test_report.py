@@ -17,68 +17,13 @@ pytest.importorskip("altair")
 import converter  # noqa: F401
 import pandas as pd
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.factors import Factor
 from broadleaf.lab.figures.base import Figure, Missing
 from broadleaf.lab.figures.registry import draw_all
 from broadleaf.lab.report import collect as collecting
 from broadleaf.lab.report.build import Report, write
 from broadleaf.lab.study import Study
 from broadleaf.lab.synth import SyntheticSystem, simulate
-
-LOG_OFF, LINES_OFF, PIN, DEBUG_OFF = "log_off", "lines_off", "pin", "debug_off"
-
-
-def planted() -> SyntheticSystem:
-    """Two factors that save the same time, one that hinders once logging is off, one that a larger batch makes useless,
-    and a placebo."""
-    factors = (
-        Factor(LOG_OFF, "flag", tier=3, loses="no log"),
-        Factor(LINES_OFF, "flag", tier=4, loses="fewer lines"),
-        Factor(PIN, "wrapper"),
-        Factor(DEBUG_OFF, "flag", tier=3),
-        Factor("batch", "argument", (1, 8, 64), 1, "log2"),
-        Factor("placebo", "placebo"),
-    )
-    effects = {
-        LOG_OFF: -0.7,
-        LINES_OFF: -0.4,
-        PIN: -0.15,
-        DEBUG_OFF: -0.2,
-        "batch": {8: -0.1, 64: -0.3},
-        "placebo": 0.0,
-    }
-    pairs = {(LOG_OFF, LINES_OFF): 0.39, (LOG_OFF, PIN): 0.3, (DEBUG_OFF, "batch"): 0.25}
-    return SyntheticSystem(factors, 1000.0, effects, pairs, noise=0.02)
-
-
-def written_study(folder: Path) -> Study:
-    """A study of it whose runs are all made."""
-    system = planted()
-    study = system.study(folder, "planted & <known>", kind="full", paths=14, seed=5)
-    rows = simulate(study.plan(), system, seed=2)
-    with open(folder / "runs.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    return study
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return written_study(tmp_path_factory.mktemp("study"))
-
-
-@pytest.fixture(scope="module")
-def found(study: Study) -> collecting.Collected:
-    return collecting.collect(study)
-
-
-@pytest.fixture(scope="module")
-def report(study: Study, found: collecting.Collected) -> Report:
-    with pytest.MonkeyPatch.context() as patch:
-        # Collected once for all tests here.
-        patch.setattr("broadleaf.lab.report.build.collect", lambda _: found)
-        return write(study, images=False)
+from planted import DEBUG_OFF, LINES_OFF, LOG_OFF, PIN, planted, written_study
 
 
 class References(HTMLParser):
@@ -272,26 +217,29 @@ def test_runs_of_one_configuration_have_no_report(tmp_path: Path) -> None:
         write(study)
 
 
-def test_the_command_prints_where_everything_is(
-    study: Study, found: collecting.Collected, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_prints_where_everything_is(study: Study, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    from broadleaf.cli.lab import report as cli
     from click.testing import CliRunner
 
-    from broadleaf.cli.lab import report as cli
+    asked: list[object] = []
 
-    monkeypatch.setattr("broadleaf.lab.report.build.collect", lambda _: found)
+    def written(*arguments: object) -> Report:
+        asked.extend(arguments)
+        return report
+
+    monkeypatch.setattr("broadleaf.lab.report.build.write", written)
     monkeypatch.setattr(cli, "load_study", lambda _: study)
-    done = CliRunner().invoke(cli.command, [str(study.directory), "--to", str(tmp_path / "out"), "--no-images"])
+    done = CliRunner().invoke(cli.command, [str(study.directory), "--to", "elsewhere", "--no-images"])
     assert done.exit_code == 0, done.output
-    assert f"Report: {tmp_path / 'out' / 'report.html'}" in done.output
+    assert asked == [study, Path("elsewhere"), False]
+    assert f"Report: {report.html}" in done.output
     assert "(26 as CSV)" in done.output
-    assert (tmp_path / "out" / "report.R").exists()
+    assert f"Rscript {report.folder / 'report.R'} {study.directory}" in done.output
 
 
 def test_the_command_fails_in_words_without_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from click.testing import CliRunner
-
     from broadleaf.cli.lab import report as cli
+    from click.testing import CliRunner
 
     monkeypatch.setattr(cli, "load_study", lambda _: planted().study(tmp_path, "empty"))
     done = CliRunner().invoke(cli.command, [str(tmp_path)])

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("statsmodels")
 pytest.importorskip("altair")
 import converter  # noqa: F401
-from broadleaf.lab.report.build import write
-from test_report import references, written_study
+from broadleaf.lab.report.build import Report
+from test_report import references
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -21,9 +21,9 @@ CHROMIUM = next(
 WIDTH, HEIGHT = 1280, 14000
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(written_study(tmp_path_factory.mktemp("offline")), images=False).html
+@pytest.fixture
+def page(report: Report) -> Path:
+    return report.html
 
 
 def without_network() -> list[str]:

@@ -54,6 +54,8 @@ class Collected:
 
 def collect(study: Study) -> Collected:
     """Everything the report of a study is made of. AnalysisError if it has no runs."""
+    if not study.runs_path.exists():
+        raise AnalysisError(f"{study.runs_path}: there are no runs yet. Make them with `broadleaf lab run`.")
     frame = frames.load(study.runs_path, study.factors)
     varied = tuple(f for f in study.factors if frame[f.name].nunique() > 1)
     if not varied:
