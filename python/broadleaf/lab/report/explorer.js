@@ -45,7 +45,7 @@
       const sorted = [...values].sort((a, b) => a - b), half = sorted.length >> 1;
       return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
     };
-    const text = (value) => (Math.abs(value) >= 100 ? value.toFixed(0) : Math.abs(value) >= 10 ? value.toFixed(1) : value.toFixed(2));
+    const text = (value) => (Math.abs(value) >= 100 ? Math.round(value).toLocaleString("en") : Math.abs(value) >= 10 ? value.toFixed(1) : value.toFixed(2));
 
     function colouring(by) {
       const factor = data.factors.find((f) => f.name === by);
