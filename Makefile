@@ -14,10 +14,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 RUST_SOURCES := $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print 2>/dev/null)
 TEST_ARGS ?=
 BENCH_ARGS ?= all --quick --against ppe
+GATE_ARGS ?= --base main --head HEAD
 # Longer than any run of the Rust tests, so that one that hangs ends the build.
 RUST_TESTS_TIMEOUT_S := 1500
 
-.PHONY: help demo test test-rust test-python bench docs lint lock clean build
+.PHONY: help demo test test-rust test-python bench gate docs lint lock clean build
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +36,9 @@ test-python: $(STAMPS)/native $(STAMPS)/test
 
 bench: $(STAMPS)/native $(STAMPS)/bench ## Run the benchmarks; BENCH_ARGS="latency --against ppe,ray" chooses
 	$(BIN)/python -m broadleaf.bench $(BENCH_ARGS)
+
+gate: $(STAMPS)/native ## Is HEAD slower than main, here? GATE_ARGS="--base v0.2 --budget 10m" chooses
+	@$(BIN)/broadleaf lab gate --study studies/gate $(GATE_ARGS)
 
 docs: $(STAMPS)/native $(STAMPS)/docs ## Build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

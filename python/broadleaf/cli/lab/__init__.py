@@ -1,0 +1,36 @@
+"""The `broadleaf lab` commands: one file per command, each imported only when it is asked for."""
+
+from __future__ import annotations
+
+import click
+
+from broadleaf.cli.lazy import LazyGroup
+
+_COMMANDS = {
+    "init": "Write a commented study file to start from.",
+    "plan": "Choose the runs of a study and show what they will tell.",
+    "run": "Run what is planned and not yet measured.",
+    "status": "Show how far a study is.",
+    "deltas": "Write the table of every X and X + treatment.",
+    "analyse": "Effects, interactions and verdicts, with intervals.",
+    "path": "Lead from the slow to the fast setting in a chosen order.",
+    "report": "Write the offline HTML report.",
+    "compare": "Would this change help or hinder?",
+    "tune": "Search the best setting of a workload.",
+    "history": "Measure a range of commits and find the changes.",
+    "gate": "Compare HEAD with a base commit on this machine.",
+    "sweep": "Vary one numeric factor: scaling and response curves.",
+    "power": "Runs needed for an effect, or the effect some runs can show.",
+    "export": "Write the data for R, Excel, SQLite or Parquet.",
+    "synth": "Write a synthetic study whose truth is known.",
+    "doctor": "Check this machine for what makes measurements noisy.",
+}
+
+
+@click.group("lab", cls=LazyGroup, texts=_COMMANDS, package="broadleaf.cli.lab")
+def command() -> None:
+    """The performance laboratory: which setting makes a workload fast, how sure that is, and what it depends on.
+
+    A study is a directory with a study.toml: `broadleaf lab init` writes one, `plan` chooses the runs, `run` measures,
+    `report` tells.
+    """

@@ -1,0 +1,63 @@
+"""`broadleaf lab gate`: is HEAD slower than a base commit, on this machine, now?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from broadleaf.cli.console import console, duration
+from broadleaf.cli.lab.options import load_study
+from broadleaf.cli.lab.running import COULD_NOT_RUN, quiet, quiet_options, seconds, study_option
+
+if TYPE_CHECKING:
+    from broadleaf.lab.intervals import Interval
+
+
+@click.command("gate")
+@study_option
+@click.option("--base", default="main", show_default=True, help="Commit to compare with.")
+@click.option("--head", default="HEAD", show_default=True, help="Commit to judge.")
+@click.option("--budget", "budget_s", callback=seconds, metavar="TIME", default="30m", show_default=True,
+              help="Stop measuring after this time; builds not included.")  # fmt: skip
+@click.option("--max-pairs", type=click.IntRange(8), default=135, show_default=True, help="Most pairs of runs.")
+@click.option("--seed", type=int, help="Seed of the order of runs.")
+@quiet_options
+def command(
+    study_path: Path,
+    base: str,
+    head: str,
+    budget_s: float,
+    max_pairs: int,
+    seed: int | None,
+    max_busy_cores: float,
+    max_wait_s: float,
+) -> None:
+    """Compare HEAD with a base commit on this machine.
+
+    Builds both, runs them in pairs in random order, and looks after 8, 12, 18, ... pairs whether it is decided.
+    Differences within the study's rope_pct do not matter.
+
+    Exit codes: 0 no harm, 1 hinders, 2 undecided or a wrong option, 3 could not run.
+    """
+    from broadleaf.lab.errors import LabError
+    from broadleaf.lab.gate import gate, look_line
+
+    out = console()
+
+    def on_look(interval: Interval, pairs: int) -> None:
+        out.print(look_line(interval, pairs), markup=False)
+
+    try:
+        found = gate(
+            load_study(study_path), base, head, budget_s=budget_s, max_pairs=max_pairs, seed=seed,
+            quiet=quiet(max_busy_cores, max_wait_s), on_look=on_look, say=out.print,
+        )  # fmt: skip
+    except LabError as error:
+        click.echo(click.style("error: ", fg="red", bold=True) + str(error), err=True)
+        sys.exit(COULD_NOT_RUN)
+    out.print(found.sentence, markup=False, style="bold")
+    out.print(f"{found.base_sha[:10]} against {found.head_sha[:10]}, measured for {duration(found.elapsed_s)}")
+    sys.exit(found.exit_code)

@@ -1,0 +1,42 @@
+"""`broadleaf lab report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from broadleaf.cli.console import console, fail
+from broadleaf.cli.lab.options import load_study, study_argument
+
+
+@click.command("report")
+@study_argument
+@click.option("--to", "folder", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+              help="Where to write; default: report, beside the runs.")  # fmt: skip
+@click.option("--images/--no-images", default=True, show_default=True, help="Write each figure as PNG and SVG too.")
+@click.option("--open/--no-open", "show", default=False, show_default=True, help="Open the page in a browser.")
+def command(study_path: Path, folder: Path | None, images: bool, show: bool) -> None:
+    """Write the offline HTML report of a study, and each of its figures as PNG, SVG and CSV.
+
+    The page needs no network. The figures that the runs cannot give are named with the reason.
+    """
+    try:
+        from broadleaf.lab.report.build import write
+    except ModuleNotFoundError as error:
+        fail(f"the report needs the module {error.name}: pip install 'broadleaf[lab]'")
+    from broadleaf.errors import IPythonError
+
+    try:
+        report = write(load_study(study_path), folder, images)
+    except IPythonError as error:
+        fail(str(error))
+    out = console()
+    out.print(f"Report: {report.html} ({report.html.stat().st_size / 1e6:.1f} MB, works without network)")
+    kinds = "PNG, SVG and CSV" if images else "CSV"
+    out.print(f"Figures: {report.folder / 'figures'} ({len(report.drawn)} as {kinds})")
+    for figure in report.missing:
+        out.print(f"Not drawn: figure {figure.number} ({figure.key}): {figure.reason}")
+    out.print(f"In R: Rscript {report.folder / 'report.R'} {study_path if study_path.is_dir() else study_path.parent}")
+    if show:
+        click.launch(str(report.html))

@@ -1,0 +1,85 @@
+"""The performance laboratory: which setting makes a workload fast, how sure that is, and what it depends on.
+
+A `Study` describes the workload and its `Factor`s. Its `Plan` says which runs to make; the runs are rows of `runs.csv`;
+deltas, models, paths and verdicts are computed from these rows. Importing this loads the standard library only;
+analyses need the extra `broadleaf[lab]`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broadleaf.lab.constraints import Constraints
+    from broadleaf.lab.errors import (
+        AnalysisError,
+        ConstraintError,
+        DesignError,
+        LabError,
+        RunError,
+        StudyFileError,
+    )
+    from broadleaf.lab.factors import Config, Factor, Level, config_id
+    from broadleaf.lab.plan import Plan, PlanRow
+    from broadleaf.lab.runs import read_runs
+    from broadleaf.lab.study import Calibrate, DesignSpec, Study
+    from broadleaf.lab.synth import SyntheticSystem, seedlike, simulate
+
+_MODULES = {
+    "AnalysisError": "errors",
+    "Calibrate": "study",
+    "Config": "factors",
+    "ConstraintError": "errors",
+    "Constraints": "constraints",
+    "DesignError": "errors",
+    "DesignSpec": "study",
+    "Factor": "factors",
+    "LabError": "errors",
+    "Level": "factors",
+    "Plan": "plan",
+    "PlanRow": "plan",
+    "RunError": "errors",
+    "Study": "study",
+    "StudyFileError": "errors",
+    "SyntheticSystem": "synth",
+    "config_id": "factors",
+    "read_runs": "runs",
+    "seedlike": "synth",
+    "simulate": "synth",
+}
+
+__all__ = [
+    "AnalysisError",
+    "Calibrate",
+    "Config",
+    "ConstraintError",
+    "Constraints",
+    "DesignError",
+    "DesignSpec",
+    "Factor",
+    "LabError",
+    "Level",
+    "Plan",
+    "PlanRow",
+    "RunError",
+    "Study",
+    "StudyFileError",
+    "SyntheticSystem",
+    "config_id",
+    "read_runs",
+    "seedlike",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

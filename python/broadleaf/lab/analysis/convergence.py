@@ -1,0 +1,87 @@
+"""How estimates settle as runs come in, and when to stop: on precision, never on a p value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from broadleaf.lab.analysis.coding import Coding
+from broadleaf.lab.analysis.scale import Scale
+from broadleaf.lab.errors import AnalysisError
+from broadleaf.lab.factors import Factor
+
+if TYPE_CHECKING:
+    from broadleaf.lab.analysis.fit import Fit
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """The widest half-widths of the 95 % intervals, as logarithms of ratios, beside the widths at which to stop; and
+    about how many runs more that takes (0 where `reached`)."""
+
+    reached: bool
+    main_half_width: float
+    main_target: float
+    pair_half_width: float
+    pair_target: float
+    widest_main: str
+    widest_pair: str
+    more_runs: int
+
+    @property
+    def sentence(self) -> str:
+        """The state in words."""
+        if self.reached:
+            return "Precise enough: more runs would not change a verdict."
+        known, wanted = (100 * math.expm1(width) for width in (self.main_half_width, self.main_target))
+        width = f"{self.widest_main} known to {known:.1f} % (wanted {wanted:.1f} %)"
+        return f"Not yet precise: {width}; about {self.more_runs} more runs."
+
+
+def precision(fit: Fit, rope_pct: float = 1.0) -> Precision:
+    """Whether to stop: all average effects known to half of what makes no practical difference, pairs to twice it."""
+    d = math.log1p(rope_pct / 100)
+    level = 1.0 if fit.scale == "log" else abs(float(fit.treatment_params[0]))
+    mains = [((e.ci_high - e.ci_low) / 2 / level, e.factor) for e in fit.effects()]
+    pairs = [((i.ci_high - i.ci_low) / 2 / level, f"{i.a} x {i.b}") for i in fit.interactions()]
+    main, main_name = max(mains, default=(math.inf, ""))
+    pair, pair_name = max(pairs, default=(0.0, ""))
+    short = max(main / (d / 2), pair / (2 * d))
+    more = math.ceil(fit.n_runs * (short**2 - 1)) if math.isfinite(short) and short > 1 else 0
+    return Precision(short <= 1, main, d / 2, pair, 2 * d, main_name, pair_name, more)
+
+
+def convergence(
+    factors: Sequence[Factor], frame: pd.DataFrame, scale: Scale = "log", points: int = 12, pairs: bool | None = None
+) -> pd.DataFrame:
+    """Every average effect as it was known after the first n runs: columns n_runs, factor, level, estimate, ci_low,
+    ci_high, unit.
+
+    The last rows are those of all runs. Pairs are in the model at every point or at none: at every one if half of the
+    runs suffice for them (None decides so), since dropping them on the way would move the estimates.
+    """
+    from broadleaf.lab.analysis.fit import fit
+
+    size = len(Coding(factors, True).column_names)
+    with_pairs = pairs if pairs is not None else 4 * size <= len(frame)
+    least = 2 * size if with_pairs else 2 * (1 + sum(len(f.others) for f in factors)) + 4
+    least = min(max(least, 12), len(frame))
+    counts = np.unique(np.round(np.geomspace(least, len(frame), points)).astype(int))
+    rows = []
+    for count in counts:
+        try:
+            made = fit(
+                factors, frame.iloc[:count].reset_index(drop=True), scale, with_pairs, blocks="fixed", triples=False
+            )
+        except AnalysisError:
+            continue
+        for e in made.effects():
+            rows.append((int(count), e.factor, e.level, e.estimate, e.ci_low, e.ci_high, e.unit))
+    if not rows:
+        raise AnalysisError(f"{len(frame)} runs are too few for any estimate: make more.")
+    return pd.DataFrame(rows, columns=["n_runs", "factor", "level", "estimate", "ci_low", "ci_high", "unit"])

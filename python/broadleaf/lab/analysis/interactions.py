@@ -1,0 +1,174 @@
+"""How factors depend on each other, pair by pair: sizes, tests, and a class in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from broadleaf.lab.analysis.multiplicity import q_values
+from broadleaf.lab.factors import Factor, Level
+
+if TYPE_CHECKING:
+    from broadleaf.lab.analysis.fit import Fit, Interval
+
+Kind = Literal["additive", "either-or", "antagonistic", "synergistic", "sign-flip", "undetermined"]
+_Q = 0.05
+_LITTLE = 0.2
+"""The second of two redundant factors adds less than this part of what it does alone."""
+_MOST = 0.5
+"""Or each of them adds less than this part of what it does alone once the other is applied: whichever comes first, the
+one that comes second is not worth much any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interaction:
+    """The difference of differences of two factors: how much the effect of one changes when the other is applied.
+
+    `estimate` and its interval are on the fit's scale, with the other factors at their average. `a_alone` is the effect
+    of a without b, `a_with_b` with it, `joint` that of both. `q` is the false discovery rate over all pairs.
+
+    `kind`: "additive" if the interval lies within what is called no difference; "sign-flip" if one of them is proven to
+    help without the other and to hinder with it, or the reverse; "either-or" if both are proven alone and the second
+    adds nothing or less than a fifth of its effect, or either takes more than half of the other's away; "synergistic"
+    and "antagonistic" if together they do more or less than the sum; else "undetermined".
+    """
+
+    a: str
+    b: str
+    a_level: Level
+    b_level: Level
+    estimate: float
+    ci_low: float
+    ci_high: float
+    p: float
+    q: float
+    kind: Kind
+    se: float
+    a_alone: Interval
+    a_with_b: Interval
+    b_alone: Interval
+    b_with_a: Interval
+    joint: Interval
+    unit: str
+
+    @property
+    def sentence(self) -> str:
+        """The finding in words."""
+        words = {
+            "additive": "add up: neither changes what the other does",
+            "either-or": "do the same work: either one is enough",
+            "antagonistic": "do less together than the sum of what each does",
+            "synergistic": "do more together than the sum of what each does",
+            "sign-flip": "depend on each other so much that one of them changes sides",
+            "undetermined": "are not yet known to interact or not",
+        }
+        return f"{self.a} and {self.b} {words[self.kind]}."
+
+
+def interactions(fit: Fit, rope_pct: float = 1.0) -> list[Interaction]:
+    """Every pair of levels that the runs tell, strongest evidence first. Curves are compared between the default and
+    the treated end."""
+    from broadleaf.lab.analysis.scale import UNITS
+
+    rope = practical(fit, rope_pct)
+    by_name = {f.name: f for f in fit.factors}
+    found = []
+    for a, b in fit.coding.pairs:
+        for a_level in _levels(by_name[a]):
+            for b_level in _levels(by_name[b]):
+                corners = fit.coding.rows(
+                    [{a: x, b: y} for x in (by_name[a].default, a_level) for y in (by_name[b].default, b_level)]
+                )
+                none, only_b, only_a, both = corners
+                row = both - only_a - only_b + none
+                if not _told(fit, row):
+                    continue
+                g = fit.contrast(row)
+                found.append(
+                    Interaction(
+                        a,
+                        b,
+                        a_level,
+                        b_level,
+                        estimate=g.estimate,
+                        ci_low=g.low,
+                        ci_high=g.high,
+                        p=g.p,
+                        q=float("nan"),
+                        kind="undetermined",
+                        se=g.se,
+                        a_alone=fit.contrast(only_a - none),
+                        a_with_b=fit.contrast(both - only_b),
+                        b_alone=fit.contrast(only_b - none),
+                        b_with_a=fit.contrast(both - only_a),
+                        joint=fit.contrast(both - none),
+                        unit=UNITS[fit.scale],
+                    )
+                )
+    qs = q_values([pair.p for pair in found])
+    classed = [
+        replace(pair, q=q, kind=classify(fit, replace(pair, q=q), rope)) for pair, q in zip(found, qs, strict=True)
+    ]
+    return sorted(classed, key=lambda pair: (pair.q, -abs(pair.estimate)) if pair.q == pair.q else (2.0, 0.0))
+
+
+def practical(fit: Fit, rope_pct: float) -> float:
+    """The largest change on the fit's scale that counts as no practical difference."""
+    if fit.scale == "log":
+        return float(np.log1p(rope_pct / 100))
+    return abs(float(fit.treatment_params[0])) * rope_pct / 100
+
+
+def _levels(factor: Factor) -> tuple[Level, ...]:
+    return (factor.on,) if factor.is_numeric else factor.others
+
+
+def _told(fit: Fit, row: np.ndarray) -> bool:
+    used = np.flatnonzero(row)
+    return bool(len(used)) and bool(fit.kept[used].all())
+
+
+def classify(fit: Fit, pair: Interaction, rope: float) -> Kind:
+    """The class of a pair; `rope` on the fit's scale."""
+    equivalent = fit.df_quantile(0.95) * pair.se
+    if pair.estimate - equivalent > -rope and pair.estimate + equivalent < rope:
+        return "additive"
+    if not pair.q <= _Q:
+        return "undetermined"
+    if _opposite(pair.a_alone, pair.a_with_b) or _opposite(pair.b_alone, pair.b_with_a):
+        return "sign-flip"
+    if _redundant(fit, pair, rope):
+        return "either-or"
+    signs = np.sign([pair.a_alone.estimate, pair.b_alone.estimate])
+    if signs[0] == signs[1]:
+        return "synergistic" if np.sign(pair.estimate) == signs[0] else "antagonistic"
+    # One helps and one hinders: together better than the sum is synergy.
+    better = pair.estimate > 0 if fit.scale == "rate" else pair.estimate < 0
+    return "synergistic" if better else "antagonistic"
+
+
+def _opposite(one: Interval, other: Interval) -> bool:
+    return (one.high < 0 < other.low) or (other.high < 0 < one.low)
+
+
+def _proven(it: Interval) -> bool:
+    return it.high < 0 or it.low > 0
+
+
+def _redundant(fit: Fit, pair: Interaction, rope: float) -> bool:
+    alone = (pair.a_alone, pair.b_alone)
+    if not all(map(_proven, alone)) or np.sign(alone[0].estimate) != np.sign(alone[1].estimate):
+        return False
+    stronger_is_a = abs(pair.a_alone.estimate) >= abs(pair.b_alone.estimate)
+    second, solo = (pair.b_with_a, pair.b_alone) if stronger_is_a else (pair.a_with_b, pair.a_alone)
+    # The joint effect less the better single one is what the second adds.
+    half = fit.df_quantile(0.95) * second.se
+    if -rope < second.estimate - half and second.estimate + half < rope:
+        return True
+    if abs(second.estimate) < _LITTLE * abs(solo.estimate):
+        return True
+    kept_of_a = pair.a_with_b.estimate / pair.a_alone.estimate
+    kept_of_b = pair.b_with_a.estimate / pair.b_alone.estimate
+    return max(kept_of_a, kept_of_b) < _MOST

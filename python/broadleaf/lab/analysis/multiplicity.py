@@ -1,0 +1,27 @@
+"""Many tests at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def q_values(p: Sequence[float]) -> list[float]:
+    """The false discovery rate at which each test would just be called significant (Benjamini and Hochberg); a test
+    without a p value (nan) has none and counts for nothing."""
+    from statsmodels.stats.multitest import multipletests
+
+    values = np.asarray(p, dtype=float)
+    out = np.full(len(values), np.nan)
+    told = np.isfinite(values)
+    if told.any():
+        out[told] = multipletests(values[told], method="fdr_bh")[1]
+    return [float(q) for q in out]
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """p values adjusted by Holm's step-down, for families where not one false alarm is wanted."""
+    from statsmodels.stats.multitest import multipletests
+
+    return [float(value) for value in multipletests(np.asarray(p, dtype=float), method="holm")[1]] if len(p) else []

@@ -1,0 +1,57 @@
+"""What moves the times but is no treatment: blocks, the time within a session, the hour of the day."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+_DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Nuisance:
+    """Centred columns, so that zero is the average run; `names` tell what they are."""
+
+    matrix: np.ndarray
+    names: tuple[str, ...]
+
+
+def blocks(frame: pd.DataFrame) -> Nuisance:
+    """One column per block after the first; none where there is one block or none is told."""
+    labels = frame["block"].fillna(-1).to_numpy(dtype=float)
+    levels = pd.unique(labels)
+    matrix = (labels[:, None] == levels[None, 1:]).astype(float)
+    return _centred(matrix, tuple(f"block[{level:g}]" for level in levels[1:]))
+
+
+def drift(frame: pd.DataFrame) -> Nuisance:
+    """The time since the start: linear, and a natural spline; with more than a day of runs also the hour of the day.
+
+    The linear column runs from -1/2 to 1/2, so that its coefficient is the change from the first run to the last.
+    """
+    from patsy import cr
+
+    seconds = frame["started_unix"].to_numpy(dtype=float)
+    span = float(np.ptp(seconds)) if len(seconds) else 0.0
+    if not np.isfinite(span) or span <= 0 or len(np.unique(seconds)) < 8:
+        return Nuisance(np.zeros((len(frame), 0)), ())
+    part = (seconds - seconds.min()) / span - 0.5
+    # Four knots span the constant, the line and two bends: three degrees of freedom besides the constant.
+    spline = np.asarray(cr(part, df=4))
+    basis = np.column_stack([np.ones_like(part), part])
+    bends = spline - basis @ np.linalg.lstsq(basis, spline, rcond=None)[0]
+    left, size, _ = np.linalg.svd(bends, full_matrices=False)
+    bends = left[:, :2] * np.sqrt(len(part)) if len(size) > 1 and size[1] > 1e-9 * size[0] else left[:, :0]
+    columns = [part, *bends.T]
+    names = ["time", *[f"time~{number}" for number in range(1, bends.shape[1] + 1)]]
+    if span > _DAY_S:
+        angle = 2 * np.pi * (seconds % _DAY_S) / _DAY_S
+        columns += [np.cos(angle), np.sin(angle)]
+        names += ["day.cos", "day.sin"]
+    return _centred(np.column_stack(columns), tuple(names))
+
+
+def _centred(matrix: np.ndarray, names: tuple[str, ...]) -> Nuisance:
+    return Nuisance(matrix - matrix.mean(axis=0) if matrix.size else matrix, names)

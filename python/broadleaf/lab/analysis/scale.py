@@ -1,0 +1,126 @@
+"""On which scale effects add up: microseconds, their logarithm, or tasks per second.
+
+The profile likelihood of Box and Cox over the model of main effects only: the exponent under which it is highest is
+the scale on which effects are most nearly additive, so that the fewest interactions are left to explain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pandas as pd
+
+from broadleaf.lab.factors import Factor
+
+if TYPE_CHECKING:
+    from broadleaf.lab.analysis.fit import Fit
+
+Scale = Literal["log", "us", "rate"]
+LAMBDAS: dict[float, Scale] = {1.0: "us", 0.0: "log", -1.0: "rate"}
+UNITS: dict[Scale, str] = {"log": "log ratio", "us": "us/task", "rate": "tasks/s"}
+_GRID = np.round(np.arange(-2.0, 2.0001, 0.05), 10)
+
+
+def transform(y_us: np.ndarray, scale: Scale) -> np.ndarray:
+    """Times per task on a scale."""
+    return np.log(y_us) if scale == "log" else y_us.copy() if scale == "us" else 1e6 / y_us
+
+
+def to_us(value: np.ndarray, scale: Scale) -> np.ndarray:
+    """Values of a scale as microseconds per task; a rate of zero or less has no time."""
+    us: np.ndarray = np.asarray(value, dtype=float)
+    if scale == "log":
+        us = np.exp(us)
+    elif scale == "rate":
+        us = np.where(us > 0, 1e6 / np.where(us > 0, us, 1.0), np.nan)
+    return us
+
+
+@dataclass(frozen=True, slots=True)
+class LambdaProfile:
+    """The answer to "what scale?". `log_likelihood` is that of the three named scales, `curve` that of a grid of
+    exponents, `ci` the exponents no worse than the best at 95 %, `significant_pairs` the interactions at q <= 0.05 that
+    each scale needs (None where pairs were not asked for)."""
+
+    best: Scale
+    best_lambda: float
+    log_likelihood: dict[Scale, float]
+    curve: tuple[tuple[float, float], ...]
+    ci: tuple[float, float]
+    significant_pairs: dict[Scale, int] | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words."""
+        words = {"us": "in microseconds (they add)", "log": "as ratios (they multiply)", "rate": "in tasks per second"}
+        text = (
+            f"Effects are most nearly additive {words[self.best]}: of the exponents 1, 0 and -1 the likeliest is "
+            f"{self.best_lambda:g}; 95 % interval over all exponents {self.ci[0]:.2f} to {self.ci[1]:.2f}."
+        )
+        if self.significant_pairs is not None:
+            counts = ", ".join(f"{n} on {UNITS[scale]}" for scale, n in self.significant_pairs.items())
+            text += f" Interactions left at q <= 0.05: {counts}."
+        return text
+
+
+def box_cox(y_us: np.ndarray, design: np.ndarray, lambdas: np.ndarray) -> np.ndarray:
+    """The profile log likelihood of every exponent, up to a constant common to all."""
+    basis, _ = np.linalg.qr(design)
+    n = len(y_us)
+    # Relative to the geometric mean, powers neither overflow nor need the Jacobian.
+    logs = np.log(y_us)
+    ratio = logs - logs.mean()
+    out = np.empty(len(lambdas))
+    for number, power in enumerate(lambdas):
+        z = ratio if power == 0 else np.expm1(power * ratio) / power
+        rest = z - basis @ (basis.T @ z)
+        out[number] = -n / 2 * np.log(max(float(rest @ rest), 1e-300) / n)
+    return out
+
+
+def profile(y_us: np.ndarray, design: np.ndarray) -> LambdaProfile:
+    """The profile over a design matrix of main effects (with the constant, and blocks or drift where there are any)."""
+    from scipy.stats import chi2
+
+    from broadleaf.lab.analysis.coding import independent_columns
+
+    design = design[:, independent_columns(design)]
+    named = box_cox(y_us, design, np.array(list(LAMBDAS)))
+    grid = box_cox(y_us, design, _GRID)
+    near = _GRID[int(np.argmax(grid))] + np.linspace(-0.1, 0.1, 201)
+    fine = np.concatenate([grid, box_cox(y_us, design, near)])
+    inside = np.concatenate([_GRID, near])[fine >= fine.max() - chi2.ppf(0.95, 1) / 2]
+    best = list(LAMBDAS)[int(np.argmax(named))]
+    return LambdaProfile(
+        best=LAMBDAS[best],
+        best_lambda=best,
+        log_likelihood={scale: float(value) for scale, value in zip(LAMBDAS.values(), named, strict=True)},
+        curve=tuple(zip(_GRID.tolist(), grid.tolist(), strict=True)),
+        ci=(float(inside.min()), float(inside.max())),
+    )
+
+
+def answer(fit: Fit) -> LambdaProfile:
+    """The profile of a fit's data, with the count of interactions each scale needs."""
+    from dataclasses import replace
+
+    from broadleaf.lab.analysis.fit import fit as make
+
+    found = fit.lambda_profile
+    if not fit.coding.pairs:
+        return found
+    counts: dict[Scale, int] = {}
+    for scale in LAMBDAS.values():
+        other = make(fit.factors, fit.frame, scale=scale, pairs=True, blocks=fit.blocks, drift=fit.with_drift)
+        counts[scale] = sum(pair.q <= 0.05 for pair in other.interactions())
+    return replace(found, significant_pairs=counts)
+
+
+def profile_of(factors: Sequence[Factor], frame: pd.DataFrame, nuisance: np.ndarray) -> LambdaProfile:
+    """The profile of runs under main effects and nuisance columns."""
+    from broadleaf.lab.analysis.coding import Coding
+
+    return profile(frame["y_us"].to_numpy(), np.hstack([Coding(factors, pairs=False).matrix(frame), nuisance]))

@@ -1,0 +1,82 @@
+"""Which conclusions hang on a few runs: the same model with Huber's weights, and without noisy blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from broadleaf.lab.errors import AnalysisError
+
+if TYPE_CHECKING:
+    from broadleaf.lab.analysis.fit import Fit
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A coefficient that another way of fitting moves by more than its standard error."""
+
+    term: str
+    estimate: float
+    other: float
+    se: float
+    by: str
+
+    @property
+    def sentence(self) -> str:
+        """The finding in words."""
+        return (
+            f"{self.term}: {self.estimate:+.4g} becomes {self.other:+.4g} {self.by} ({self.shift:.1f} standard errors)."
+        )
+
+    @property
+    def shift(self) -> float:
+        """How far, in standard errors."""
+        return abs(self.other - self.estimate) / self.se
+
+
+def shifts(fit: Fit) -> list[Shift]:
+    """The treatment coefficients that move by more than one standard error."""
+    found = _against(fit, robust_params(fit), "with Huber weights")
+    noisy = _noisy(fit)
+    if noisy.any():
+        from broadleaf.lab.analysis.fit import Fit as Model
+
+        try:
+            rest = fit.frame[~noisy].reset_index(drop=True)
+            other = Model(rest, fit.coding, fit.scale, fit.blocks, fit.with_drift, fit.covariance_type)
+        except AnalysisError:
+            return found
+        if np.array_equal(other.kept, fit.kept):
+            found += _against(fit, other.params, f"without the {int(noisy.sum())} runs of noisy blocks")
+    return found
+
+
+def robust_params(fit: Fit) -> np.ndarray:
+    """The coefficients under Huber's weights."""
+    import warnings
+
+    import statsmodels.api as sm
+
+    with warnings.catch_warnings():
+        # A scale of zero or slow convergence happens on data without noise.
+        warnings.simplefilter("ignore")
+        params: np.ndarray = np.asarray(sm.RLM(fit.white_y, fit.white_design, M=sm.robust.norms.HuberT()).fit().params)
+    return params
+
+
+def _against(fit: Fit, params: np.ndarray, by: str) -> list[Shift]:
+    found = []
+    for place, name in enumerate(fit.design_names[: len(fit.treatment_params)]):
+        se = float(np.sqrt(max(fit.covariance[place, place], 0.0)))
+        if name != "mean" and se > 0 and abs(params[place] - fit.params[place]) > se:
+            found.append(Shift(name, float(fit.params[place]), float(params[place]), se, by))
+    return found
+
+
+def _noisy(fit: Fit) -> np.ndarray:
+    noisy: np.ndarray = np.zeros(len(fit.frame), dtype=bool)
+    if "flags" in fit.frame:
+        noisy = fit.frame["flags"].fillna("").astype(str).str.contains("noisy_block").to_numpy(dtype=bool)
+    return noisy

@@ -1,0 +1,42 @@
+"""What can go wrong in the laboratory. Every message says what is wrong, where, and what to do next."""
+
+from __future__ import annotations
+
+from broadleaf.errors import IPythonError
+
+
+class LabError(IPythonError):
+    """Base of the laboratory's errors."""
+
+
+class StudyFileError(LabError):
+    """A study file that cannot be used. `where` names the file and the key."""
+
+    def __init__(self, where: str, problem: str, advice: str = "") -> None:
+        super().__init__(where, problem, advice)
+        self.where = where
+        self.problem = problem
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}" + (f" {self.advice}" if self.advice else "")
+
+
+class ConstraintError(LabError):
+    """Constraints that cannot be read, or that contradict one another. `names` are the constraints concerned."""
+
+    def __init__(self, message: str, names: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.names = names
+
+
+class DesignError(LabError):
+    """A design that cannot be built for this study."""
+
+
+class RunError(LabError):
+    """Runs that cannot be made or read."""
+
+
+class AnalysisError(LabError):
+    """An analysis the data do not allow."""

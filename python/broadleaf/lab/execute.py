@@ -1,0 +1,168 @@
+"""Makes single runs and records them: what `run`, `compare`, `gate`, `sweep`, `tune` and `history` have in common."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from broadleaf.lab import machine
+from broadleaf.lab.environments import HERE, BuildFailed, Environments, Incompatible, Variant
+from broadleaf.lab.factors import Config, config_id
+from broadleaf.lab.interpreters import Unavailable
+from broadleaf.lab.launch import Launch, Place, launch
+from broadleaf.lab.measure import iteration_times_us, marginal_us, measure
+from broadleaf.lab.process import Finished, run_command, run_directory
+from broadleaf.lab.runs import Run, RunsFile
+
+BUSY_LIMIT_CORES = 0.5
+MAX_WAIT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Before each run, wait until fewer than `limit_cores` are busy with other things, at most `max_wait_s`; a run
+    made nevertheless is flagged `busy`, and the next waits at most half as long, until the machine was quiet again."""
+
+    limit_cores: float = BUSY_LIMIT_CORES
+    max_wait_s: float = MAX_WAIT_S
+
+
+class Executor:
+    """Runs configurations of a study on this machine, one at a time."""
+
+    def __init__(
+        self,
+        environments: Environments,
+        *,
+        n_tasks: int,
+        iterations: int = 1,
+        session_id: str | None = None,
+        quiet: Quiet | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.environments = environments
+        self.study = environments.study
+        self.n_tasks = n_tasks
+        self.iterations = iterations
+        self.session_id = session_id or new_session_id()
+        self.quiet = quiet or Quiet()
+        self._patience_s = self.quiet.max_wait_s
+        # The length of the padding must differ from session to session too.
+        self._rng = random.Random(seed)
+
+    def run(self, config: Config, variant: Variant = HERE, *, n_tasks: int | None = None) -> Run:
+        """Makes one run. What goes wrong with it is in the row; RunError only if no run can be made at all."""
+        study = self.study
+        n = n_tasks or self.n_tasks
+        quiet = self._wait()
+        row: Run = {
+            "study": study.name,
+            "session_id": self.session_id,
+            "machine_id": machine.machine_id(),
+            "config_id": config_id(config, study.factors),
+            **_now(),
+            "load1_before": machine.load1(),
+            "cpu_mhz": machine.cpu_mhz(),
+            "temp_c": machine.temperature_c(),
+            "n_tasks": n,
+            "duration_s": 0.0,
+            "flags": "",
+        }
+        before = machine.cpu_times()
+        try:
+            finished, place_facts = self.attempt(config, variant, n)
+        except Unavailable as error:
+            return row | {"status": "skipped", "error": str(error)}
+        except Incompatible as error:
+            return row | {"status": "invalid", "error": str(error)}
+        except BuildFailed as error:
+            return row | {"status": "failed", "error": str(error)}
+        _, steal = machine.cpu_times().since(before)
+        row |= place_facts | measure(study, finished, n) | {"steal_pct": 100 * steal}
+        if self.environments.settings.marginal and n_tasks is None and n >= 4 and row["status"] == "ok":
+            row["marginal_us"] = marginal_us(row, self.run(config, variant, n_tasks=n // 4))
+        if not quiet:
+            row["flags"] = " ".join(filter(None, (row["flags"], "busy")))
+        return row
+
+    def _wait(self) -> bool:
+        """Waits for quiet; whether it came. On a machine that is never quiet the waits become short."""
+        if self.quiet.max_wait_s <= 0:
+            return True
+        quiet = machine.wait_until_quiet(self.quiet.limit_cores, self._patience_s)
+        self._patience_s = self.quiet.max_wait_s if quiet else self._patience_s / 2
+        return quiet
+
+    def attempt(self, config: Config, variant: Variant, n_tasks: int) -> tuple[Finished, Run]:
+        """The bare run, and the columns that say where it was made."""
+        place = self.environments.place(config, variant)
+        with run_directory() as run_dir:
+            what = self._launch(config, place, n_tasks, run_dir)
+            finished = run_command(
+                what.command, cwd=what.cwd, env=what.env, timeout_s=self.study.timeout_s, run_dir=run_dir
+            )
+        return finished, {"python": place.python.text, "git_sha": place.git_sha, "dirty": int(place.dirty)}
+
+    def _launch(self, config: Config, place: Place, n_tasks: int, run_dir: Path) -> Launch:
+        return launch(
+            self.study,
+            self.environments.settings,
+            config,
+            place,
+            n_tasks=n_tasks,
+            iterations=self.iterations,
+            run_dir=run_dir,
+            rng=self._rng,
+        )
+
+    def can_run(self, config: Config, variant: Variant = HERE) -> bool:
+        """Whether this machine has what the configuration needs, without running it."""
+        try:
+            place = self.environments.place(config, variant)
+            with run_directory() as run_dir:
+                self._launch(config, place, self.n_tasks, run_dir)
+        except (Unavailable, Incompatible, BuildFailed):
+            return False
+        return True
+
+    def iteration_times_us(self, config: Config, variant: Variant = HERE) -> tuple[list[float], Finished]:
+        """The scores of one run's iterations."""
+        finished, _ = self.attempt(config, variant, self.n_tasks)
+        return iteration_times_us(self.study, finished, self.n_tasks), finished
+
+
+def record(
+    executor: Executor,
+    runs: RunsFile | None,
+    config: Config,
+    variant: Variant = HERE,
+    *,
+    on_run: Callable[[Run], None] | None = None,
+    **columns: Any,
+) -> Run:
+    """Makes a run and appends it to `runs` with these further columns (purpose, block, plan_row, ...)."""
+    row = {**columns, **executor.run(config, variant)}
+    if flags := " ".join(filter(None, (columns.get("flags"), row.get("flags")))):
+        row["flags"] = flags
+    if runs is not None:
+        # The file may have a factor more than the study: the change that is being compared.
+        row["config_id"] = config_id(config, runs.factors)
+    kept = runs.append(row, config) if runs is not None else row
+    if on_run is not None:
+        on_run(kept)
+    return kept
+
+
+def new_session_id() -> str:
+    """`s` and the time in hexadecimal: sessions sort by it."""
+    return f"s{time.time_ns() // 1_000_000:x}"
+
+
+def _now() -> Run:
+    now = time.time()
+    return {"started_at": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"), "started_unix": now}

@@ -1,0 +1,207 @@
+"""What every figure of the laboratory shares: its parts, its look, units and words for numbers."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+# Blue is faster and red is slower everywhere; both are told apart by readers who see few colours, as are the rest.
+FASTER, SLOWER, NEUTRAL, INK = "#2166ac", "#b2182b", "#8c8c8c", "#222222"
+CATEGORIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c510a", "#555555")
+TIERS = {
+    1: "1 environment, safe option",
+    2: "2 source, features kept",
+    3: "3 option, feature lost",
+    4: "4 source, feature lost",
+}
+TIER_COLOURS = ("#009e73", "#56b4e9", "#e69f00", "#d55e00")
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+LABEL_PIXELS = 300
+MAX_POINTS = 1500
+# A space at which no line is broken, between a number and its unit.
+JOINED = "\u00a0"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart, the table behind it, what it found and how to read it.
+
+    `number` is 1 to 20 for the figures of a factor study's canon, above that for those we add. `title` says the
+    finding, `reading` how to read it. The table holds plain numbers, times in microseconds.
+    """
+
+    number: int
+    key: str
+    title: str
+    reading: str
+    chart: Any
+    table: pd.DataFrame
+
+    @property
+    def stem(self) -> str:
+        """Its file name without an ending."""
+        return f"{self.number:02d}_{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A figure that this study's data cannot give, and why."""
+
+    number: int
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The unit in which times are shown; tables keep microseconds."""
+
+    name: str
+    us: float
+
+    @classmethod
+    def of(cls, *times_us: Any) -> Unit:
+        """The unit in which the largest of the times is easy to read."""
+        largest = max((float(np.nanmax(np.abs(np.asarray(t, dtype=float)))) for t in times_us if len(t)), default=1.0)
+        if largest < 20_000:
+            return cls("us", 1.0)
+        return cls("ms", 1e3) if largest < 20_000_000 else cls("s", 1e6)
+
+    def shown(self, time_us: float, signed: bool = False) -> str:
+        """A time with its unit, three digits that matter."""
+        return f"{number(time_us / self.us, signed)}{JOINED}{self.name}"
+
+
+def number(value: float, signed: bool = False) -> str:
+    """A number in three digits that matter, thousands grouped; a true minus sign."""
+    if not math.isfinite(value):
+        return "unknown"
+    size = abs(value)
+    digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
+    text = f"{size:,.{digits}f}".removesuffix(".00").removesuffix(".0")
+    if float(text.replace(",", "")) == 0:
+        return "0"
+    return ("\u2212" if value < 0 else "+" if signed else "") + text
+
+
+def percent(log_ratio: float) -> str:
+    """A natural logarithm of a ratio of times as a change in percent."""
+    return number(100 * math.expm1(log_ratio), signed=True) + JOINED + "%"
+
+
+def listed(words: Iterable[str], most: int = 3) -> str:
+    """Words as a sentence lists them, the last ones counted if there are many."""
+    items = list(words)
+    if len(items) > most:
+        items = [*items[: most - 1], f"{len(items) - most + 1} more"]
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else "none"
+
+
+def on_off(level: Any) -> str:
+    """A level as the legend shows it."""
+    if isinstance(level, (bool, np.bool_)):
+        return "on" if level else "off"
+    if isinstance(level, (float, np.floating)) and float(level).is_integer():
+        level = int(level)
+    return str(level)
+
+
+def shown_levels(levels: pd.Series, is_bool: bool) -> pd.Series:
+    """A column of levels as words, a yes-or-no factor's 0 and 1 as off and on."""
+    if is_bool:
+        return levels.astype(float).map({0.0: "off", 1.0: "on"})
+    return levels.map(on_off)
+
+
+def in_order(levels: Iterable[Any]) -> list[str]:
+    """Distinct levels as words, numbers by size."""
+    distinct = pd.Series(list(levels)).dropna().drop_duplicates().tolist()
+    try:
+        return [on_off(level) for level in sorted(distinct, key=float)]
+    except (TypeError, ValueError):
+        return sorted(on_off(level) for level in distinct)
+
+
+def thinned(frame: pd.DataFrame, most: int = MAX_POINTS) -> pd.DataFrame:
+    """At most so many rows, drawn evenly with a fixed seed; the table behind a figure keeps them all."""
+    return frame if len(frame) <= most else frame.sample(most, random_state=7).sort_index()
+
+
+def title(text: str, reading: str, width: int) -> alt.Title:
+    """A chart's title, the finding above and how to read it below, both wrapped to the chart's width."""
+    return alt.Title(
+        text=textwrap.wrap(text, max(30, int(width / 8.2))),
+        subtitle=textwrap.wrap(reading, max(40, int(width / 6.4))),
+        anchor="start",
+        frame="group",
+    )
+
+
+def finish(chart: Any, text: str, reading: str, width: int) -> Any:
+    """The chart with its title and the laboratory's look."""
+    return (
+        chart.properties(title=title(text, reading, width), padding=14)
+        .configure(background="white", font=FONT)
+        .configure_title(fontSize=16, subtitleFontSize=12.5, subtitleColor="#555555", offset=14, subtitlePadding=6)
+        .configure_axis(
+            labelFontSize=12.5,
+            titleFontSize=13,
+            titleFontWeight="normal",
+            titleColor="#333333",
+            titlePadding=10,
+            labelLimit=LABEL_PIXELS,
+            gridColor="#e6e6e6",
+            domainColor="#999999",
+            tickColor="#999999",
+        )
+        .configure_legend(
+            labelFontSize=12.5, titleFontSize=12.5, labelLimit=LABEL_PIXELS, titleLimit=LABEL_PIXELS, symbolSize=90
+        )
+        .configure_header(labelFontSize=12.5, titleFontSize=13)
+        .configure_view(stroke="#cccccc")
+    )
+
+
+def require(frame: pd.DataFrame, columns: Sequence[str], figure: str) -> None:
+    """KeyError naming the columns a figure lacks."""
+    lacking = [c for c in columns if c not in frame.columns]
+    if lacking:
+        raise KeyError(
+            f"the figure {figure} needs the columns {', '.join(lacking)}; there are {', '.join(frame.columns)}"
+        )
+
+
+def categories(names: Sequence[str]) -> alt.Scale:
+    """A colour for each name, the same whatever the data."""
+    return alt.Scale(domain=list(names), range=[CATEGORIES[i % len(CATEGORIES)] for i in range(len(names))])
+
+
+def log_domain(values: Any) -> list[float]:
+    """Bounds of a logarithmic axis around the values, a little wider than they are."""
+    array = np.asarray(values, dtype=float)
+    array = array[np.isfinite(array) & (array > 0)]
+    low, high = float(array.min()), float(array.max())
+    margin = max((high / low) ** 0.04, 1.02)
+    return [low / margin, high * margin]
+
+
+def axis_values(domain: Sequence[float]) -> list[float]:
+    """Three to eight round tick positions inside the bounds of a logarithmic axis."""
+    low, high = domain
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 6, 8)):
+        inside = [float(f"{m * 10.0**e:.6g}") for e in decades for m in steps if low <= m * 10.0**e <= high]
+        if len(inside) >= 4:
+            return inside
+    # Less than a factor of about four: ticks as on a linear axis.
+    size = 10.0 ** math.floor(math.log10((high - low) / 3))
+    step = max((m * size for m in (1, 2, 5) if (high - low) / (m * size) >= 3), default=size)
+    first = math.ceil(low / step)
+    return [float(f"{i * step:.6g}") for i in range(first, math.floor(high / step) + 1)]

@@ -1,0 +1,177 @@
+"""Is a branch slower than its base? Both commits are built here and run in turn on this machine, pair after pair, until
+that is decided. Stored figures of other days or machines take no part."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from broadleaf.lab.calibrate import calibrate
+from broadleaf.lab.compare import ALPHA, CHANGE, Judgement, judge, more_pairs, percent, sentence
+from broadleaf.lab.environments import CACHE, BuildFailed, Environments, Variant
+from broadleaf.lab.errors import RunError
+from broadleaf.lab.execute import Executor, Quiet, record
+from broadleaf.lab.intervals import Interval, trimmed_interval
+from broadleaf.lab.runs import Run, RunsFile
+from broadleaf.lab.study import Study
+
+LOOKS = (8, 12, 18, 27, 40, 60, 90, 135)
+"""Pairs after which a decision is tried. Each look spends an equal share of the 5 % by which a verdict may be wrong, so
+that looking often does not make it more likely to be wrong."""
+_FAILURES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the gate says. Ratios are time of head over time of base."""
+
+    judgement: Judgement
+    sentence: str
+    interval: Interval
+    base_sha: str
+    head_sha: str
+    pairs: int
+    elapsed_s: float
+
+    @property
+    def exit_code(self) -> int:
+        """0 no harm, 1 hinders, 2 undecided."""
+        return self.judgement.exit_code
+
+
+def gate(
+    study: Study,
+    base: str,
+    head: str,
+    *,
+    budget_s: float = 1800.0,
+    max_pairs: int = LOOKS[-1],
+    seed: int | None = None,
+    quiet: Quiet | None = None,
+    on_run: Callable[[Run], None] | None = None,
+    on_look: Callable[[Interval, int], None] | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """Compares two commits in the study's baseline. The budget counts from the first pair: builds take what they take.
+    RunError if one cannot be built or run. The runs are kept in `.lab/gate.csv` beside the study."""
+    if max_pairs < LOOKS[0]:
+        raise RunError(f"a gate needs at least {LOOKS[0]} pairs, {max_pairs} were allowed.")
+    environments = Environments(study, sha=None, say=say, trees=True)
+    shas = [environments.worktrees.resolve(ref) for ref in (base, head)]
+    variants = [Variant(ref=sha) for sha in shas]
+    places = []
+    for variant, name in zip(variants, (base, head), strict=True):
+        try:
+            places.append(environments.place(study.baseline, variant))
+        except BuildFailed as error:
+            raise RunError(f"{name}: {error}") from None
+    environments.worktrees.keep_only({place.tree for place in places})
+    calibration = calibrate(environments, variants[0], quiet=quiet, say=say)
+    executor = Executor(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
+    looks = looks_until(max_pairs)
+    rng = random.Random(seed)
+    begin = time.monotonic()
+    with RunsFile(study.directory.resolve() / CACHE / "gate.csv", (*study.factors, CHANGE)) as runs:
+        pairs = _Pairs(executor, runs, variants, rng, on_run, (base, head))
+        pairs.warm_up()
+        for look in looks:
+            while len(pairs.ratios) < look and time.monotonic() - begin < budget_s:
+                pairs.add()
+            if len(pairs.ratios) < LOOKS[0]:
+                raise RunError(
+                    f"the budget of {budget_s:g} s was spent after {len(pairs.ratios)} pairs, {LOOKS[0]} are needed. "
+                    "Allow more with --budget, or fewer tasks in the study file."
+                )
+            interval, verdict = decide(pairs.ratios, len(looks), study.rope_pct)
+            if on_look is not None:
+                on_look(interval, len(pairs.ratios))
+            if verdict.harmless is not None or len(pairs.ratios) < look:
+                break
+    return Outcome(
+        verdict,
+        _sentence(base, head, verdict, interval, study.rope_pct, len(pairs.ratios)),
+        interval,
+        shas[0],
+        shas[1],
+        len(pairs.ratios),
+        time.monotonic() - begin,
+    )
+
+
+def looks_until(max_pairs: int) -> list[int]:
+    """After how many pairs to look, if there may be at most so many."""
+    return [look for look in LOOKS if look < max_pairs] + [max_pairs]
+
+
+def decide(ratios: Sequence[float], looks: int, rope_pct: float) -> tuple[Interval, Judgement]:
+    """What the pairs' log ratios say at one of so many looks."""
+    interval = trimmed_interval(ratios, ALPHA / looks)
+    verdict = judge(interval, rope_pct)
+    return interval, verdict if verdict.harmless is not None else Judgement("undecided", None)
+
+
+def _sentence(base: str, head: str, verdict: Judgement, interval: Interval, rope_pct: float, pairs: int) -> str:
+    text = sentence(base, head, verdict, interval, rope_pct, pairs)
+    if verdict.harmless is None:
+        text += f" Differences within {rope_pct:g} % do not matter; about {more_pairs(interval, rope_pct)} more pairs "
+        text += "would decide."
+    return text
+
+
+class _Pairs:
+    """Runs of both commits, one pair after the other."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        runs: RunsFile,
+        variants: list[Variant],
+        rng: random.Random,
+        on_run: Callable[[Run], None] | None,
+        names: tuple[str, str],
+    ) -> None:
+        self.executor = executor
+        self.runs = runs
+        self.variants = variants
+        self.rng = rng
+        self.on_run = on_run
+        self.names = names
+        self.ratios: list[float] = []
+        self._block = 1 + max((row["block"] for row in runs.rows if row["block"] is not None), default=-1)
+        self._orders: list[tuple[int, int]] = []
+        self._failed = 0
+
+    def warm_up(self) -> None:
+        """A run of each that does not count: it fills the caches of files just written."""
+        for which in (0, 1):
+            row = self.executor.run(self.executor.study.baseline, self.variants[which])
+            if row["status"] != "ok":
+                raise RunError(f"{self.names[which]} cannot be run ({row['status']}): {row['error']}")
+
+    def add(self) -> None:
+        """One pair. Of every two pairs, one begins with each side."""
+        if not self._orders:
+            self._orders = [(0, 1), (1, 0)]
+            self.rng.shuffle(self._orders)
+        made: dict[int, Run] = {}
+        for place, which in enumerate(self._orders.pop()):
+            config = {**self.executor.study.baseline, CHANGE.name: bool(which)}
+            made[which] = record(self.executor, self.runs, config, self.variants[which], on_run=self.on_run,
+                                 block=self._block, order_in_block=place, purpose="gate",
+                                 replicate=len(self.ratios))  # fmt: skip
+        self._block += 1
+        if bad := [which for which, run in made.items() if run["status"] != "ok"]:
+            self._failed += 1
+            if self._failed >= _FAILURES and self._failed > len(self.ratios):
+                row = made[bad[0]]
+                raise RunError(f"{self.names[bad[0]]} does not run reliably ({row['status']}): {row['error']}")
+            return
+        self.ratios.append(math.log(made[1]["time_per_task_us"] / made[0]["time_per_task_us"]))
+
+
+def look_line(interval: Interval, pairs: int) -> str:
+    """A look for people."""
+    return f"{pairs} pairs: {percent(interval.estimate)} ({percent(interval.low)} to {percent(interval.high)})"

@@ -1,0 +1,105 @@
+"""Python interpreters that a study asks for: found, or named as missing; none ever stands in for another."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_PROBE = """
+import json, platform, sys, sysconfig
+jit = getattr(sys, "_jit", None)
+args = sysconfig.get_config_var("CONFIG_ARGS") or ""
+print(json.dumps({
+    "path": sys.executable,
+    "version": platform.python_version(),
+    "implementation": platform.python_implementation(),
+    "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    "jit": jit.is_available() if jit else "--enable-experimental-jit" in args,
+}))
+"""
+_PROBE_TIMEOUT_S = 30
+_NUMBERED = re.compile(r"(\d+\.\d+(?:\.\d+)?)(t?)")
+
+
+class Unavailable(Exception):
+    """This machine lacks what a level needs. Such runs are recorded as skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """One Python. `text` is what runs.csv says of it: version and build."""
+
+    path: str
+    version: str
+    implementation: str
+    free_threaded: bool
+    jit: bool
+
+    @property
+    def text(self) -> str:
+        """Version and build: `3.13.0`, `3.13.0t`, `3.14.0+jit`."""
+        name = "" if self.implementation == "CPython" else f"{self.implementation} "
+        return f"{name}{self.version}{'t' if self.free_threaded else ''}{'+jit' if self.jit else ''}"
+
+
+@cache
+def find_interpreter(wanted: str, directory: Path = Path()) -> Interpreter:
+    """The interpreter called `wanted`: a path, relative to `directory`, or a command. Unavailable if it is missing or
+    does not run."""
+    why = "not found"
+    for path in _candidates(wanted, directory):
+        try:
+            done = subprocess.run(
+                [path, "-I", "-c", _PROBE],
+                capture_output=True,
+                text=True,
+                timeout=_PROBE_TIMEOUT_S,
+                check=True,
+                stdin=subprocess.DEVNULL,
+            )
+            # What a version manager's command starts in the end is measured without that command.
+            return Interpreter(**json.loads(done.stdout))
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            said = getattr(error, "stderr", None) or str(error)
+            why = f"{path} does not run: {str(said).strip().splitlines()[0] if str(said).strip() else error!r}"
+    raise Unavailable(f"interpreter {wanted!r}: {why}")
+
+
+def _candidates(wanted: str, directory: Path) -> list[str]:
+    if wanted == sys.executable or os.sep in wanted:
+        place = directory / Path(wanted).expanduser()
+        # Not resolved: the interpreter of a virtual environment is a link, and it is the link that is meant.
+        return [os.path.abspath(place)] if place.exists() else []
+    found = [path] if (path := shutil.which(wanted)) else []
+    if match := re.fullmatch(r"python" + _NUMBERED.pattern, wanted):
+        # A version manager's command of that name may refuse to run although the version is installed.
+        root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
+        for installed in sorted(root.glob(f"{match[1]}*{match[2]}/bin/python"), reverse=True):
+            if installed.parent.parent.name.endswith("t") == bool(match[2]):
+                found.append(str(installed))
+    return found
+
+
+def check_level(level: str, found: Interpreter) -> None:
+    """Unavailable if a level that names a version (`3.13t`) would be measured with another one."""
+    match = _NUMBERED.fullmatch(level.removeprefix("python"))
+    if match is None:
+        return
+    same = found.version == match[1] or found.version.startswith(match[1] + ".")
+    if not same or found.free_threaded != bool(match[2]):
+        raise Unavailable(f"level {level!r} asks for another Python than {found.path}, which is {found.text}")
+
+
+def check_variables(variables: dict[str, str], found: Interpreter) -> None:
+    """Unavailable if a variable asks for something this build of Python ignores or refuses."""
+    if variables.get("PYTHON_JIT") == "1" and not found.jit:
+        raise Unavailable(f"{found.path} ({found.text}) was built without the JIT, PYTHON_JIT=1 would do nothing")
+    if variables.get("PYTHON_GIL") == "0" and not found.free_threaded:
+        raise Unavailable(f"{found.path} ({found.text}) is no free-threaded build, it cannot run with PYTHON_GIL=0")

@@ -1,0 +1,127 @@
+"""The machine that runs are made on: its name, and how quiet it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_CPUFREQ = "/sys/devices/system/cpu/cpu{cpu}/cpufreq/{what}"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """Processor time of the whole machine since it started, in clock ticks summed over its cores."""
+
+    busy: int
+    steal: int
+    total: int
+
+    def since(self, before: CpuTimes) -> tuple[float, float]:
+        """Shares of busy and stolen time since `before`, 0 to 1."""
+        span = max(1, self.total - before.total)
+        return (self.busy - before.busy) / span, (self.steal - before.steal) / span
+
+
+def cpu_times() -> CpuTimes:
+    """Processor times now."""
+    try:
+        with open("/proc/stat") as f:
+            user, nice, system, idle, iowait, irq, softirq, steal = (int(v) for v in f.readline().split()[1:9])
+    except (OSError, ValueError):
+        return CpuTimes(0, 0, 0)
+    busy = user + nice + system + irq + softirq
+    return CpuTimes(busy, steal, busy + idle + iowait + steal)
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def load1() -> float:
+    """Processes that were running or waiting to, averaged over a minute."""
+    return os.getloadavg()[0]
+
+
+def cpu_mhz() -> float | None:
+    """Mean clock of the usable cores, or None where it is not told."""
+    clocks = []
+    for cpu in sorted(os.sched_getaffinity(0)):
+        text = read_text(_CPUFREQ.format(cpu=cpu, what="scaling_cur_freq"))
+        if text:
+            clocks.append(int(text) / 1000)
+    if not clocks:
+        clocks = [float(value) for value in _cpuinfo("cpu MHz")]
+    return sum(clocks) / len(clocks) if clocks else None
+
+
+def temperature_c() -> float | None:
+    """The warmest sensor, or None where there is none."""
+    found = []
+    for pattern in ("class/thermal/thermal_zone*/temp", "class/hwmon/hwmon*/temp*_input"):
+        for path in Path("/sys").glob(pattern):
+            try:
+                found.append(int(path.read_text()) / 1000)
+            except (OSError, ValueError):
+                continue
+    return max(found, default=None)
+
+
+def governors() -> set[str]:
+    """Frequency governors of the usable cores."""
+    found = (read_text(_CPUFREQ.format(cpu=cpu, what="scaling_governor")) for cpu in os.sched_getaffinity(0))
+    return {text for text in found if text}
+
+
+def memory_bytes() -> int:
+    """Memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def cpu_model() -> str:
+    """The processor's name."""
+    return next(iter(_cpuinfo("model name")), platform.machine())
+
+
+@cache
+def machine_id() -> str:
+    """`m` and eight hex digits: runs with different ones must not be compared."""
+    text = "\0".join((platform.node(), cpu_model(), str(os.cpu_count()), str(memory_bytes() >> 28)))
+    return "m" + hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def busy_cores(sample_s: float = 0.1) -> float:
+    """Cores that somebody keeps busy just now. Asked between runs, when nothing of ours is running: the load average
+    would not do, since it remembers our own last run for a minute."""
+    before = cpu_times()
+    time.sleep(sample_s)
+    busy, steal = cpu_times().since(before)
+    return (busy + steal) * (os.cpu_count() or 1)
+
+
+def wait_until_quiet(limit_cores: float, max_wait_s: float, measure: Callable[[], float] = busy_cores) -> bool:
+    """Waits until fewer than `limit_cores` are busy, at most `max_wait_s`; whether they are."""
+    deadline = time.monotonic() + max_wait_s
+    while measure() > limit_cores:
+        if time.monotonic() >= deadline:
+            return False
+    return True
+
+
+def _cpuinfo(name: str) -> list[str]:
+    text = read_text("/proc/cpuinfo")
+    return [line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith(name)]
+
+
+def read_text(path: str) -> str:
+    """A small file of the kernel's, or nothing if there is none."""
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

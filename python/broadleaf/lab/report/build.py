@@ -1,0 +1,67 @@
+"""Writes a report: the page, and every figure as PNG, SVG and CSV."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broadleaf.lab.errors import AnalysisError
+from broadleaf.lab.figures.base import Figure, Missing
+from broadleaf.lab.figures.registry import draw_all
+from broadleaf.lab.report.collect import collect
+from broadleaf.lab.report.contents import contents_of
+from broadleaf.lab.report.page import MOST_BYTES, render
+
+if TYPE_CHECKING:
+    from broadleaf.lab.study import Study
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was written: the page, the folder of figures, the figures in it and those that could not be drawn."""
+
+    html: Path
+    folder: Path
+    drawn: tuple[str, ...]
+    missing: tuple[Missing, ...]
+
+
+def write(study: Study, folder: Path | None = None, images: bool = True) -> Report:
+    """Writes the report of a study into `folder` (by default `report` beside its runs) and says what was written.
+
+    `images` False leaves out PNG and SVG. AnalysisError if there are no runs to report on.
+    """
+    folder = folder or study.directory / "report"
+    found = collect(study)
+    assert found.evidence is not None, "collect() fills it in"
+    figures = draw_all(found.evidence)
+    page = render(contents_of(found, figures))
+    size = len(page.encode())
+    if size > MOST_BYTES:
+        raise AnalysisError(
+            f"the report would have {size} bytes, more than {MOST_BYTES}: leave factors out of the study."
+        )
+    pictures = folder / "figures"
+    # Figures of an earlier report that this one does not have would mislead.
+    shutil.rmtree(pictures, ignore_errors=True)
+    pictures.mkdir(parents=True)
+    drawn = [figure for figure in figures if isinstance(figure, Figure)]
+    for figure in drawn:
+        write_figure(figure, pictures, images)
+    html = folder / "report.html"
+    html.write_text(page, encoding="utf-8")
+    source = resources.files("broadleaf.lab.report").joinpath("report.R").read_text(encoding="utf-8")
+    (folder / "report.R").write_text(source, encoding="utf-8")
+    missing = tuple(figure for figure in figures if isinstance(figure, Missing))
+    return Report(html, folder, tuple(figure.stem for figure in drawn), missing)
+
+
+def write_figure(figure: Figure, folder: Path, images: bool = True) -> None:
+    """Writes one figure's table, and the chart as PNG (twice the size, for print) and SVG."""
+    figure.table.to_csv(folder / f"{figure.stem}.csv", index=False)
+    if images:
+        figure.chart.save(str(folder / f"{figure.stem}.png"), scale_factor=2)
+        figure.chart.save(str(folder / f"{figure.stem}.svg"))

@@ -1,0 +1,200 @@
+"""Runs one command and lets nothing of it live on: started as a script, `python -I -S supervisor.py`, one per run.
+
+It reads one line of JSON from standard input: the command, its working directory, environment, output files and time
+limit. Standard input stays open for as long as the runner lives; when it closes, however the runner died, the command
+is killed. Every descendant is killed at the end, also one that left its process group or session: the supervisor is
+the subreaper of them all, so what loses its parent becomes its child. It prints one line of JSON: how it went and what
+it used. Only the standard library, and no module of the package: it has to start fast.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+TERM_GRACE_S = 2.0
+"""Time that a command out of time has to leave by itself."""
+STRAGGLER_GRACE_S = 0.5
+"""Time that processes left behind have to leave by themselves."""
+
+
+def children(of: set[int]) -> set[int]:
+    """All descendants of the processes, zombies included."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat", "rb") as f:
+                    # The name, in parentheses, may itself hold any character.
+                    parents[int(entry)] = int(f.read().rpartition(b")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+    found: set[int] = set()
+    while more := {pid for pid, parent in parents.items() if parent in of | found} - found:
+        found |= more
+    return found
+
+
+def signal_all(number: int) -> None:
+    for pid in children({os.getpid()}):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def written_bytes() -> int:
+    """Bytes that this process and all it has waited for sent towards storage."""
+    try:
+        with open("/proc/self/io") as f:
+            return next((int(line.split()[1]) for line in f if line.startswith("write_bytes")), 0)
+    except OSError:
+        return 0
+
+
+class Supervisor:
+    def __init__(self, task: dict[str, Any]) -> None:
+        self.task = task
+        self.cpu_s = 0.0
+        self.max_rss_kb = 0
+        self.switches = 0
+        self.status: int | None = None
+        self.ended = 0.0
+        self.orphaned = False
+        # SIGCHLD only has to wake the select.
+        self.wake_r, self.wake_w = os.pipe()
+        os.set_blocking(self.wake_w, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.wake_w, warn_on_full_buffer=False)
+
+    def start(self) -> None:
+        task = self.task
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        me = os.getpid()
+
+        def die_with_me() -> None:
+            # Should the supervisor itself be killed, its command still goes with it.
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != me:
+                os._exit(127)
+
+        with open(task["stdout"], "wb") as out, open(task["stderr"], "wb") as err:
+            self.began = time.monotonic()
+            self.child = subprocess.Popen(
+                task["command"],
+                cwd=task["cwd"],
+                env=task["env"],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                process_group=0,
+                preexec_fn=die_with_me,
+            )
+
+    def reap(self) -> bool:
+        """Waits for what has ended; whether any descendant is left."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            self.cpu_s += usage.ru_utime + usage.ru_stime
+            self.max_rss_kb = max(self.max_rss_kb, usage.ru_maxrss)
+            self.switches += usage.ru_nvcsw + usage.ru_nivcsw
+            if pid == self.child.pid:
+                self.status = status
+                self.ended = time.monotonic()
+                # subprocess must not wait for it, or signal what may by now be another's pid.
+                self.child.returncode = os.waitstatus_to_exitcode(status)
+
+    def wait(self, until: float, all_of_them: bool) -> bool:
+        """Until the command (or all of its processes) ended, the time is up or the runner is gone; whether it did."""
+        while True:
+            left = self.reap()
+            if not left or (self.status is not None and not all_of_them):
+                return True
+            remaining = until - time.monotonic()
+            if remaining <= 0 or self.orphaned:
+                return False
+            watched = [self.wake_r, 0]
+            for fd in select.select(watched, [], [], min(remaining, 1.0))[0]:
+                if fd == 0:
+                    self.orphaned = not os.read(0, 4096)
+                else:
+                    os.read(self.wake_r, 4096)
+
+    def sweep(self) -> int:
+        """Kills whatever is left of the command; how many processes that were."""
+        found: set[int] = set()
+        while self.reap():
+            found |= children({os.getpid()})
+            signal_all(signal.SIGKILL)
+            select.select([self.wake_r], [], [], 0.02)
+            with contextlib.suppress(BlockingIOError):
+                os.set_blocking(self.wake_r, False)
+                os.read(self.wake_r, 4096)
+        return len(found)
+
+    def run(self) -> dict[str, Any]:
+        before = written_bytes()
+        try:
+            self.start()
+        except OSError as error:
+            return {"error": f"cannot start {self.task['command'][0]!r}: {error.strerror or error}"}
+        finished = self.wait(self.began + self.task["timeout_s"], all_of_them=False)
+        timed_out = not finished and not self.orphaned
+        if timed_out:
+            signal_all(signal.SIGTERM)
+            self.wait(time.monotonic() + TERM_GRACE_S, all_of_them=True)
+        elif finished:
+            self.wait(time.monotonic() + STRAGGLER_GRACE_S, all_of_them=True)
+        stragglers = self.sweep()
+        if self.orphaned:
+            # Nobody else is left to do it.
+            shutil.rmtree(os.path.dirname(self.task["stdout"]), ignore_errors=True)
+        return {
+            "exit_code": os.waitstatus_to_exitcode(self.status) if self.status is not None else None,
+            "duration_s": (self.ended or time.monotonic()) - self.began,
+            "timed_out": timed_out,
+            "stragglers": 0 if timed_out else stragglers,
+            "cpu_s": self.cpu_s,
+            "max_rss_kb": self.max_rss_kb,
+            "ctx_switches": self.switches,
+            "bytes_written": max(0, written_bytes() - before),
+        }
+
+
+def read_line() -> bytes:
+    """The task. Not more than that is read: what follows on standard input is only its end."""
+    parts = []
+    while True:
+        part = os.read(0, 1 << 16)
+        parts.append(part)
+        if not part or part.endswith(b"\n"):
+            return b"".join(parts)
+
+
+def main() -> None:
+    for heard in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # Not SIG_IGN, which the command would inherit.
+        signal.signal(heard, lambda *_: None)
+    line = read_line()
+    if line:
+        print(json.dumps(Supervisor(json.loads(line)).run()), flush=True)
+
+
+if __name__ == "__main__":
+    # A runner that is gone reads no answer.
+    with contextlib.suppress(BrokenPipeError):
+        main()
+    sys.stderr.close()

@@ -1,0 +1,70 @@
+"""Tuning a real workload: runs in processes of their own, recorded in the study's runs.csv."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from broadleaf.lab.execute import Executor, Quiet, record
+from broadleaf.lab.factors import Config
+from broadleaf.lab.machine import machine_id
+from broadleaf.lab.runner import ready
+from broadleaf.lab.runs import Run, RunsFile, read_runs
+from broadleaf.lab.study import Study
+from broadleaf.lab.tune.meter import Trial
+
+
+class MeasuredRuns:
+    """An `Evaluate` that runs a study's workload on this machine. A context manager: runs.csv is open inside."""
+
+    def __init__(
+        self,
+        study: Study,
+        *,
+        quiet: Quiet | None = None,
+        say: Callable[[str], None] = lambda line: None,
+        on_run: Callable[[Run], None] | None = None,
+    ) -> None:
+        """Builds what is needed and calibrates, if that was not done before. RunError if nothing can be run."""
+        self._environments, self.calibration = ready(study, (), quiet=quiet, say=say)
+        self._executor = Executor(
+            self._environments, n_tasks=self.calibration.n_tasks, iterations=self.calibration.iterations, quiet=quiet
+        )
+        self._on_run = on_run
+        self._order: dict[int, int] = {}
+        self._runs = RunsFile(study.runs_path, study.factors)
+        # Blocks of an earlier session keep their numbers.
+        self._before = max((run["block"] or 0 for run in self._runs.rows), default=0)
+
+    def __call__(self, config: Config, /, *, purpose: str, block: int) -> float | None:
+        order = self._order[block] = self._order.get(block, 0) + 1
+        row = record(
+            self._executor, self._runs, config, on_run=self._on_run, purpose=_PURPOSES.get(purpose, purpose),
+            block=self._before + block, order_in_block=order, replicate=1,
+        )  # fmt: skip
+        return float(row["time_per_task_us"]) if row["status"] == "ok" else None
+
+    def __enter__(self) -> MeasuredRuns:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runs.close()
+
+
+_PURPOSES = {"pilot": "tune", "screen": "tune", "race": "tune", "ablate": "tune"}
+"""runs.csv knows two purposes here: what looked for the best, and the fresh runs that confirm it."""
+
+
+def known_trials(study: Study) -> list[Trial]:
+    """The runs that runs.csv has of this machine, whatever they were made for."""
+    here = machine_id()
+    return [
+        Trial(
+            {f.name: run[f.column] for f in study.factors}, run["config_id"], run["time_per_task_us"], run["purpose"],
+            run["block"] or 0,
+        )
+        for run in read_runs(study.runs_path, study.factors)
+        if run["status"] == "ok" and run["machine_id"] == here
+    ]  # fmt: skip

@@ -1,0 +1,144 @@
+"""What a tuning found, in sentences, as JSON, and as a file of settings to apply."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from broadleaf.lab.errors import RunError
+from broadleaf.lab.factors import Config, Factor, changed, column_value, config_id, describe
+from broadleaf.lab.launch import level_value
+from broadleaf.lab.runs import replace_file
+from broadleaf.lab.study import Study
+from broadleaf.lab.tune.paired import Ratio
+from broadleaf.lab.tune.tuner import Tuned
+
+CONFIG_FILE = "tuned.toml"
+RESULT_FILE = "tuned.json"
+
+
+def sentences(study: Study, tuned: Tuned) -> list[str]:
+    """The result for a reader."""
+    lines: list[str] = []
+    n_runs = len(tuned.trials)
+    if tuned.is_default:
+        lines.append("Recommended: the default. Nothing was proven to be faster.")
+        if tuned.ratio is not None:
+            lines.append(
+                f"The best candidate ({describe(tuned.winner, study.factors)}) takes {tuned.ratio} of the default's"
+                f" time on {tuned.ratio.n} fresh pairs of runs: an interval that includes 1."
+            )
+    elif tuned.ratio is not None and tuned.speed_up is not None:
+        lines.append(f"Recommended: {describe(tuned.config, study.factors)}.")
+        lines.append(
+            f"{tuned.speed_up} times as fast as the default, 95 % interval, on {tuned.ratio.n} fresh pairs of runs."
+        )
+        if tuned.given_up:
+            lines.append(f"Given up: {'; '.join(tuned.given_up)}.")
+        lines.append(f"By the model, better than {tuned.better_than_pct:.1f} % of the possible configurations.")
+    for setting in tuned.settings:
+        if setting.benefit is None:
+            lines.append(f"  {setting.factor}: kept; the budget did not reach for testing it alone.")
+        else:
+            word = "kept" if setting.kept else "dropped"
+            lines.append(f"  {setting.factor}: {word}; {setting.benefit} of the time without it.")
+    if len(tuned.front) > 1:
+        lines.append("Speed against what is given up (estimates of the search, not confirmed):")
+        lines += [
+            f"  tier {point.tier}: {point.predicted_ratio:.3f} of the default's time"
+            f" ({describe(point.config, study.factors)})"
+            for point in tuned.front
+        ]
+    lines.append(f"{n_runs} runs, search by {tuned.algorithm}; single runs differ by {100 * tuned.noise_sd:.1f} %.")
+    return lines
+
+
+def to_dict(study: Study, tuned: Tuned) -> dict[str, Any]:
+    """Everything but the single runs, ready for JSON."""
+    return {
+        "study": study.name,
+        "recommended": _levels(tuned.config),
+        "config_id": config_id(tuned.config, study.factors),
+        "is_default": tuned.is_default,
+        "ratio": _ratio(tuned.ratio),
+        "speed_up": _ratio(tuned.speed_up),
+        "winner": _levels(tuned.winner),
+        "winner_ratio": _ratio(tuned.winner_ratio),
+        "settings": [
+            {"factor": s.factor, "level": column_value(s.level), "benefit": _ratio(s.benefit), "kept": s.kept}
+            for s in tuned.settings
+        ],
+        "given_up": list(tuned.given_up),
+        "front": [
+            {"tier": p.tier, "levels": _levels(p.config), "ratio": p.predicted_ratio, "loses": list(p.loses)}
+            for p in tuned.front
+        ],
+        "better_than_pct": tuned.better_than_pct,
+        "noise_pct": 100 * tuned.noise_sd,
+        "algorithm": tuned.algorithm,
+        "runs": len(tuned.trials),
+    }
+
+
+def write(study: Study, tuned: Tuned, directory: Path) -> tuple[Path, Path]:
+    """Writes the settings and the result; their paths. RunError if the directory cannot be written."""
+    settings, result = directory / CONFIG_FILE, directory / RESULT_FILE
+    try:
+        replace_file(settings, settings_toml(study, tuned))
+        replace_file(result, json.dumps(to_dict(study, tuned), indent=1) + "\n")
+    except OSError as error:
+        raise RunError(f"{directory}: the result cannot be written: {error}.") from None
+    return settings, result
+
+
+def settings_toml(study: Study, tuned: Tuned) -> str:
+    """The recommended levels, and by kind what to set: options, variables, arguments, wrappers, patches."""
+    lines = [f"# {line}" for line in sentences(study, tuned)]
+    lines += ["", "[levels]", *_table({n: column_value(x) for n, x in changed(tuned.config, study.factors).items()})]
+    by_kind: dict[str, dict[str, Any]] = {}
+    for name, level in changed(tuned.config, study.factors).items():
+        factor = study.factor(name)
+        target, value = _target(factor, tuned.config)
+        by_kind.setdefault(factor.kind, {})[target] = value if value is not None else column_value(level)
+    for kind, values in by_kind.items():
+        lines += ["", f"[set.{kind}]", *_table(values)]
+    return "\n".join(lines) + "\n"
+
+
+def _target(factor: Factor, config: Config) -> tuple[str, Any]:
+    """What a factor sets, and to what."""
+    named = factor.setting.get(factor.kind)
+    value = level_value(factor, config[factor.name])
+    if isinstance(named, str):
+        # A flag, patch, wrapper or file that is on has its text for a value; others have it for a name.
+        return (factor.name, named) if isinstance(value, bool) and factor.kind != "config" else (named, value)
+    if isinstance(named, list | Mapping) and isinstance(value, bool):
+        return factor.name, named
+    return factor.name, value
+
+
+def _table(values: Mapping[str, Any]) -> list[str]:
+    return [f"{json.dumps(name)} = {_toml(value)}" for name, value in values.items()]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(str(k))} = {_toml(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    # What JSON writes for text, numbers and booleans is TOML.
+    return json.dumps(value)
+
+
+def _levels(config: Config) -> dict[str, Any]:
+    return {name: column_value(level) for name, level in config.items()}
+
+
+def _ratio(found: Ratio | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    high = found.high if math.isfinite(found.high) else None
+    return {"estimate": found.estimate, "low": found.low, "high": high, "n": found.n}

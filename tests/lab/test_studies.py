@@ -1,0 +1,36 @@
+"""The studies that come with Broadleaf can be read and planned, and the zoo's run."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from broadleaf.lab.execute import Quiet
+from broadleaf.lab.runner import run_plan
+from broadleaf.lab.study import Study
+
+pytest.importorskip("z3")
+
+STUDIES = Path(__file__).resolve().parents[2] / "studies"
+ZOO = ("scaling", "batch", "duration", "workloads")
+
+
+@pytest.mark.parametrize("name", ["parsl", "broadleaf", *(f"zoo/{name}" for name in ZOO)])
+def test_a_study_is_sound(name):
+    study = Study.load(STUDIES / name)
+    study.rules().check()
+    assert study.rules().allows(study.all_on)
+    assert study.command is not None
+
+
+def test_the_studies_have_enough_factors_and_a_placebo():
+    for name, least in (("parsl", 6), ("broadleaf", 12)):
+        factors = Study.load(STUDIES / name).factors
+        assert sum(factor.kind != "placebo" for factor in factors) >= least
+        assert any(factor.kind == "placebo" for factor in factors)
+
+
+def test_the_zoo_runs(tmp_path):
+    shutil.copytree(STUDIES / "zoo", tmp_path / "zoo", ignore=shutil.ignore_patterns("runs.*", "plan.json", "*.lock*"))
+    study = Study.load(tmp_path / "zoo" / "batch")
+    summary = run_plan(study, max_runs=2, quiet=Quiet(max_wait_s=0))
+    assert summary.statuses == {"ok": 2}
