@@ -14,6 +14,7 @@ from broadleaf.lab.environments import Variant
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.execute import Quiet
 from broadleaf.lab.factors import Factor
+from broadleaf.lab.gate import LOOKS, decide, looks_until
 from broadleaf.lab.intervals import Interval
 from broadleaf.lab.runs import read_runs
 from broadleaf.lab.study import Calibrate, Study
@@ -110,6 +111,30 @@ def test_gated_runs_alternate_and_are_kept(repository):
     trees = repository / "lab" / ".lab" / "trees"
     CliRunner().invoke(gate_command, ["--study", str(repository / "lab"), "--head", "faster", "--max-wait", "0"])
     assert sum(path.is_dir() for path in trees.iterdir()) == 2
+
+
+def gate_verdict(effect: float, noise: float, rng: random.Random) -> tuple[bool | None, int]:
+    """Whether head is harmless, and after how many pairs, if pairs differ by `effect` on average."""
+    looks = looks_until(LOOKS[-1])
+    ratios: list[float] = []
+    for look in looks:
+        # One pair in twenty is disturbed.
+        ratios += [rng.gauss(effect, noise if rng.random() < 0.95 else 0.3) for _ in range(look - len(ratios))]
+        _, verdict = decide(ratios, len(looks), 2.0)
+        if verdict.harmless is not None:
+            break
+    return verdict.harmless, len(ratios)
+
+
+def test_gates_are_right_where_there_is_a_difference_and_seldom_wrong_where_there_is_hardly_one():
+    rng = random.Random(8)
+    slower = [gate_verdict(math.log(1.05), 0.03, rng) for _ in range(100)]
+    assert [harmless for harmless, _ in slower].count(False) >= 99
+    same = [gate_verdict(0.0, 0.03, rng) for _ in range(100)]
+    assert [harmless for harmless, _ in same].count(True) >= 99
+    # The smallest slow-down that matters: each of both answers would be wrong by a hair.
+    edge = [gate_verdict(math.log(1.02), 0.03, rng)[0] for _ in range(100)]
+    assert edge.count(None) >= 90
 
 
 def study(root: Path) -> Study:

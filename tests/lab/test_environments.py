@@ -132,6 +132,20 @@ def test_a_ref_per_level(repository):
     assert (environments.place({"version": "old"}).cwd / "text").read_text() == "".join(LINES)
 
 
+def test_a_branch_that_moves_does_not_change_what_a_level_means(repository):
+    git(repository, "branch", "other")
+    version = Factor("version", "git", levels=("main", "other"), default="main")
+    first = Environments(study(repository, version))
+    first.prepare([{"version": "main"}, {"version": "other"}])
+    git(repository, "switch", "--quiet", "other")
+    (repository / "src" / "text").write_text("moved\n")
+    git(repository, "commit", "--quiet", "--all", "--message", "moved")
+    git(repository, "switch", "--quiet", "main")
+    later = Environments(study(repository, version), refs=first.pinned_refs)
+    assert (later.place({"version": "other"}).cwd / "text").read_text() == "".join(LINES)
+    assert (Environments(study(repository, version)).place({"version": "other"}).cwd / "text").read_text() == "moved\n"
+
+
 def test_a_build_runs_once_in_each_tree_and_its_failure_is_kept(repository):
     build = ["sh", "-c", "echo built >> built; echo said; ! grep -q rival text"]
     subject = study(repository, patch_factor("top"), patch_factor("rival"), build=build)

@@ -12,6 +12,7 @@ from broadleaf.lab.factors import Factor
 from broadleaf.lab.interpreters import Unavailable, find_interpreter
 from broadleaf.lab.launch import PLACEBO, Launch, Place, launch
 from broadleaf.lab.process import PADDING
+from broadleaf.lab.runs import read_runs
 from broadleaf.lab.settings import RunSettings
 from broadleaf.lab.study import Study
 
@@ -122,3 +123,37 @@ def test_a_callable_gets_keywords_in_a_fresh_process(tmp_path):
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["n_tasks"] == 50
     assert [part["time_per_task_us"] for part in told["iterations"]] == [100e6] * 3
+
+
+SCRIPT = """
+from pathlib import Path
+
+from broadleaf.lab import Calibrate, Factor, Plan, PlanRow, Study
+
+HERE = Path(__file__).parent
+study = Study(name="script", factors=(Factor("size", "keyword", levels=(1, 4), default=1),), directory=HERE,
+              calibrate=Calibrate(n_tasks=3), iterations=2)
+
+
+@study.benchmark
+def bench(n_tasks, size):
+    return 1e-6 * size * n_tasks
+
+
+if __name__ == "__main__":
+    from broadleaf.lab.execute import Quiet
+    from broadleaf.lab.runner import run_plan
+
+    rows = tuple(PlanRow(i, "design", 0, i, None, None, 0, {"size": size}) for i, size in enumerate((1, 4)))
+    run_plan(study, Plan("script", 1, rows), quiet=Quiet(max_wait_s=0))
+"""
+
+
+def test_a_decorated_function_of_a_script_is_called(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    subprocess.run([sys.executable, str(script)], check=True, timeout=30)
+    rows = read_runs(tmp_path / "runs.csv")
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+    assert [row["time_per_task_us"] for row in rows] == [pytest.approx(3), pytest.approx(12)]
+    assert [row["n_tasks"] for row in rows] == [3, 3]

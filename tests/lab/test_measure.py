@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from broadleaf.lab.calibrate import Calibration, calibrate, kalibera_jones, round_up, variance_components
@@ -103,6 +104,14 @@ def test_one_number_of_tasks_for_which_the_fastest_is_slow_enough(tmp_path):
 def test_never_more_tasks_than_allowed(tmp_path):
     found = calibrate(Environments(study(tmp_path, min_s=0.5, max_tasks=700)), quiet=Quiet(max_wait_s=0))
     assert found.n_tasks == 700
+
+
+def test_the_marginal_cost_is_measured_on_request(tmp_path):
+    subject = replace(study(tmp_path, n_tasks=400), settings={"marginal": True})
+    made = Executor(Environments(subject), n_tasks=400, quiet=Quiet(max_wait_s=0)).run({})
+    assert made["time_per_task_us"] == pytest.approx(1000)
+    assert made["marginal_us"] == pytest.approx(1000)
+    assert made["n_tasks"] == 400
 
 
 def test_a_function_is_called_as_often_as_its_variance_asks_for(tmp_path):

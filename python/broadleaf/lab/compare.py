@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from broadleaf.lab.analysis.verdict import word_for
-from broadleaf.lab.environments import HERE, Environments, Variant
+from broadleaf.lab.environments import HERE, Environments, Variant, with_excludes
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.execute import Executor, Quiet, record
 from broadleaf.lab.factors import Config, Factor, Level, config_id
@@ -137,6 +137,7 @@ def compare(
     ones. RunError if nothing can be compared. Rows go to runs.csv where the sides are settings; where they are versions
     of the source, which its columns do not tell apart, to compare.csv."""
     begin = time.monotonic()
+    study = with_excludes(study)
     rng = random.Random(seed if seed is not None else study.design.seed)
     source_differs = a.variant != b.variant
     chosen = choose_contexts(study, a, b, contexts, rng)

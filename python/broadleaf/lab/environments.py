@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,10 +43,16 @@ class Environments:
     """Makes and remembers the place of every configuration of a study."""
 
     def __init__(
-        self, study: Study, *, sha: str | None = None, say: Callable[[str], None] | None = None, trees: bool = False
+        self,
+        study: Study,
+        *,
+        sha: str | None = None,
+        refs: Mapping[str, str] | None = None,
+        say: Callable[[str], None] | None = None,
+        trees: bool = False,
     ) -> None:
-        """`sha` is the commit that patches apply to, the current one if None; `trees` asks for worktrees even if no
-        factor does."""
+        """`sha` is the commit that patches apply to, the current one if None; `refs` are the commits that names of a
+        git factor stood for before; `trees` asks for worktrees even if no factor does."""
         self.study = study
         self.settings = RunSettings.of(study)
         self.say = say or (lambda _: None)
@@ -63,6 +69,7 @@ class Environments:
         self._worktrees: Worktrees | None = None
         self._orders: dict[str, PatchOrder] = {}
         self._made: dict[tuple[str, tuple[Path, ...], str], Place | Exception] = {}
+        self.pinned_refs = dict(refs or {})
         self.sha = sha or (self._revision[0] if self._revision else "")
 
     @property
@@ -200,7 +207,11 @@ class Environments:
     def _ref(self, config: Config) -> str | None:
         if not self.refs:
             return None
-        return str(level_value(self.refs[0], config.get(self.refs[0].name, self.refs[0].default)))
+        name = str(level_value(self.refs[0], config.get(self.refs[0].name, self.refs[0].default)))
+        # A branch that moves on between two sessions must not change what a level means.
+        if name not in self.pinned_refs:
+            self.pinned_refs[name] = self.worktrees.resolve(name)
+        return self.pinned_refs[name]
 
     def _patch(self, factor: Factor, config: Config) -> Path | None:
         level = config.get(factor.name, factor.default)

@@ -26,7 +26,7 @@ MAX_WAIT_S = 20.0
 @dataclass(frozen=True, slots=True)
 class Quiet:
     """Before each run, wait until fewer than `limit_cores` are busy with other things, at most `max_wait_s`; a run
-    made nevertheless is flagged `busy`."""
+    made nevertheless is flagged `busy`, and the next waits at most half as long, until the machine was quiet again."""
 
     limit_cores: float = BUSY_LIMIT_CORES
     max_wait_s: float = MAX_WAIT_S
@@ -51,6 +51,7 @@ class Executor:
         self.iterations = iterations
         self.session_id = session_id or new_session_id()
         self.quiet = quiet or Quiet()
+        self._patience_s = self.quiet.max_wait_s
         # The length of the padding must differ from session to session too.
         self._rng = random.Random(seed)
 
@@ -58,7 +59,7 @@ class Executor:
         """Makes one run. What goes wrong with it is in the row; RunError only if no run can be made at all."""
         study = self.study
         n = n_tasks or self.n_tasks
-        quiet = self.quiet.max_wait_s <= 0 or machine.wait_until_quiet(self.quiet.limit_cores, self.quiet.max_wait_s)
+        quiet = self._wait()
         row: Run = {
             "study": study.name,
             "session_id": self.session_id,
@@ -88,6 +89,14 @@ class Executor:
         if not quiet:
             row["flags"] = " ".join(filter(None, (row["flags"], "busy")))
         return row
+
+    def _wait(self) -> bool:
+        """Waits for quiet; whether it came. On a machine that is never quiet the waits become short."""
+        if self.quiet.max_wait_s <= 0:
+            return True
+        quiet = machine.wait_until_quiet(self.quiet.limit_cores, self._patience_s)
+        self._patience_s = self.quiet.max_wait_s if quiet else self._patience_s / 2
+        return quiet
 
     def attempt(self, config: Config, variant: Variant, n_tasks: int) -> tuple[Finished, Run]:
         """The bare run, and the columns that say where it was made."""

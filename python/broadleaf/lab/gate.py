@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from broadleaf.lab.calibrate import calibrate
@@ -71,14 +71,12 @@ def gate(
     environments.worktrees.keep_only({place.tree for place in places})
     calibration = calibrate(environments, variants[0], quiet=quiet, say=say)
     executor = Executor(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
-    looks = [look for look in LOOKS if look < max_pairs] + [max_pairs]
-    alpha = ALPHA / len(looks)
+    looks = looks_until(max_pairs)
     rng = random.Random(seed)
     begin = time.monotonic()
     with RunsFile(study.directory.resolve() / CACHE / "gate.csv", (*study.factors, CHANGE)) as runs:
         pairs = _Pairs(executor, runs, variants, rng, on_run, (base, head))
         pairs.warm_up()
-        interval = None
         for look in looks:
             while len(pairs.ratios) < look and time.monotonic() - begin < budget_s:
                 pairs.add()
@@ -87,15 +85,11 @@ def gate(
                     f"the budget of {budget_s:g} s was spent after {len(pairs.ratios)} pairs, {LOOKS[0]} are needed. "
                     "Allow more with --budget, or fewer tasks in the study file."
                 )
-            interval = trimmed_interval(pairs.ratios, alpha)
+            interval, verdict = decide(pairs.ratios, len(looks), study.rope_pct)
             if on_look is not None:
                 on_look(interval, len(pairs.ratios))
-            if judge(interval, study.rope_pct).harmless is not None or len(pairs.ratios) < look:
+            if verdict.harmless is not None or len(pairs.ratios) < look:
                 break
-    assert interval is not None
-    verdict = judge(interval, study.rope_pct)
-    if verdict.harmless is None:
-        verdict = Judgement("undecided", None)
     return Outcome(
         verdict,
         _sentence(base, head, verdict, interval, study.rope_pct, len(pairs.ratios)),
@@ -105,6 +99,18 @@ def gate(
         len(pairs.ratios),
         time.monotonic() - begin,
     )
+
+
+def looks_until(max_pairs: int) -> list[int]:
+    """After how many pairs to look, if there may be at most so many."""
+    return [look for look in LOOKS if look < max_pairs] + [max_pairs]
+
+
+def decide(ratios: Sequence[float], looks: int, rope_pct: float) -> tuple[Interval, Judgement]:
+    """What the pairs' log ratios say at one of so many looks."""
+    interval = trimmed_interval(ratios, ALPHA / looks)
+    verdict = judge(interval, rope_pct)
+    return interval, verdict if verdict.harmless is not None else Judgement("undecided", None)
 
 
 def _sentence(base: str, head: str, verdict: Judgement, interval: Interval, rope_pct: float, pairs: int) -> str:

@@ -57,7 +57,7 @@ def load_plan(study: Study) -> Plan:
     path = study.directory / PLAN_FILE
     if path.exists():
         return Plan.load(path)
-    plan = with_excludes(study).plan()
+    plan = study.plan()
     plan.save(path)
     return plan
 
@@ -130,12 +130,14 @@ def ready(
 ) -> tuple[Environments, Calibration]:
     """Environments built and the calibration made, or both as the study's lock file has them."""
     lock = read_lock(study.directory)
-    environments = Environments(study, sha=lock.get("source", {}).get("sha"), say=say)
+    environments = Environments(study, sha=lock.get("source", {}).get("sha"), refs=lock.get("refs"), say=say)
     counts = environments.prepare([study.baseline, *configs])
     if counts["skipped"] or counts["invalid"] or counts["failed"]:
         say("environments: " + ", ".join(f"{n} {what}" for what, n in counts.items() if n))
     if environments.pinned is not None and "source" not in lock:
         write_lock(study.directory, {"source": {"sha": environments.pinned}})
+    if environments.pinned_refs != lock.get("refs", {}):
+        write_lock(study.directory, {"refs": environments.pinned_refs})
     calibration = Calibration.load(study)
     if calibration is None:
         calibration = calibrate(environments, quiet=quiet, say=say)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from broadleaf.lab.environments import with_excludes
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.execute import Executor, Quiet, record
 from broadleaf.lab.factors import Config, Factor, Level, config_id
@@ -74,6 +75,7 @@ def sweep(
 ) -> Sweep:
     """Measures the levels in `context` (the baseline if None), `replicates` times, each time in another order. Runs
     made before count: a sweep that was stopped continues. Levels that the constraints forbid are left out."""
+    study = with_excludes(study)
     context = context or study.baseline
     rules = study.rules()
     configs = {level: rules.settle({**context, factor.name: level}) for level in levels or factor.levels}

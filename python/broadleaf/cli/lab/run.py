@@ -116,7 +116,7 @@ class _View:
         left = f", about {duration(progress.left_s)} left" if progress.left_s else ""
         statuses = ", ".join(f"{n} {status}" for status, n in progress.statuses.items())
         foot = f"{progress.done} of {progress.total} runs, {statuses}, {duration(progress.elapsed_s)}{left}"
-        return Group(table, ProgressBar(total=progress.total, completed=progress.done, width=60), Text(foot))
+        return Group(table, ProgressBar(total=progress.total, completed=progress.done, width=60), Text(f"  {foot}"))
 
     def _config(self, run: Run) -> str:
         from broadleaf.lab.factors import describe
