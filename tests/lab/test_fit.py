@@ -238,7 +238,7 @@ def test_replicates_show_what_pairs_cannot_explain():
 
 def test_with_few_runs_one_half_chooses_the_pairs_and_the_other_tells_them():
     names = [f"f{i}" for i in range(12)]
-    system = two_level(dict.fromkeys(names, -0.2), {("f0", "f1"): 0.2, ("f2", "f3"): -0.2}, noise=0.02)
+    system = two_level(dict.fromkeys(names, -0.2), {("f0", "f1"): -0.25, ("f2", "f3"): -0.25}, noise=0.02)
     rng = np.random.default_rng(5)
     configs = [{name: bool(rng.integers(2)) for name in names} for _ in range(96)]
     runs = frames.load(runs_of(system, configs, per_block=16), system.factors)
@@ -247,7 +247,7 @@ def test_with_few_runs_one_half_chooses_the_pairs_and_the_other_tells_them():
     assert {("f0", "f1"), ("f2", "f3")} <= set(made.coding.pairs)
     assert "48 runs chose" in made.notes[0]
     pair = next(i for i in made.interactions() if (i.a, i.b) == ("f0", "f1"))
-    assert pair.ci_low < 0.2 < pair.ci_high
+    assert pair.ci_low < -0.25 < pair.ci_high
     with pytest.raises(AnalysisError, match="too few to choose"):
         fit(system.factors, runs.iloc[:24])
 
