@@ -16,9 +16,9 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 def study_argument(command: _Command) -> _Command:
     """The argument that names a study: its directory or its file."""
-    return click.argument(
-        "study_path", metavar="[STUDY]", default=".", type=click.Path(exists=True, path_type=Path)
-    )(command)
+    return click.argument("study_path", metavar="[STUDY]", default=".", type=click.Path(exists=True, path_type=Path))(
+        command
+    )
 
 
 def load_study(study_path: Path) -> Study:
