@@ -79,6 +79,12 @@ class Constraints:
         """The factors of each constraint."""
         return [expressions.names(node) for node in self._rules.values()]
 
+    def nested_pairs(self) -> set[str]:
+        """The pairs, as `a:b` and `b:a`, of a nested factor and one that its condition is about. That such a pair
+        cannot be told from the effects alone is no fault of a design."""
+        pairs = {(name, other) for name, node in self._when.items() for other in expressions.names(node)}
+        return {f"{a}:{b}" for one, other in pairs for a, b in ((one, other), (other, one))}
+
     def exists(self, factor: str, config: Config) -> bool:
         """Whether a nested factor exists in a configuration; others always do."""
         return factor not in self._when or expressions.holds(self._when[factor], config)

@@ -186,7 +186,8 @@ def _show_precision(study: Study, found: list[Precision], smallest_pct: Any) -> 
     out = console()
     out.print()
     out.print(table)
-    unknown = [p.name for p in found if math.isinf(p.se)]
+    nested = study.rules().nested_pairs()
+    unknown = [p.name for p in found if math.isinf(p.se) and p.name not in nested]
     if not pairs:
         out.print("[yellow]too few runs to tell pairs apart: main effects only[/]")
     if unknown:

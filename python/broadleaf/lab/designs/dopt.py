@@ -37,7 +37,7 @@ def dopt(factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator
     candidates = _candidates(factors, rules, rng, min(_CANDIDATES_PER_TERM * len(terms), _MOST_CANDIDATES))
     every = terms.matrix(candidates)
     kept = independent(every)
-    lost = sorted({terms.names[i] for i in range(len(terms))} - {terms.names[i] for i in kept})
+    lost = sorted(set(terms.names) - {terms.names[i] for i in kept} - rules.nested_pairs())
     matrix = every[:, kept]
     p = matrix.shape[1]
     n = runs if runs is not None else math.ceil(1.5 * p)
