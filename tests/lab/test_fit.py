@@ -238,18 +238,28 @@ def test_replicates_show_what_pairs_cannot_explain():
 
 def test_with_few_runs_one_half_chooses_the_pairs_and_the_other_tells_them():
     names = [f"f{i}" for i in range(12)]
-    system = two_level(dict.fromkeys(names, -0.2), {("f0", "f1"): 0.2, ("f2", "f3"): -0.2}, noise=0.02)
+    system = two_level(dict.fromkeys(names, -0.2), {("f0", "f1"): -0.25, ("f2", "f3"): -0.25}, noise=0.02)
     rng = np.random.default_rng(5)
-    configs = [{name: bool(rng.integers(2)) for name in names} for _ in range(128)]
+    configs = [{name: bool(rng.integers(2)) for name in names} for _ in range(96)]
     runs = frames.load(runs_of(system, configs, per_block=16), system.factors)
     made = fit(system.factors, runs)
-    assert made.n_runs == 64
+    assert made.n_runs == 48
     assert {("f0", "f1"), ("f2", "f3")} <= set(made.coding.pairs)
-    assert "64 runs chose" in made.notes[0]
+    assert "48 runs chose" in made.notes[0]
     pair = next(i for i in made.interactions() if (i.a, i.b) == ("f0", "f1"))
-    assert pair.ci_low < 0.2 < pair.ci_high
+    assert pair.ci_low < -0.25 < pair.ci_high
     with pytest.raises(AnalysisError, match="too few to choose"):
         fit(system.factors, runs.iloc[:24])
+
+
+def test_a_fraction_made_for_all_pairs_is_not_split():
+    """Resolution V has fewer than two runs per parameter, and tells them all."""
+    system = two_level({f"f{i}": -0.1 for i in range(8)}, {("f0", "f1"): 0.2})
+    made = fitted(system, kind="resolution5")
+    assert made.n_runs < 2 * len(made.coding.column_names)
+    assert not made.dropped
+    assert len(made.interactions()) == 28
+    assert not any("chose" in note for note in made.notes)
 
 
 def test_outliers_are_flagged_by_robust_regression():

@@ -228,3 +228,25 @@ def test_vectors_of_measured_paths_are_their_steps():
     assert list(vectors.frame.columns) == ["path_id", *vectors.factors]
     with pytest.raises(AnalysisError, match="no complete"):
         paths.path_vectors(runs[runs["path_id"].isna()], system.factors)
+
+
+def test_constraints_may_speak_of_factors_that_never_varied():
+    """A model has the varied factors only; the others are at their default."""
+    system = two_level({"a": -0.4, "b": -0.3, "c": -0.2}, noise=0.02)
+    made = fitted(system, kind="full", replicates=4)
+    more = (
+        *system.factors,
+        Factor("py", "python", ("3.12", "3.13"), "3.12"),
+        Factor("jit", "env", when="py == '3.13'"),
+    )
+    rules = Constraints(more, {"b_needs_313": "not b or py == '3.13'"})
+    assert [s.factor for s in paths.greedy(made, rules).order] == ["a", "c"]
+    with pytest.raises(AnalysisError, match="b_needs_313"):
+        paths.custom(made, ["b"], rules)
+    assert [s.factor for s in paths.shapley(made, {f.name: f.on for f in more}).order] == ["a", "b", "c"]
+    # Everything ran on 3.13, so the nested factor existed throughout.
+    nested = (Factor("a", "flag"), Factor("b", "flag"), Factor("c", "env", when="py == '3.13'"))
+    other = fit(nested, made.frame)
+    assert [e.estimate for e in other.effects("baseline")] == pytest.approx(
+        [e.estimate for e in made.effects("baseline")]
+    )

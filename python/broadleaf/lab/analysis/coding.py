@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
+from broadleaf.lab import expressions
 from broadleaf.lab.analysis.frame import cells
 from broadleaf.lab.constraints import Constraints
+from broadleaf.lab.errors import ConstraintError
 from broadleaf.lab.factors import Factor, Level
 
 
@@ -70,7 +72,7 @@ class Coding:
         """`pairs` is all, none, or those named."""
         self.factors = tuple(factors)
         self._coders = {f.name: _Curve(f) if f.is_numeric else _Steps(f) for f in self.factors}
-        self._rules = Constraints(self.factors, {})
+        self._rules = Constraints([_conditioned(f, self.factors) for f in self.factors], {})
         names = [f.name for f in self.factors]
         if isinstance(pairs, bool):
             chosen = list(itertools.combinations(names, 2)) if pairs else []
@@ -114,7 +116,7 @@ class Coding:
                 if factor.name not in config:
                     continue
                 # A part of a configuration does not tell whether a nested factor exists: it does then.
-                if factor.when and len(config) == len(self.factors) and not self._rules.exists(factor.name, config):
+                if factor.when and len(config) >= len(self.factors) and not self._rules.exists(factor.name, config):
                     continue
                 level = config[factor.name]
                 if level not in known:
@@ -175,6 +177,17 @@ class Coding:
         return next(
             (term for term in self.terms if set(term.factors) == wanted and len(term.factors) == len(names)), None
         )
+
+
+def _conditioned(factor: Factor, factors: Sequence[Factor]) -> Factor:
+    """A factor whose condition speaks of the given factors only: it may speak of some that never varied and so are not
+    in the model, and then it was fulfilled wherever its factor was varied."""
+    if factor.when is not None:
+        try:
+            expressions.parse(factor.when, {f.name: f for f in factors}, factor.name)
+        except ConstraintError:
+            return replace(factor, when=None)
+    return factor
 
 
 def independent_columns(matrix: np.ndarray, tolerance: float = 1e-8) -> np.ndarray:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Blocks = Literal["fixed", "random", "none"]
 Covariance = Literal["HC2", "HC3", "nonrobust"]
 _Q = 0.05
+_LEAST_RUNS_PER_PARAMETER = 1.25
+_DRIFT_TERMS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +346,8 @@ def fit(
 
     `scale` "auto" is the one on which effects are most nearly additive. `blocks` "auto" gives every block its own mean
     if twice as many degrees of freedom as treatment parameters are left, else a random one. With more parameters than
-    half the runs, one half of the blocks chooses the pairs and the other half tells their sizes. Where replicates show
+    half the runs, of which some are confounded or next to nothing is left to know errors by, one half of the blocks
+    chooses the pairs and the other half tells their sizes. Where replicates show
     that pairs do not suffice, `triples` adds those of factors whose three pairs are all significant.
 
     Intervals use HC2 errors: like HC3 they allow for unequal variances, but HC3 overstates variances by 1/(1 - p/N),
@@ -360,7 +363,7 @@ def fit(
         )
         scale = scales.profile_of(factors, frame, other).best
     coding = Coding(factors, pairs)
-    if len(coding.column_names) > len(frame) / 2 and coding.pairs:
+    if coding.pairs and not _suffices(frame, coding):
         chosen = selection.choose_pairs(factors, frame, scale, coding, drift)
         frame, coding = chosen.confirm, Coding(factors, chosen.pairs)
         notes.append(chosen.sentence)
@@ -379,6 +382,16 @@ def fit(
             coding = Coding(factors, coding.pairs, [(a, b, c) for a, b, c in told])
             notes.append("Added three-way terms: " + ", ".join(" x ".join(names) for names in told) + ".")
     return Fit(frame, coding, scale, blocks, drift, covariance, tuple(notes))
+
+
+def _suffices(frame: pd.DataFrame, coding: Coding) -> bool:
+    """Whether the runs tell all parameters and leave enough to know their errors by: with fewer than two runs per
+    parameter only where no parameter is confounded with others and a quarter of their number is left. A fraction that
+    is made to tell all pairs must not be split, for its halves tell less than half of what it does."""
+    p, n = len(coding.column_names), len(frame)
+    if n >= 2 * p:
+        return True
+    return n >= _LEAST_RUNS_PER_PARAMETER * p + _DRIFT_TERMS and bool(independent_columns(coding.matrix(frame)).all())
 
 
 def _triples(made: Fit) -> list[tuple[str, str, str]]:

@@ -140,8 +140,8 @@ def custom(
         state = {**state, name: level}
         if name in {f.name for f, _ in chosen}:
             raise AnalysisError(f"factor {name!r} is on the path twice: name each once.")
-        if constraints is not None and not constraints.allows(state):
-            broken = ", ".join(constraints.violated(state))
+        if constraints is not None and not constraints.allows(_whole(state, constraints)):
+            broken = ", ".join(constraints.violated(_whole(state, constraints)))
             raise AnalysisError(
                 f"the path cannot apply {name!r} here: that violates {broken}. Leave it out or reorder."
             )
@@ -169,9 +169,16 @@ def _possible(
     fit: Fit, constraints: Constraints | None, state: Mapping[str, Level], factor: Factor, level: Level
 ) -> bool:
     config = {**state, factor.name: level}
-    if not fit.coding.exists(factor.name, config) or (constraints is not None and not constraints.allows(config)):
+    if not fit.coding.exists(factor.name, config) or (
+        constraints is not None and not constraints.allows(_whole(config, constraints))
+    ):
         return False
     return fit.estimable(fit.coding.row(config) - fit.coding.row(state))
+
+
+def _whole(config: Mapping[str, Level], constraints: Constraints) -> dict[str, Level]:
+    """A configuration with the factors that never varied, at their default."""
+    return {**{f.name: f.default for f in constraints.factors}, **config}
 
 
 def _predicted(fit: Fit, chosen: Sequence[tuple[Factor, Level]], kind: Kind, scale: Scale) -> Path:

@@ -35,9 +35,11 @@ class Chosen:
 def choose_pairs(
     factors: Sequence[Factor], frame: pd.DataFrame, scale: scales.Scale, coding: Coding, drift: bool, seed: int = 1
 ) -> Chosen:
-    """Selects pairs by cross-validated LASSO on half of the blocks, keeping a pair only if both its factors were
-    selected too (strong heredity). AnalysisError if half of the runs cannot tell the main effects."""
+    """Selects pairs by cross-validated LASSO on half of the blocks. Main effects are not penalised and stay in the
+    model, so that every pair has both its factors there (strong heredity), and the LASSO has only pairs to choose
+    among. AnalysisError if half of the runs cannot tell the main effects."""
     from sklearn.linear_model import LassoCV
+    from sklearn.model_selection import KFold
 
     choosing = _half(frame, seed)
     first, second = (frame[choosing].reset_index(drop=True), frame[~choosing].reset_index(drop=True))
@@ -48,22 +50,28 @@ def choose_pairs(
             "effects: make more runs, or leave out pairs (pairs=False)."
         )
     y = scales.transform(first["y_us"].to_numpy(dtype=float), scale)
-    columns = coding.matrix(first)[:, 1:]
+    matrix = coding.matrix(first)
+    single = [column for term in coding.terms if len(term.factors) == 1 for column in term.columns]
     time = nuisance.drift(first) if drift else nuisance.Nuisance(np.zeros((len(first), 0)), ())
-    other = np.hstack([np.ones((len(first), 1)), nuisance.blocks(first).matrix, time.matrix])
+    other = np.hstack([matrix[:, [0, *single]], nuisance.blocks(first).matrix, time.matrix])
     other = other[:, independent_columns(other)]
-    if other.shape[1] > len(first) // 4:
-        other = other[:, :1]
+    if other.shape[1] > len(first) // 2:
+        # Too few runs to take out blocks as well: the choice is noisier, what is told of it is not.
+        other = matrix[:, [0, *single]]
     basis, _ = np.linalg.qr(other)
+    columns = matrix[:, 1 + len(single) :]
     y, columns = y - basis @ (basis.T @ y), columns - basis @ (basis.T @ columns)
     spread = columns.std(axis=0)
     spread[spread < 1e-12] = 1.0
-    model = LassoCV(cv=5, fit_intercept=False, max_iter=20_000).fit(columns / spread, y)
+    folds = KFold(5, shuffle=True, random_state=seed)
+    model = LassoCV(cv=folds, fit_intercept=False, max_iter=20_000).fit(columns / spread, y)
     size = np.abs(model.coef_)
-    strength = {term.factors: float(size[[c - 1 for c in term.columns]].max()) for term in coding.terms}
-    alive = {names[0] for names, value in strength.items() if len(names) == 1 and value > 0}
-    pairs = [pair for pair in coding.pairs if strength[pair] > 0 and set(pair) <= alive]
-    pairs.sort(key=lambda pair: -strength[pair])
+    first_pair = 1 + len(single)
+    strength = {
+        pair: float(size[[c - first_pair for c in term.columns]].max())
+        for pair, term in zip(coding.pairs, coding.terms[len(coding.factors) :], strict=True)
+    }
+    pairs = sorted((pair for pair in coding.pairs if strength[pair] > 0), key=lambda pair: -strength[pair])
     room = max(0, len(second) // 2 - mains)
     return Chosen(tuple(pairs[:room]), second, len(first))
 
