@@ -77,9 +77,9 @@ def test_steps_are_found_exactly():
 
 
 def test_coarse_grid_is_bisected():
-    result = found({37: 0.05}, points=12)
-    assert [change.commit for change in result.changes] == [37]
-    assert result.runs < 60 * 5
+    result = found({137: 0.05}, commits=200, points=20)
+    assert [change.commit for change in result.changes] == [137]
+    assert result.runs < 200 * 5 / 2
 
 
 def test_nothing_is_claimed_where_nothing_changed():

@@ -47,10 +47,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--histories", type=int, default=200)
     parser.add_argument("--commits", type=int, default=200)
+    parser.add_argument("--only", default="", help="scenes whose name has this in it")
     given = parser.parse_args()
     failed = False
     for name, points, drift in (("every commit", None, 0.0), ("every commit, drift of 10 %", None, 0.1),
                                 ("every fourth commit, then bisection", given.commits // 4, 0.0)):  # fmt: skip
+        if given.only not in name:
+            continue
         begin = time.perf_counter()
         chance = np.random.default_rng(11)
         near = exact = nothing = extra = runs = 0

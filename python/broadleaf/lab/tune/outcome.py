@@ -29,7 +29,7 @@ def sentences(study: Study, tuned: Tuned) -> list[str]:
         if tuned.ratio is not None:
             lines.append(
                 f"The best candidate ({describe(tuned.winner, study.factors)}) takes {tuned.ratio} of the default's"
-                f" time on {tuned.ratio.n} fresh pairs of runs: an interval that includes 1."
+                f" time on {tuned.ratio.n} fresh pairs of runs (95 % interval)."
             )
     elif tuned.ratio is not None and tuned.speed_up is not None:
         lines.append(f"Recommended: {describe(tuned.config, study.factors)}.")
