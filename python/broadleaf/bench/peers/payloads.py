@@ -16,8 +16,8 @@ def make(payload: str) -> Any:
     # Built from its three arrays: scipy's own generator needs minutes and twice the memory at density 0.6.
     n, density = 10_000, float(argument)
     per_column = int(n * density)
-    indices = (np.arange(per_column, dtype=np.int32)[None, :] * (n // per_column)).repeat(n, axis=0).ravel()
-    indptr = np.arange(n + 1, dtype=np.int32) * per_column
+    indices: Any = (np.arange(per_column, dtype=np.int32)[None, :] * (n // per_column)).repeat(n, axis=0).ravel()
+    indptr: Any = np.arange(n + 1, dtype=np.int32) * per_column
     return sparse.csc_matrix((rng.random(n * per_column), indices, indptr), shape=(n, n))
 
 

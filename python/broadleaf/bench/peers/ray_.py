@@ -9,7 +9,7 @@ os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 
 import ray
 
-from . import tasks
+from . import payloads, tasks
 from .adapter import Adapter, Send, Submit, Way
 
 OBJECT_STORE_BYTES = 4 << 30
@@ -29,8 +29,6 @@ class Actor:
         self.held = x
 
     def checksum(self) -> float:
-        from peers import payloads
-
         return payloads.checksum(self.held)
 
 

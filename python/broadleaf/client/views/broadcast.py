@@ -26,6 +26,5 @@ class BroadcastView(DirectView):
             flags["is_coalescing"] = coalescing
         super().__init__(client, targets, **flags)
 
-    @property
     def _coalesces(self) -> bool:
         return bool(self.is_coalescing)

@@ -60,8 +60,9 @@ class DirectView(View):
 
     # Submission ---------------------------------------------------------------------------------
 
-    # Whether replies arrive together: broadcast views decide.
-    _coalesces = False
+    def _coalesces(self) -> bool:
+        """Whether replies arrive together."""
+        return False
 
     def _submitter(
         self, method: str, kind: str, targets: Any, label: Any, mode: str | None = None
@@ -89,7 +90,7 @@ class DirectView(View):
         client = self.client
         if not ids:
             raise NoEnginesRegistered("this view has no engines; client.wait_for_engines(n) waits for them")
-        coalesce = self._coalesces and kind in _COALESCED
+        coalesce = self._coalesces() and kind in _COALESCED
         options = client.define_options(TaskOptions(mode="Each", targets=ids, label=label or "", coalesce=coalesce))
         origin = Origin(client, ids, single and kind != "mapped", method, label)
         types = client.result_types
