@@ -37,6 +37,9 @@ struct Entry {
     announced: BTreeSet<u32>,
 }
 
+/// Peers and segments that concern them.
+type PeerSegments = Vec<(u32, SegmentId)>;
+
 /// The segments of this host.
 #[derive(Debug, Default)]
 pub struct Segments {
@@ -178,7 +181,7 @@ impl Segments {
 
     /// Credits to give back now: (owner, segment), one entry each; and who must forget which segment, because
     /// its owner is gone and nobody holds it any more.
-    pub fn take_returns(&mut self) -> (Vec<(u32, SegmentId)>, Vec<(u32, SegmentId)>) {
+    pub fn take_returns(&mut self) -> (PeerSegments, PeerSegments) {
         for id in std::mem::take(&mut *lock(&self.dropped)) {
             if let Some(entry) = self.entries.get_mut(&id) {
                 entry.payloads -= 1;
@@ -194,13 +197,10 @@ impl Segments {
                 continue;
             }
             let credits = std::mem::take(&mut entry.credits);
-            match entry.owner {
-                Some(owner) => returns.extend((0..credits).map(|_| (owner, id))),
-                None => {
-                    let entry = self.entries.remove(&id);
-                    let announced = entry.into_iter().flat_map(|entry| entry.announced);
-                    forget.extend(announced.map(|peer| (peer, id)));
-                }
+            if let Some(owner) = entry.owner {
+                returns.extend((0..credits).map(|_| (owner, id)));
+            } else if let Some(entry) = self.entries.remove(&id) {
+                forget.extend(entry.announced.into_iter().map(|peer| (peer, id)));
             }
         }
         (returns, forget)

@@ -3,6 +3,7 @@
 //! Its maker writes to the segment itself until the array is first sent. From then on the maker sees it as everybody
 //! else does: a private view, whose writes are its own. Sending it again after such writes moves it to a new segment.
 
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::platform::{self, Access, Region};
@@ -37,8 +38,8 @@ fn warm() -> MutexGuard<'static, Warm> {
 /// An open segment; it becomes free for another array when its last holder lets go.
 #[derive(Debug)]
 pub struct BornSegment {
-    /// `None` only while it is dropped.
-    segment: Option<Segment>,
+    /// Taken out when it is dropped.
+    segment: ManuallyDrop<Segment>,
     process: u32,
 }
 
@@ -62,24 +63,21 @@ impl BornSegment {
             None => Segment::create_open(len_bytes)?,
         };
         Ok(Self {
-            segment: Some(segment),
+            segment: ManuallyDrop::new(segment),
             process: free.process,
         })
     }
 
     /// The segment.
     pub fn segment(&self) -> &Segment {
-        self.segment
-            .as_ref()
-            .expect("invariant: there until it is dropped")
+        &self.segment
     }
 }
 
 impl Drop for BornSegment {
     fn drop(&mut self) {
-        let Some(segment) = self.segment.take() else {
-            return;
-        };
+        // SAFETY: taken once, by the drop of its owner.
+        let segment = unsafe { ManuallyDrop::take(&mut self.segment) };
         let mut free = warm();
         let held: u64 = free.segments.iter().map(|(segment, _)| segment.len()).sum();
         if self.process == free.process && held + segment.len() <= memory_limit_bytes() / 8 {

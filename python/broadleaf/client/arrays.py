@@ -27,12 +27,12 @@ def zeros(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order =
     return _make(shape, dtype, order, zeroed=True)
 
 
-def asarray(values: ArrayLike, dtype: DTypeLike = None, order: Order = "C") -> NDArray[Any]:
+def asarray(values: ArrayLike, dtype: DTypeLike | None = None, order: Order = "C") -> NDArray[Any]:
     """The values as an array born in shared memory: they are copied, unless they are one already."""
     import numpy as np
 
     given = np.asarray(values, dtype)
-    if _is_born(given) and given.flags[f"{order}_CONTIGUOUS"]:
+    if _is_born(given) and (given.flags.c_contiguous if order == "C" else given.flags.f_contiguous):
         return given
     array = empty(given.shape, given.dtype, order)
     array[...] = given
@@ -53,7 +53,8 @@ def _make(shape: int | tuple[int, ...], dtype: DTypeLike, order: Order, zeroed: 
     n_bytes = math.prod(dimensions) * kind.itemsize
     if n_bytes == 0:
         return np.empty(dimensions, kind, order)
-    return np.ndarray(dimensions, kind, _native.SharedMemory(n_bytes, zeroed), order=order)
+    memory: Any = _native.SharedMemory(n_bytes, zeroed)
+    return np.ndarray(dimensions, kind, memory, order=order)
 
 
 def _is_born(array: np.ndarray[Any, Any]) -> bool:
