@@ -188,7 +188,17 @@ fn what_is_kept_makes_room_for_new_functions() {
     bench.run_all(MS);
     bench.input(Input::ClientDown { client: OTHER });
     bench.input(Input::ClientDown { client: CLIENT });
-    bench.client(ClientId(9));
+    assert_eq!(
+        bench.controller.counters().functions,
+        1,
+        "the ended task can be run again"
+    );
+    bench.input(Input::ClientUp {
+        client: ClientId(9),
+        name: "new".into(),
+    });
+    bench.function(ClientId(9), 2, b"too much for all");
+    assert_eq!(bench.controller.counters().functions, 1);
     bench.function(ClientId(9), 1, b"another");
     bench.submit_record(ClientId(9), 0, OptionsId(0), 1, &[], &[]);
     bench.schedule();
