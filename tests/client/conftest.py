@@ -28,8 +28,6 @@ def operations(monkeypatch: pytest.MonkeyPatch) -> None:
         function = getattr(fake_operations, name)
         monkeypatch.setattr(function, "__module__", OPERATIONS)
         setattr(module, name, function)
-    if "broadleaf.engine" not in sys.modules:
-        monkeypatch.setitem(sys.modules, "broadleaf.engine", type(sys)("broadleaf.engine"))
     monkeypatch.setitem(sys.modules, OPERATIONS, module)
 
 

@@ -48,10 +48,15 @@ def test_waiting_for_engines_of_a_killed_node_is_no_timeout():
         assert rc.closed
 
 
-def test_kill_9_in_a_task(rc):
+def test_kill_9_in_a_task(rc, tmp_path):
+    def stay(started):
+        started.touch()
+        signal.pause()
+
     pid = rc[0].apply_sync(os.getpid)
-    result = rc[0].apply_async(signal.pause)
-    _until_running(rc, 0)
+    started = tmp_path / "started"
+    result = rc[0].apply_async(stay, started)
+    _until(started.exists)
     os.kill(pid, signal.SIGKILL)
     certificate = _certificate(result)
     assert (certificate.engine_id, certificate.pid) == (0, pid)

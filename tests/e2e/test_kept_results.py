@@ -195,7 +195,7 @@ def test_what_is_kept_stays_within_its_bound():
             rc.get_result(ids)
         view.map_sync(abs, range(1000), chunksize=1)
         controller = rc.status()["controller"]
-        assert controller["kept_tasks"] == 31
+        assert 20 < controller["kept_tasks"] < 50
         assert controller["kept_bytes"] <= 10_000
     with Cluster(n=1, kept_results_bytes=0) as rc:
         rc[0].apply_sync(abs, 1)

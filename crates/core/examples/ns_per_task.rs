@@ -1,4 +1,4 @@
-//! Nanoseconds of the controller per plain task: submit, assign, done and result.
+//! Nanoseconds of the controller per plain task: submit, assign, done and result. With and without keeping the ended.
 
 #![expect(
     clippy::disallowed_types,
@@ -15,14 +15,21 @@ use broadleaf_proto::task::{DoneRecord, FunctionRecord, Payload, Status, SubmitR
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-const TASKS: u64 = 1_000_000;
+const TASKS: u64 = 200_000;
 const ENGINES: u32 = 4;
 const BATCH: u64 = 256;
 
 fn main() {
     let client = ClientId(1);
-    for round in 0..5 {
-        let mut controller = Controller::new(Config::default());
+    for round in 0..40 {
+        let kept_results_bytes = match round % 2 {
+            0 => 0,
+            _ => Config::default().kept_results_bytes,
+        };
+        let mut controller = Controller::new(Config {
+            kept_results_bytes,
+            ..Config::default()
+        });
         let mut out = Vec::new();
         let name = "bench".to_string();
         controller.on_input(0, Input::ClientUp { client, name }, &mut out);
@@ -87,6 +94,6 @@ fn main() {
             }
         }
         let ns = start.elapsed().as_nanos() / u128::from(TASKS);
-        println!("round {round}: {ns} ns per task");
+        println!("{kept_results_bytes} bytes kept: {ns} ns per task");
     }
 }

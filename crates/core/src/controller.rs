@@ -261,11 +261,11 @@ impl Controller {
             self.totals.ignored += 1;
             return;
         }
+        let fits = record.body.len() as u64 <= self.config.function_cache_bytes;
         let mut slot = self.functions.define(record.hash, record.body.clone());
-        if slot.is_none() && self.kept.len() > 0 {
-            // What is kept must never be why something new cannot be done.
-            self.forget_all_kept();
-            slot = self.functions.define(record.hash, record.body);
+        // What is kept must never be why something new cannot be done.
+        while slot.is_none() && fits && self.forget_oldest_kept() {
+            slot = self.functions.define(record.hash, record.body.clone());
         }
         let Some(known) = self.clients.get_mut(&client) else {
             return;

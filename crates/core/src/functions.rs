@@ -1,4 +1,4 @@
-//! Functions by content: each body is kept once while a connected client or a live task names it.
+//! Functions by content: each body is kept once while a connected client, a live task or a kept one names it.
 
 use broadleaf_proto::ids::{FunctionHash, FunctionId};
 use broadleaf_proto::task::FunctionRecord;

@@ -1,14 +1,13 @@
 //! Ended tasks, kept in bounded memory: how they ended, their results, and what it takes to run them again.
 //!
-//! A queue, oldest first: keeping one and forgetting the oldest cost a few writes each. Looking one up costs a walk
-//! along the queue, which is only done on request.
+//! A queue of records and a ring of their small payloads, oldest first: keeping one and forgetting the oldest cost a
+//! few writes each, and allocate nothing. Looking one up costs a walk along the queue, which is only done on request.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use broadleaf_proto::control::{RefusalReason, TaskName, TaskRecord};
 use broadleaf_proto::ids::{ClientId, EngineId, TaskKey, TaskSeq};
 use broadleaf_proto::task::{Payload, ResultRecord, Status};
-use bytes::Bytes;
 
 use crate::dependencies::NOWHERE;
 use crate::history::Known;
@@ -17,10 +16,49 @@ use crate::submit::{Part, Submission, refusal_payload};
 use crate::tasks::{Place, Task};
 use crate::{Controller, Nanos, Output};
 
-/// What one kept task counts for beside its payloads.
-const RECORD_BYTES: u64 = 320;
+/// What one kept task counts for beside its payloads: the queue's memory doubles when it grows.
+const RECORD_BYTES: u64 = 2 * size_of::<KeptTask>() as u64;
 /// Payloads up to this size are copied: they share a large buffer with what is not kept.
 const COPIED_BYTES: usize = 64 * 1024;
+
+/// What is kept of a payload.
+#[derive(Debug)]
+enum KeptPayload {
+    Nothing,
+    /// So many bytes in the ring of small payloads.
+    Small(u32),
+    Large(Box<Payload>),
+}
+
+impl KeptPayload {
+    fn len_bytes(&self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Small(len) => u64::from(*len),
+            Self::Large(payload) => payload.weight_bytes(),
+        }
+    }
+    fn small_bytes(&self) -> usize {
+        match self {
+            Self::Small(len) => *len as usize,
+            Self::Nothing | Self::Large(_) => 0,
+        }
+    }
+    fn is_kept(&self) -> bool {
+        !matches!(self, Self::Nothing)
+    }
+
+    /// What can be kept of a payload in so many bytes; nothing if it lies in segments, unless `segments` may be held.
+    fn of(payload: &Payload, segments: bool, most_bytes: u64) -> Self {
+        if payload.weight_bytes() > most_bytes || !payload.segments.is_empty() && !segments {
+            Self::Nothing
+        } else if payload.segments.is_empty() && payload.bytes.len() <= COPIED_BYTES {
+            Self::Small(payload.bytes.len() as u32)
+        } else {
+            Self::Large(Box::new(payload.clone()))
+        }
+    }
+}
 
 /// One ended task. It holds a reference on its function and on its option set.
 #[derive(Debug)]
@@ -29,22 +67,27 @@ pub(crate) struct KeptTask {
     pub seq: TaskSeq,
     pub function: u32,
     pub options: u32,
-    pub pinned: Option<EngineId>,
-    pub status: Status,
-    pub engine: EngineId,
-    pub submitted_ns: Nanos,
-    pub started_ns: u64,
-    pub completed_ns: u64,
-    /// `None` if they lie in segments, or are too large.
-    pub arguments: Option<Payload>,
-    /// `None` if it is too large, or lies in segments and its client is there to hold it.
-    pub result: Option<Payload>,
+    pinned: Option<EngineId>,
+    engine: EngineId,
+    status: Status,
+    submitted_ns: Nanos,
+    started_ns: u64,
+    completed_ns: u64,
+    /// Where its small payloads begin, in all bytes that ever went into the ring.
+    small_at: u64,
+    /// Nothing if they lie in segments, or are too large.
+    arguments: KeptPayload,
+    /// Nothing if it is too large, or lies in segments and its client is there to hold it.
+    result: KeptPayload,
 }
 
 impl KeptTask {
-    pub fn weight_bytes(&self) -> u64 {
-        let payloads = self.arguments.iter().chain(&self.result);
-        payloads.fold(RECORD_BYTES, |sum, p| sum.saturating_add(p.weight_bytes()))
+    fn weight_bytes(&self) -> u64 {
+        let payloads = self.arguments.len_bytes();
+        RECORD_BYTES + payloads.saturating_add(self.result.len_bytes())
+    }
+    fn small_bytes(&self) -> usize {
+        self.arguments.small_bytes() + self.result.small_bytes()
     }
 }
 
@@ -52,6 +95,10 @@ impl KeptTask {
 #[derive(Debug)]
 pub(crate) struct Kept {
     tasks: VecDeque<KeptTask>,
+    /// Small payloads, in the order of their tasks: each one's arguments, then its result.
+    small: VecDeque<u8>,
+    /// Bytes that went out of `small`.
+    small_gone: u64,
     held_bytes: u64,
     limit_bytes: u64,
 }
@@ -60,6 +107,8 @@ impl Kept {
     pub fn new(limit_bytes: u64) -> Self {
         Self {
             tasks: VecDeque::new(),
+            small: VecDeque::new(),
+            small_gone: 0,
             held_bytes: 0,
             limit_bytes,
         }
@@ -78,43 +127,70 @@ impl Kept {
     }
     pub fn is_consistent(&self) -> bool {
         let held = self.tasks.iter().map(KeptTask::weight_bytes).sum::<u64>();
-        held == self.held_bytes && held <= self.limit_bytes
+        let mut small_at = self.small_gone;
+        let in_order = self.tasks.iter().all(|task| {
+            let is_next = task.small_at == small_at;
+            small_at += task.small_bytes() as u64;
+            is_next
+        });
+        let n_small = (small_at - self.small_gone) as usize;
+        in_order
+            && n_small == self.small.len()
+            && held == self.held_bytes
+            && held <= self.limit_bytes
     }
 
-    /// Keeps a task, without the payloads that alone are over the bound.
-    fn push(&mut self, mut task: KeptTask) {
-        if task.weight_bytes() > self.limit_bytes {
-            task.arguments = None;
-        }
-        if task.weight_bytes() > self.limit_bytes {
-            task.result = None;
-        }
+    /// Whether there is too much to keep one more of this weight.
+    fn is_full(&self, weight_bytes: u64) -> bool {
+        self.held_bytes + weight_bytes > self.limit_bytes
+    }
+
+    /// Keeps a task for which there is room.
+    fn push(&mut self, mut task: KeptTask, arguments: &[u8], result: &[u8]) {
         self.held_bytes += task.weight_bytes();
+        task.small_at = self.small_gone + self.small.len() as u64;
+        self.grow(task.small_bytes());
+        for (kept, bytes) in [(&task.arguments, arguments), (&task.result, result)] {
+            self.small.extend(&bytes[..kept.small_bytes()]);
+        }
         self.tasks.push_back(task);
     }
 
-    /// Takes the oldest task out if there is too much.
-    fn pop_over(&mut self) -> Option<KeptTask> {
-        if self.held_bytes <= self.limit_bytes {
-            return None;
+    /// Makes room in the ring, which never needs more than the bound.
+    fn grow(&mut self, more: usize) {
+        let wanted = self.small.len() + more;
+        let capacity = self.small.capacity();
+        if wanted > capacity {
+            let limit = usize::try_from(self.limit_bytes).unwrap_or(usize::MAX);
+            let capacity = capacity.saturating_mul(2).min(limit).max(wanted);
+            self.small.reserve_exact(capacity - self.small.len());
         }
-        self.pop()
     }
 
     /// Takes the oldest task out.
-    pub fn pop(&mut self) -> Option<KeptTask> {
+    fn pop(&mut self) -> Option<KeptTask> {
         let task = self.tasks.pop_front()?;
+        let small_bytes = task.small_bytes();
+        self.small.drain(..small_bytes);
+        self.small_gone += small_bytes as u64;
         self.held_bytes -= task.weight_bytes();
         Some(task)
     }
 
     /// Takes out those of the named tasks that are here.
     fn take(&mut self, names: &BTreeSet<TaskName>) -> Vec<KeptTask> {
-        let (taken, left) = core::mem::take(&mut self.tasks)
-            .into_iter()
-            .partition::<Vec<_>, _>(|task| names.contains(&(task.client, task.seq)));
-        self.tasks = left.into();
-        self.held_bytes -= taken.iter().map(KeptTask::weight_bytes).sum::<u64>();
+        let mut left = Self::new(self.limit_bytes);
+        let mut taken = Vec::new();
+        for task in core::mem::take(&mut self.tasks) {
+            if names.contains(&(task.client, task.seq)) {
+                taken.push(task);
+                continue;
+            }
+            let small = self.small_of(task.small_at, task.small_bytes());
+            let (arguments, result) = small.split_at(task.arguments.small_bytes());
+            left.push(task, arguments, result);
+        }
+        *self = left;
         taken
     }
 
@@ -127,53 +203,65 @@ impl Kept {
             .map(|task| ((task.client, task.seq), task));
         here.filter(|(name, _)| names.contains(name)).collect()
     }
-}
 
-/// What is kept of a payload; nothing if it lies in segments, unless `segments` may be held.
-fn keepable(payload: &Payload, segments: bool) -> Option<Payload> {
-    if !payload.segments.is_empty() {
-        return segments.then(|| payload.clone());
+    fn small_of(&self, at: u64, len: usize) -> Vec<u8> {
+        let first = (at - self.small_gone) as usize;
+        self.small.range(first..first + len).copied().collect()
     }
-    let bytes = match payload.bytes.len() {
-        0 => Bytes::new(),
-        1..=COPIED_BYTES => Bytes::copy_from_slice(&payload.bytes),
-        _ => payload.bytes.clone(),
-    };
-    Some(Payload {
-        bytes,
-        ..Payload::default()
-    })
+
+    fn payload(&self, at: u64, kept: &KeptPayload) -> Option<Payload> {
+        match kept {
+            KeptPayload::Nothing => None,
+            KeptPayload::Small(len) => Some(Payload {
+                bytes: self.small_of(at, *len as usize).into(),
+                ..Payload::default()
+            }),
+            KeptPayload::Large(payload) => Some(Payload::clone(payload)),
+        }
+    }
+    fn arguments(&self, task: &KeptTask) -> Option<Payload> {
+        self.payload(task.small_at, &task.arguments)
+    }
+    fn result(&self, task: &KeptTask) -> Option<Payload> {
+        let at = task.small_at + task.arguments.small_bytes() as u64;
+        self.payload(at, &task.result)
+    }
 }
 
 impl Controller {
     /// Frees a task that ended, and keeps what can be kept of it.
-    pub(crate) fn keep(&mut self, key: TaskKey, client: ClientId, end: &End) {
+    pub(crate) fn keep(&mut self, key: TaskKey, client: ClientId, is_away: bool, end: &End) {
         if self.kept.is_off() {
             self.free(key);
             return;
         }
         self.clear_timer(key);
-        let away = self.clients.get(&client).is_some_and(|c| c.away);
         let task = self.tasks.at(key);
+        let most_bytes = self.kept.limit_bytes - RECORD_BYTES;
+        let result = KeptPayload::of(&end.payload, is_away, most_bytes);
+        let most_bytes = most_bytes - result.len_bytes();
         let kept = KeptTask {
             client,
             seq: task.seq,
             function: task.function,
             options: task.options,
             pinned: task.pinned,
-            status: end.status,
             engine: end.engine,
+            status: end.status,
             submitted_ns: task.submitted_ns,
             started_ns: end.started_ns,
             completed_ns: end.completed_ns,
-            arguments: keepable(&task.payload, false),
-            result: keepable(&end.payload, away),
+            small_at: 0,
+            arguments: KeptPayload::of(&task.payload, false, most_bytes),
+            result,
         };
-        drop(self.tasks.remove(key));
-        self.kept.push(kept);
-        while let Some(oldest) = self.kept.pop_over() {
+        let arguments = self.tasks.remove(key);
+        while self.kept.is_full(kept.weight_bytes())
+            && let Some(oldest) = self.kept.pop()
+        {
             self.release_kept(&oldest);
         }
+        self.kept.push(kept, &arguments.bytes, &end.payload.bytes);
     }
 
     fn release_kept(&mut self, task: &KeptTask) {
@@ -181,16 +269,18 @@ impl Controller {
         self.options.release(task.options);
     }
 
-    /// Forgets everything kept, so that the functions it names make room.
-    pub(crate) fn forget_all_kept(&mut self) {
-        while let Some(task) = self.kept.pop() {
-            self.release_kept(&task);
+    /// Forgets the oldest task kept, if there is one.
+    pub(crate) fn forget_oldest_kept(&mut self) -> bool {
+        let oldest = self.kept.pop();
+        if let Some(task) = &oldest {
+            self.release_kept(task);
         }
+        oldest.is_some()
     }
 
     pub(crate) fn forget_kept(&mut self, names: Option<Vec<TaskName>>) {
         match names {
-            None => self.forget_all_kept(),
+            None => while self.forget_oldest_kept() {},
             Some(names) => {
                 for task in self.kept.take(&names.into_iter().collect()) {
                     self.release_kept(&task);
@@ -252,8 +342,8 @@ impl Controller {
             started_ns: task.started_ns,
             completed_ns: task.completed_ns,
             label: self.options.at(task.options).options.label.clone(),
-            has_result: task.result.is_some(),
-            can_run_again: task.arguments.is_some(),
+            has_result: task.result.is_kept(),
+            can_run_again: task.arguments.is_kept(),
         }
     }
 
@@ -275,7 +365,7 @@ impl Controller {
             } else {
                 let result = kept
                     .get(name)
-                    .and_then(|task| task.result.as_ref().map(|r| (task, r)));
+                    .and_then(|task| Some((task, self.kept.result(task)?)));
                 answers.push(result.map_or_else(
                     || not_kept(seq),
                     |(task, result)| ResultRecord {
@@ -284,7 +374,7 @@ impl Controller {
                         engine: task.engine,
                         started_ns: task.started_ns,
                         completed_ns: task.completed_ns,
-                        payload: result.clone(),
+                        payload: result,
                     },
                 ));
             }
@@ -350,7 +440,7 @@ impl Controller {
                 .map(|t| (t.function, t.options, t.pinned, t.payload.clone()))
                 .or_else(|| {
                     let task = kept.get(name)?;
-                    let arguments = task.arguments.clone()?;
+                    let arguments = self.kept.arguments(task)?;
                     Some((task.function, task.options, task.pinned, arguments))
                 });
             if let Some((function, options, ..)) = found {

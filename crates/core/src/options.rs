@@ -14,7 +14,7 @@ pub(crate) struct OptionSet {
     pub options: TaskOptions,
     /// Its targets in order; `None` for all engines.
     pub targets: Option<Vec<u32>>,
-    /// One for the client that defined it, and one for each live task.
+    /// One for the client that defined it, and one for each live or kept task.
     pub references: u64,
 }
 

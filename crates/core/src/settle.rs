@@ -311,7 +311,7 @@ impl Controller {
         if is_awaited {
             self.tell_adopters(key, &end, out);
         }
-        self.keep(key, client, &end);
+        self.keep(key, client, is_away, &end);
         if is_away {
             return;
         }

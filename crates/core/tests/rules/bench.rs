@@ -256,6 +256,36 @@ impl Bench {
         self.schedule();
     }
 
+    /// Takes the first assignment.
+    pub fn assigns_one(&mut self) -> (u32, AssignRecord) {
+        let at = self
+            .out
+            .iter()
+            .position(|o| matches!(o, Output::Assign { .. }));
+        match self.out.remove(at.unwrap()) {
+            Output::Assign { engine, record } => (engine.0, record),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Ends a task with this value.
+    pub fn done_with(&mut self, engine: u32, key: TaskKey, value: Vec<u8>) {
+        let bytes = Bytes::from(value);
+        let record = DoneRecord {
+            key,
+            status: Status::Ok,
+            started_ns: self.now,
+            completed_ns: self.now + MS,
+            payload: Payload {
+                bytes,
+                ..Payload::default()
+            },
+        };
+        let engine = EngineId(engine);
+        self.input(Input::Done { engine, record });
+        self.schedule();
+    }
+
     /// Ends everything that was assigned, again and again, until nothing is.
     pub fn run_all(&mut self, task_ns: u64) {
         loop {

@@ -261,6 +261,7 @@ fn a_function_is_sent_once_to_each_engine_and_freed_with_its_last_user() {
     let mut bench = Bench::new(
         Config {
             function_cache_bytes: 6,
+            kept_results_bytes: 0,
             ..config()
         },
         2,
