@@ -163,6 +163,8 @@ OPTIONS: dict[str, Option] = {
                "seconds."),
         Option("start_timeout_s", "float", 60.0, "cluster, node", "Time that the node, and then each engine, has to "
                "start, in seconds.", least=0.1),
+        Option("host_timeout_s", "float", 10.0, "node", "Silence after which a relay's host counts as gone to the "
+               "controller, and the controller to a relay, in seconds.", least=1),
         # Network
         Option("listen", "str", "", "node", "TCP address to listen on as `host:port`, port 0 for a free one; empty "
                "for the unix socket alone.", form=(r"|.+:\d{1,5}", "host:port")),

@@ -14,6 +14,7 @@ use crate::dependencies::Dependencies;
 use crate::engines::{Engine, MAX_ENGINES, State};
 use crate::functions::Functions;
 use crate::history::{History, Known};
+use crate::hosts::Hosts;
 use crate::options::{Groups, OptionSets};
 use crate::supervisor::Supervisor;
 use crate::tasks::{Place, Stopping, TaskTable};
@@ -36,6 +37,7 @@ pub struct Controller {
     pub(crate) clients: IndexMap<ClientId, Client, FxBuildHasher>,
     /// By id; a place that nobody has is `Gone`.
     pub(crate) engines: Vec<Engine>,
+    pub(crate) hosts: Hosts,
     pub(crate) groups: Groups,
     pub(crate) options: OptionSets,
     pub(crate) functions: Functions,
@@ -66,6 +68,7 @@ impl Controller {
             tasks: TaskTable::default(),
             clients: IndexMap::default(),
             engines: engines.collect(),
+            hosts: Hosts::default(),
             groups: Groups::new(),
             options: OptionSets::new(),
             functions: Functions::new(config.function_cache_bytes),
@@ -102,6 +105,12 @@ impl Controller {
                 request,
             } => self.on_request(now, client, number, request, out),
             Input::OwnerDown => self.shutdown(now, out),
+            Input::HostUp {
+                host,
+                name,
+                n_engines,
+            } => self.on_host_up(now, host, name, n_engines, out),
+            Input::HostDown { host } => self.on_host_down(now, host, out),
             Input::SpawnerUp => self.on_spawner_up(out),
             Input::SpawnerDown => self.on_spawner_down(out),
             Input::Spawner(event) => self.on_spawner_event(now, event, out),

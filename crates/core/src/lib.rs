@@ -19,6 +19,7 @@ mod engines;
 mod explain;
 mod functions;
 mod history;
+mod hosts;
 mod message;
 mod options;
 mod ready;

@@ -3,7 +3,7 @@
 use broadleaf_proto::control::{
     ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, SpawnerEvent,
 };
-use broadleaf_proto::ids::{ClientId, EngineId, TaskKey};
+use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey};
 use broadleaf_proto::task::{
     AssignRecord, DoneRecord, FunctionRecord, OutputRecord, ResultRecord, SubmitRecord,
 };
@@ -63,6 +63,21 @@ pub enum Input {
     },
     /// The process that the cluster is bound to is gone: the cluster stops.
     OwnerDown,
+    /// A relay was accepted: a host that engines can be started on.
+    HostUp {
+        /// Its number, not used before.
+        host: HostId,
+        /// Its name; no host that is up has it.
+        name: String,
+        /// Engines it wants.
+        n_engines: u32,
+    },
+    /// The link of a relay closed, or it has not answered for too long. No news of its engines come
+    /// after it.
+    HostDown {
+        /// The host.
+        host: HostId,
+    },
     /// The spawner is ready.
     SpawnerUp,
     /// The spawner's link closed.

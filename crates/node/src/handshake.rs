@@ -7,7 +7,7 @@ use broadleaf_net::tls::{self, KeyError, PeerKey};
 use broadleaf_net::{Frame, Link, LinkError};
 use broadleaf_proto::control::{self, Hello, Refusal, RefusalKind, Welcome};
 use broadleaf_proto::{
-    ClientId, DecodeError, EngineId, EngineInfo, FrameKind, PROTOCOL_VERSION, limits,
+    ClientId, DecodeError, EngineId, EngineInfo, FrameKind, HostId, PROTOCOL_VERSION, limits,
 };
 use broadleaf_shm::ClaimBoard;
 
@@ -67,6 +67,10 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
         ));
     }
     let me = rustix::process::geteuid().as_raw();
+    let is_relay = matches!(
+        hello.role,
+        control::Role::Relay { .. } | control::Role::Payload { .. }
+    );
     match (link.peer_credentials(), link.peer_key()) {
         (Some(peer), _) if peer.uid != me && peer.uid != 0 => Err(refuse(
             RefusalKind::Identity,
@@ -81,10 +85,31 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
                 "an engine's key does not open a client's connection".to_owned(),
             ))
         }
-        (None, _) if !matches!(hello.role, control::Role::Client { .. }) => Err(refuse(
+        (None, Some(PeerKey::Client)) if is_relay => Err(refuse(
             RefusalKind::Identity,
-            "engines connect to the relay of their own host".to_owned(),
+            "a client's key does not open a relay's connection".to_owned(),
         )),
+        (Some(_), _) if is_relay => Err(refuse(
+            RefusalKind::Identity,
+            "relays connect over TCP".to_owned(),
+        )),
+        (None, _) if !is_relay && !matches!(hello.role, control::Role::Client { .. }) => {
+            Err(refuse(
+                RefusalKind::Identity,
+                "engines connect to the relay of their own host".to_owned(),
+            ))
+        }
+        _ if config.relay.is_some()
+            && matches!(
+                hello.role,
+                control::Role::Client { .. } | control::Role::Relay { .. }
+            ) =>
+        {
+            Err(refuse(
+                RefusalKind::Identity,
+                "this is a relay; connect to the controller".to_owned(),
+            ))
+        }
         _ => Ok(()),
     }
 }
@@ -109,6 +134,7 @@ impl Node {
             client: ClientId(0),
             engine: EngineId(0),
             segment_token,
+            host: HostId::CONTROLLER,
             max_outstanding_tasks: self.config.options.max_outstanding_tasks,
             max_outstanding_bytes: self.config.options.max_outstanding_bytes,
             engines: Vec::new(),
@@ -118,7 +144,11 @@ impl Node {
                 let client = ClientId(self.next_client);
                 self.next_client += 1;
                 welcome.client = client;
-                welcome.engines = self.controller.engines();
+                welcome.engines = self
+                    .decider
+                    .controller()
+                    .map(broadleaf_core::Controller::engines)
+                    .unwrap_or_default();
                 self.peers[token].role = Role::Client {
                     client,
                     congested: false,
@@ -129,9 +159,9 @@ impl Node {
                 self.input(Input::ClientUp { client, name });
             }
             control::Role::Engine { engine, pid } => {
-                let engine = engine.unwrap_or_else(|| self.controller.vacant_engine());
+                let engine = engine.unwrap_or_else(|| self.vacant_engine());
                 let board = frame.fds.first().map(|fd| ClaimBoard::from_fd(fd.as_fd()));
-                let (true, Some(Ok(board))) = (self.controller.expects(engine), board) else {
+                let (true, Some(Ok(board))) = (self.expects(engine), board) else {
                     let message = format!("no engine {} is expected here", engine.0);
                     self.refuse(
                         token,
@@ -161,6 +191,34 @@ impl Node {
                 self.send(token, FrameKind::Welcome, &control::encode(&welcome));
                 self.input(Input::EngineUp { info });
             }
+            control::Role::Relay {
+                name,
+                n_engines,
+                listen,
+            } => {
+                let controller = self.decider.controller();
+                if controller.is_none_or(|c| c.has_host_named(&name)) {
+                    let message = format!(
+                        "a relay called {name:?} is connected already; give this one another --name, or wait until \
+                         the loss of the other is noticed"
+                    );
+                    self.refuse(token, &refuse(RefusalKind::Full, message));
+                    return Ok(());
+                }
+                let host = self.relays.insert(token, name.clone(), listen);
+                welcome.host = host;
+                self.peers[token].role = Role::Relay { host };
+                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+                self.input(Input::HostUp {
+                    host,
+                    name,
+                    n_engines,
+                });
+            }
+            control::Role::Payload { .. } => {
+                let message = "no payload is served here".to_owned();
+                self.refuse(token, &refuse(RefusalKind::Full, message));
+            }
             control::Role::Spawner { .. } => {
                 if self.spawner.is_some() {
                     let message = "the node has a spawner already".to_owned();
@@ -180,6 +238,19 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// A place for an engine that was started by hand; a relay has none to give.
+    fn vacant_engine(&self) -> EngineId {
+        let controller = self.decider.controller();
+        controller.map_or(
+            EngineId(u32::MAX),
+            broadleaf_core::Controller::vacant_engine,
+        )
+    }
+
+    fn expects(&self, engine: EngineId) -> bool {
+        self.decider.expects(engine) && !self.engines.contains_key(&engine)
     }
 
     fn refuse(&mut self, token: usize, refusal: &control::Refusal) {

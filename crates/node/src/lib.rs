@@ -5,15 +5,19 @@
 //! wake-up is scheduled together and leaves with one write per peer.
 
 mod config;
+mod error;
 mod frames;
 mod handshake;
 mod node;
 mod outputs;
 mod peers;
+mod relays;
 mod requests;
 mod ring;
 mod segments;
+mod uplink;
 
 pub use config::{ConfigError, NodeConfig};
 pub use handshake::keys_json;
-pub use node::{NodeError, run};
+pub use error::NodeError;
+pub use node::run;

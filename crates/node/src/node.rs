@@ -2,21 +2,24 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use broadleaf_core::{Controller, Input, Nanos, Output};
-use broadleaf_net::tls::{KeyError, ServerTls};
-use broadleaf_net::{LinkError, Listener};
+use broadleaf_net::tls::ServerTls;
+use broadleaf_net::{Link, LinkError, Listener};
 use broadleaf_proto::{ClientId, EngineId, FrameKind};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use slab::Slab;
 
 use crate::config::NodeConfig;
+use crate::error::{NodeError, io_error};
 use crate::peers::{Peer, Role};
+use crate::relays::Relays;
 use crate::ring::{Kind, Ring};
 use crate::segments::Segments;
+use crate::uplink::{self, Decider, Uplink};
 
 const UNIX_LISTENER: u64 = u64::MAX;
 const TCP_LISTENER: u64 = u64::MAX - 1;
@@ -27,33 +30,11 @@ const HELLO_TIME: Duration = Duration::from_secs(10);
 /// Connections that may be waiting for their hello.
 const MAX_UNKNOWN_PEERS: usize = 256;
 
-/// Why a node could not start or go on.
-#[derive(Debug, thiserror::Error)]
-pub enum NodeError {
-    /// The operating system failed a call.
-    #[error("{context}: {source}")]
-    Io {
-        /// What was tried.
-        context: &'static str,
-        /// How it failed.
-        source: io::Error,
-    },
-    /// The keys cannot be used.
-    #[error("keys of the node: {0}")]
-    Tls(#[from] KeyError),
-}
-
-fn io_error<E: Into<io::Error>>(context: &'static str) -> impl FnOnce(E) -> NodeError {
-    move |source| NodeError::Io {
-        context,
-        source: source.into(),
-    }
-}
-
-/// A node: controller and relay of one host.
+/// A node: the controller and its own host's relay, or the relay of another host.
 pub struct Node {
     pub(crate) config: NodeConfig,
-    pub(crate) controller: Controller,
+    pub(crate) decider: Decider,
+    pub(crate) relays: Relays,
     pub(crate) outputs: Vec<Output>,
     pub(crate) peers: Slab<Peer>,
     pub(crate) clients: BTreeMap<ClientId, usize>,
@@ -84,6 +65,7 @@ pub struct Node {
 /// [`NodeError`] when it cannot listen or poll.
 pub fn run(config: NodeConfig) -> Result<i32, NodeError> {
     let mut node = Node::start(config)?;
+    node.join()?;
     node.announce_ready()?;
     node.serve()?;
     Ok(0)
@@ -127,7 +109,8 @@ impl Node {
         let options = &config.options;
         Ok(Self {
             lifeline,
-            controller: Controller::new(config.core()),
+            decider: Decider::Own(Box::new(Controller::new(config.core()))),
+            relays: Relays::default(),
             ring: Ring::new(options.trace_events, options.log_level, &options.log_sink),
             config,
             outputs: Vec::new(),
@@ -154,6 +137,21 @@ impl Node {
         })
     }
 
+    /// Where this is a relay: joins its controller's cluster.
+    fn join(&mut self) -> Result<(), NodeError> {
+        let Some(relay) = self.config.relay.clone() else {
+            return Ok(());
+        };
+        let (link, welcome) = uplink::dial(&self.config, &relay, |_| Ok(None))?;
+        let token = self.add_peer(link, Role::Controller)?;
+        self.decider = Decider::Upstream(Uplink::new(token, welcome.host));
+        self.host = relay.name;
+        // The first orders may have come together with the welcome.
+        self.read(token)?;
+        self.carry_out();
+        Ok(())
+    }
+
     fn announce_ready(&self) -> Result<(), NodeError> {
         let Some(fd) = self.config.ready_fd else {
             return Ok(());
@@ -178,10 +176,12 @@ impl Node {
         self.now_ns = self.epoch.elapsed().as_nanos() as Nanos;
     }
 
-    /// Tells the controller something.
+    /// Tells the controller something, here or up the link.
     pub(crate) fn input(&mut self, input: Input) {
-        self.controller
-            .on_input(self.now_ns, input, &mut self.outputs);
+        match &mut self.decider {
+            Decider::Own(controller) => controller.on_input(self.now_ns, input, &mut self.outputs),
+            Decider::Upstream(_) => self.report(input),
+        }
     }
 
     fn serve(&mut self) -> Result<(), NodeError> {
@@ -207,12 +207,13 @@ impl Node {
                 self.on_event(token, flags);
             }
             if self
-                .controller
+                .decider
                 .next_deadline()
                 .is_some_and(|at| at <= self.now_ns)
             {
-                self.controller.on_deadline(self.now_ns, &mut self.outputs);
+                self.decider.on_deadline(self.now_ns, &mut self.outputs);
             }
+            self.beat();
             self.drop_silent_peers();
             self.carry_out();
             self.flush_dirty();
@@ -223,14 +224,17 @@ impl Node {
     fn next_wait(&mut self) -> Option<Duration> {
         self.read_clock();
         let due = self
-            .controller
+            .decider
             .next_deadline()
             .map(|at| Duration::from_nanos(at.saturating_sub(self.now_ns)));
         let hello = self
             .unknown
             .front()
             .map(|(deadline, _)| deadline.saturating_duration_since(Instant::now()));
-        due.into_iter().chain(hello).min()
+        let beat = self
+            .heartbeat_at()
+            .map(|at| at.saturating_duration_since(Instant::now()));
+        due.into_iter().chain(hello).chain(beat).min()
     }
 
     fn on_event(&mut self, token: u64, flags: EventFlags) {
@@ -273,21 +277,24 @@ impl Node {
             }
             let deadline = Instant::now() + HELLO_TIME;
             let role = Role::Unknown(deadline);
-            let entry = self.peers.vacant_entry();
-            let token = entry.key();
-            let peer = entry.insert(Peer {
-                link,
-                role,
-                watches_write: false,
-                dirty: false,
-            });
-            if watch(&self.poller, peer.link.as_fd(), token as u64).is_err() {
-                self.peers.remove(token);
-            } else {
+            // A TLS handshake starts with reading, so the peer needs nothing written yet.
+            if let Ok(token) = self.add_peer(link, role) {
                 self.unknown.push_back((deadline, token));
             }
-            // A TLS handshake starts with reading, so the peer needs nothing written yet.
         }
+    }
+
+    fn add_peer(&mut self, link: Link, role: Role) -> Result<usize, NodeError> {
+        let entry = self.peers.vacant_entry();
+        let token = entry.key();
+        watch(&self.poller, link.as_fd(), token as u64)?;
+        entry.insert(Peer {
+            link,
+            role,
+            watches_write: false,
+            dirty: false,
+        });
+        Ok(token)
     }
 
     /// Closes connections whose hello is overdue and forgets those that have said it.
@@ -338,7 +345,7 @@ impl Node {
     }
 
     /// Forgets a peer and tells the controller what that means.
-    fn close(&mut self, token: usize) {
+    pub(crate) fn close(&mut self, token: usize) {
         let Some(peer) = self.peers.try_remove(token) else {
             return;
         };
@@ -361,12 +368,12 @@ impl Node {
                 let unclaimed = board
                     .unclaimed(next_offer)
                     .into_iter()
-                    .filter(|offer| board.revoke(*offer));
-                self.input(Input::EngineDown {
-                    engine,
-                    unclaimed_offers: unclaimed.collect(),
-                });
+                    .filter(|offer| board.revoke(*offer))
+                    .collect();
+                self.on_engine_gone(engine, unclaimed, next_offer);
             }
+            Role::Relay { host } => self.on_relay_gone(host),
+            Role::Controller => self.leave(),
             Role::Spawner => {
                 self.spawner = None;
                 self.input(Input::SpawnerDown);

@@ -16,7 +16,7 @@ use crate::peers::Role;
 impl Node {
     /// Carries out everything the controller asked for, until it asks for nothing more.
     pub(crate) fn carry_out(&mut self) {
-        self.controller.schedule(self.now_ns, &mut self.outputs);
+        self.decider.schedule(self.now_ns, &mut self.outputs);
         while !self.outputs.is_empty() {
             let outputs = std::mem::take(&mut self.outputs);
             let mut answered = false;
@@ -24,14 +24,18 @@ impl Node {
                 answered |= self.carry_out_one(output);
             }
             if answered {
-                self.controller.schedule(self.now_ns, &mut self.outputs);
+                self.decider.schedule(self.now_ns, &mut self.outputs);
             }
         }
+        self.send_all_assignments();
         self.return_segments();
     }
 
     /// Returns whether the controller was told something.
-    fn carry_out_one(&mut self, output: Output) -> bool {
+    pub(crate) fn carry_out_one(&mut self, output: Output) -> bool {
+        let Some(output) = self.relay_out(output) else {
+            return false;
+        };
         match output {
             Output::Assign { engine, record } => self.assign(engine, &record),
             Output::Result { client, mut record } => {
@@ -126,7 +130,7 @@ impl Node {
         self.append(token, FrameKind::Assign, |frame| record.encode(frame));
     }
 
-    fn interrupt(&mut self, engine: EngineId, offer: u32) {
+    pub(crate) fn interrupt(&mut self, engine: EngineId, offer: u32) {
         let Some(token) = self.engine_token(engine) else {
             return;
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::ids::{ClientId, EngineId, OptionsId, SegmentId, TaskSeq};
+use crate::ids::{ClientId, EngineId, HostId, OptionsId, SegmentId, TaskSeq};
 use crate::wire::DecodeError;
 
 /// Encodes a control message.
@@ -46,6 +46,20 @@ pub enum Role {
         /// Its process on this host.
         pid: u32,
     },
+    /// Owns another host: its engines, its memory.
+    Relay {
+        /// The host's name, unique in the cluster.
+        name: String,
+        /// Engines it wants to start.
+        n_engines: u32,
+        /// Where other relays dial it for payload, `host:port`; `None` when nobody can.
+        listen: Option<String>,
+    },
+    /// Fetches and serves payload; a connection beside that of the same relay.
+    Payload {
+        /// The host at this end.
+        host: HostId,
+    },
 }
 
 /// First frame of every connection.
@@ -72,6 +86,8 @@ pub struct Welcome {
     pub engine: EngineId,
     /// Token for the high half of the sender's segment ids.
     pub segment_token: u32,
+    /// The relay's host (0 for other roles).
+    pub host: HostId,
     /// Most unresolved tasks the client may have.
     pub max_outstanding_tasks: u64,
     /// Most unresolved payload bytes the client may have.
@@ -240,6 +256,8 @@ pub enum DeathCause {
     Stopped,
     /// Its connection was lost and its fate is unknown.
     Disconnected,
+    /// Its host is gone: the relay died, or the link to it is cut.
+    HostGone,
 }
 
 /// Everything known of an engine's death.

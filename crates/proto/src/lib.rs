@@ -12,6 +12,7 @@ pub mod frame;
 pub mod ids;
 pub mod layout;
 pub mod limits;
+pub mod relay;
 pub mod task;
 pub mod wire;
 
@@ -21,10 +22,11 @@ pub use control::{
 };
 pub use frame::{FrameHeader, FrameKind};
 pub use ids::{
-    ClientId, EngineId, FunctionHash, FunctionId, OptionsId, SegmentId, TaskKey, TaskSeq,
+    ClientId, EngineId, FunctionHash, FunctionId, HostId, ObjectId, OptionsId, SegmentId, TaskKey,
+    TaskSeq,
 };
 pub use task::{AssignRecord, DoneRecord, Payload, ResultRecord, SegmentRef, Status, SubmitRecord};
 pub use wire::DecodeError;
 
 /// Version of the wire protocol; peers must match it exactly.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;

@@ -60,7 +60,7 @@ impl Payload {
         let sizes = self.segments.iter().map(|s| s.len_bytes);
         sizes.fold(inline, u64::saturating_add)
     }
-    fn encode(&self, out: &mut impl BufMut) {
+    pub(crate) fn encode(&self, out: &mut impl BufMut) {
         out.put_u32_le(self.bytes.len() as u32);
         out.put_u16_le(self.segments.len() as u16);
         for s in &self.segments {
@@ -70,7 +70,7 @@ impl Payload {
         }
         out.put_slice(&self.bytes);
     }
-    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+    pub(crate) fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let len = r.u32()? as usize;
         let n = r.u16()? as usize;
         check(n, MAX_PAYLOAD_SEGMENTS)?;
@@ -90,7 +90,7 @@ impl Payload {
     }
 }
 
-fn check(claimed: usize, limit: usize) -> Result<(), DecodeError> {
+pub(crate) fn check(claimed: usize, limit: usize) -> Result<(), DecodeError> {
     if claimed > limit {
         return Err(DecodeError::TooLong {
             claimed: claimed as u64,
