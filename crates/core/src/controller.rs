@@ -93,6 +93,11 @@ impl Controller {
             Input::Submit { client, record } => self.on_submit(now, client, record, out),
             Input::Done { engine, record } => self.on_done(now, engine, record, out),
             Input::Output { engine, record } => self.on_output(engine, record, out),
+            Input::Undeliverable {
+                engine,
+                key,
+                reason,
+            } => self.on_undeliverable(now, engine, key, reason, out),
             Input::Revoked { engine, key, won } => self.on_revoked(now, engine, key, won, out),
             Input::ClientUp { client, name } => self.on_client_up(client, name, out),
             Input::ClientDown { client } => self.on_client_down(client, out),

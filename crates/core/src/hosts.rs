@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use broadleaf_proto::control::DeathCause;
-use broadleaf_proto::ids::{EngineId, HostId};
+use broadleaf_proto::control::{DeathCause, RefusalReason};
+use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 
 use crate::engines::{Engine, Exit, MAX_ENGINES, State};
+use crate::tasks::Place;
 use crate::{Controller, Nanos, Output};
 
 #[derive(Debug)]
@@ -114,6 +115,29 @@ impl Controller {
                 self.drop_link(now, index, Vec::new(), out);
             }
             self.bury(now, index, out);
+        }
+    }
+
+    /// Payload of an offered task could not be moved: it will not be run, or its value not be had.
+    pub(crate) fn on_undeliverable(
+        &mut self,
+        now: Nanos,
+        engine: EngineId,
+        key: TaskKey,
+        reason: String,
+        out: &mut Vec<Output>,
+    ) {
+        let offered = self.tasks.get(key).map(|t| (t.place, t.client));
+        match offered {
+            Some((Place::Offered(at, offer), client)) if at == engine => {
+                self.unoffer(now, key, engine, offer);
+                if client.is_some() {
+                    self.refuse(key, &RefusalReason::Undeliverable(reason), out);
+                } else {
+                    self.discard(key);
+                }
+            }
+            _ => self.totals.ignored += 1,
         }
     }
 }

@@ -30,6 +30,7 @@ mod submit;
 mod supervisor;
 mod tasks;
 mod timers;
+pub mod transfer;
 
 pub use check::Violation;
 pub use config::Config;

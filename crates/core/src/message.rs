@@ -1,7 +1,7 @@
 //! What the driver tells the controller, and what the controller asks of the driver.
 
 use broadleaf_proto::control::{
-    ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, SpawnerEvent,
+    ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, SpawnerEvent, TransferPlan,
 };
 use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey};
 use broadleaf_proto::task::{
@@ -105,6 +105,16 @@ pub enum Input {
         /// How it ended.
         record: DoneRecord,
     },
+    /// An offer was taken back for good, or a value given up, because payload could not be brought
+    /// from host to host.
+    Undeliverable {
+        /// The engine.
+        engine: EngineId,
+        /// The task.
+        key: TaskKey,
+        /// For the user.
+        reason: String,
+    },
     /// A task wrote something.
     Output {
         /// The engine.
@@ -140,6 +150,8 @@ pub enum Output {
         engine: EngineId,
         /// The task.
         record: AssignRecord,
+        /// How its arguments reach the engine's host, if that is another.
+        plan: TransferPlan,
     },
     /// Take an offer back from the claim board if the engine has not claimed it; answered by
     /// [`Input::Revoked`].

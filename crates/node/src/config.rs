@@ -107,6 +107,16 @@ pub struct NodeOptions {
     pub stop_grace_s: f64,
     /// See [`Config::start_timeout_ns`].
     pub start_timeout_s: f64,
+    /// Most bytes of the node's own segments, warm ones included; `None` for a quarter of the memory there is.
+    pub pool_max_bytes: Option<u64>,
+    /// Shape of the tree by which large arguments reach several hosts.
+    pub broadcast_plan: String,
+    /// Branches of a k-ary tree; 0 for the number that takes least time.
+    pub tree_arity: u32,
+    /// Most levels of a k-ary tree; 0 for any.
+    pub tree_depth: u32,
+    /// Bytes of payload that may wait in a socket.
+    pub payload_socket_bytes: usize,
     /// Silence after which a host, or for a relay its controller, counts as gone.
     pub host_timeout_s: f64,
     /// Outgoing bytes of a client above which none of its tasks is started.
@@ -138,6 +148,11 @@ impl Default for NodeOptions {
             interrupt_grace_s: core.interrupt_grace_ns as f64 / 1e9,
             stop_grace_s: core.stop_grace_ns as f64 / 1e9,
             start_timeout_s: core.start_timeout_ns as f64 / 1e9,
+            pool_max_bytes: None,
+            broadcast_plan: "auto".to_owned(),
+            tree_arity: 0,
+            tree_depth: 0,
+            payload_socket_bytes: 256 * 1024,
             host_timeout_s: 10.0,
             congestion_bytes: 64 * 1024 * 1024,
             trace_events: 65_536,

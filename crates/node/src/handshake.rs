@@ -13,6 +13,7 @@ use broadleaf_shm::ClaimBoard;
 
 use crate::config::NodeConfig;
 use crate::node::Node;
+use crate::payload::Order;
 use crate::peers::Role;
 use crate::ring::Kind;
 
@@ -205,7 +206,13 @@ impl Node {
                     self.refuse(token, &refuse(RefusalKind::Full, message));
                     return Ok(());
                 }
+                if let Err(error) = self.start_plane() {
+                    self.refuse(token, &refuse(RefusalKind::Full, error.to_string()));
+                    return Ok(());
+                }
+                let can_serve = listen.is_some();
                 let host = self.relays.insert(token, name.clone(), listen);
+                self.objects.transfers.on_host_up(host, can_serve);
                 welcome.host = host;
                 self.peers[token].role = Role::Relay { host };
                 self.send(token, FrameKind::Welcome, &control::encode(&welcome));
@@ -215,9 +222,18 @@ impl Node {
                     n_engines,
                 });
             }
-            control::Role::Payload { .. } => {
-                let message = "no payload is served here".to_owned();
-                self.refuse(token, &refuse(RefusalKind::Full, message));
+            control::Role::Payload { host } => {
+                if !self.relays.links.contains_key(&host) {
+                    let message = "no relay of that host is connected".to_owned();
+                    self.refuse(token, &refuse(RefusalKind::Full, message));
+                    return Ok(());
+                }
+                welcome.host = host;
+                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+                if let Some(link) = self.release_peer(token) {
+                    let link = Box::new(link);
+                    self.objects.order(Order::Adopt { link, host });
+                }
             }
             control::Role::Spawner { .. } => {
                 if self.spawner.is_some() {

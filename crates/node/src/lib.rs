@@ -5,10 +5,13 @@
 //! wake-up is scheduled together and leaves with one write per peer.
 
 mod config;
+mod delivery;
 mod error;
 mod frames;
 mod handshake;
 mod node;
+mod payload;
+mod objects;
 mod outputs;
 mod peers;
 mod relays;

@@ -14,16 +14,19 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use slab::Slab;
 
 use crate::config::NodeConfig;
+use crate::delivery::Waiting;
 use crate::error::{NodeError, io_error};
+use crate::objects::Objects;
 use crate::peers::{Peer, Role};
 use crate::relays::Relays;
 use crate::ring::{Kind, Ring};
 use crate::segments::Segments;
-use crate::uplink::{self, Decider, Uplink};
+use crate::uplink::Decider;
 
 const UNIX_LISTENER: u64 = u64::MAX;
 const TCP_LISTENER: u64 = u64::MAX - 1;
 const LIFELINE: u64 = u64::MAX - 2;
+pub(crate) const PLANE: u64 = u64::MAX - 3;
 
 /// Time that a new connection has for its hello.
 const HELLO_TIME: Duration = Duration::from_secs(10);
@@ -41,6 +44,8 @@ pub struct Node {
     pub(crate) engines: BTreeMap<EngineId, usize>,
     pub(crate) spawner: Option<usize>,
     pub(crate) segments: Segments,
+    pub(crate) objects: Objects,
+    pub(crate) waiting: Waiting,
     pub(crate) finished: bool,
     pub(crate) epoch: Instant,
     pub(crate) wakeups: u64,
@@ -112,13 +117,14 @@ impl Node {
             decider: Decider::Own(Box::new(Controller::new(config.core()))),
             relays: Relays::default(),
             ring: Ring::new(options.trace_events, options.log_level, &options.log_sink),
-            config,
             outputs: Vec::new(),
             peers: Slab::new(),
             clients: BTreeMap::new(),
             engines: BTreeMap::new(),
             spawner: None,
             segments: Segments::default(),
+            objects: Objects::new(0, config.options.pool_max_bytes),
+            waiting: Waiting::default(),
             finished: false,
             epoch: Instant::now(),
             wakeups: 0,
@@ -130,26 +136,12 @@ impl Node {
             unknown: VecDeque::new(),
             next_client: 0,
             next_token: 1,
+            config,
             host: rustix::system::uname()
                 .nodename()
                 .to_string_lossy()
                 .into_owned(),
         })
-    }
-
-    /// Where this is a relay: joins its controller's cluster.
-    fn join(&mut self) -> Result<(), NodeError> {
-        let Some(relay) = self.config.relay.clone() else {
-            return Ok(());
-        };
-        let (link, welcome) = uplink::dial(&self.config, &relay, |_| Ok(None))?;
-        let token = self.add_peer(link, Role::Controller)?;
-        self.decider = Decider::Upstream(Uplink::new(token, welcome.host));
-        self.host = relay.name;
-        // The first orders may have come together with the welcome.
-        self.read(token)?;
-        self.carry_out();
-        Ok(())
     }
 
     fn announce_ready(&self) -> Result<(), NodeError> {
@@ -241,6 +233,7 @@ impl Node {
         match token {
             UNIX_LISTENER => self.accept(false),
             TCP_LISTENER => self.accept(true),
+            PLANE => self.on_plane_news(),
             LIFELINE => {
                 // Closing it takes it out of the poller.
                 if self.lifeline.take().is_some() {
@@ -284,7 +277,7 @@ impl Node {
         }
     }
 
-    fn add_peer(&mut self, link: Link, role: Role) -> Result<usize, NodeError> {
+    pub(crate) fn add_peer(&mut self, link: Link, role: Role) -> Result<usize, NodeError> {
         let entry = self.peers.vacant_entry();
         let token = entry.key();
         watch(&self.poller, link.as_fd(), token as u64)?;
@@ -318,7 +311,7 @@ impl Node {
         self.unknown = unknown;
     }
 
-    fn read(&mut self, token: usize) -> Result<(), LinkError> {
+    pub(crate) fn read(&mut self, token: usize) -> Result<(), LinkError> {
         self.peers[token].link.fill()?;
         loop {
             let Some(peer) = self.peers.get_mut(token) else {
@@ -342,6 +335,18 @@ impl Node {
             self.ring.note(Kind::Malformed, token as u32, 0);
         }
         self.close(token);
+    }
+
+    pub(crate) fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), NodeError> {
+        watch(&self.poller, fd, token)
+    }
+
+    /// Lets a connection go that is somebody else's from now on.
+    pub(crate) fn release_peer(&mut self, token: usize) -> Option<Link> {
+        let peer = self.peers.try_remove(token)?;
+        // It can only fail for a descriptor that is not registered, and this one is.
+        let _ = epoll::delete(&self.poller, peer.link.as_fd());
+        Some(peer.link)
     }
 
     /// Forgets a peer and tells the controller what that means.

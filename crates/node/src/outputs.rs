@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::node::Node;
 use crate::peers::Role;
+use crate::segments::NODE;
 
 impl Node {
     /// Carries out everything the controller asked for, until it asks for nothing more.
@@ -37,7 +38,11 @@ impl Node {
             return false;
         };
         match output {
-            Output::Assign { engine, record } => self.assign(engine, &record),
+            Output::Assign { engine, record, .. } => {
+                if self.offer(engine, record.offer) {
+                    self.hand_over(engine, &record);
+                }
+            }
             Output::Result { client, mut record } => {
                 if let Some(token) = self.client_token(client) {
                     if record.payload.segments.is_empty() || self.peers[token].link.is_local() {
@@ -115,18 +120,27 @@ impl Node {
         false
     }
 
-    fn assign(&mut self, engine: EngineId, record: &broadleaf_proto::AssignRecord) {
+    /// Puts an offer on an engine's board; false when the engine is gone.
+    pub(crate) fn offer(&mut self, engine: EngineId, offer: u32) -> bool {
         let Some(token) = self.engine_token(engine) else {
-            return;
+            return false;
         };
-        self.lend(token, &record.payload);
         if let Some(Role::Engine {
             board, next_offer, ..
         }) = self.peers.get_mut(token).map(|p| &mut p.role)
         {
-            board.offer(record.offer);
-            *next_offer = record.offer.wrapping_add(1);
+            board.offer(offer);
+            *next_offer = offer.wrapping_add(1);
         }
+        true
+    }
+
+    /// Sends a task to an engine that was offered it.
+    pub(crate) fn hand_over(&mut self, engine: EngineId, record: &broadleaf_proto::AssignRecord) {
+        let Some(token) = self.engine_token(engine) else {
+            return;
+        };
+        self.lend(token, &record.payload);
         self.append(token, FrameKind::Assign, |frame| record.encode(frame));
     }
 
@@ -141,7 +155,7 @@ impl Node {
         }
     }
 
-    fn board(&self, engine: EngineId) -> Option<&broadleaf_shm::ClaimBoard> {
+    pub(crate) fn board(&self, engine: EngineId) -> Option<&broadleaf_shm::ClaimBoard> {
         let token = self.engine_token(engine)?;
         match &self.peers[token].role {
             Role::Engine { board, .. } => Some(board),
@@ -170,6 +184,7 @@ impl Node {
     }
 
     fn return_segments(&mut self) {
+        self.drop_objects();
         let returns = self.segments.take_returns();
         if returns.is_empty() {
             return;
@@ -177,6 +192,10 @@ impl Node {
         let mut by_owner: std::collections::BTreeMap<u32, Vec<SegmentId>> =
             std::collections::BTreeMap::new();
         for (owner, id) in returns {
+            if owner == NODE {
+                self.objects.on_free(id);
+                continue;
+            }
             by_owner.entry(owner).or_default().push(id);
         }
         for (owner, released) in by_owner {
@@ -189,6 +208,18 @@ impl Node {
                 FrameKind::SegmentRelease,
                 &control::encode(&release),
             );
+        }
+    }
+
+    /// A segment of the node's own is gone: those who have it close it.
+    pub(crate) fn retire(&mut self, id: SegmentId) {
+        for (peer, id) in self.segments.on_release(NODE, &[], &[id]) {
+            let release = SegmentRelease {
+                released: Vec::new(),
+                retired: vec![id],
+            };
+            let body = control::encode(&release);
+            self.send(peer as usize, FrameKind::SegmentRelease, &body);
         }
     }
 

@@ -6,10 +6,15 @@ use std::time::{Duration, Instant};
 
 use broadleaf_core::{Input, Output};
 use broadleaf_net::{Frame, LinkError};
-use broadleaf_proto::relay::{self, AssignMany, RelayCommand, RelayEvent, RelayedDone};
+use broadleaf_proto::control::SpawnerEvent;
+use broadleaf_proto::relay::{
+    self, AssignMany, Progress, RelayCommand, RelayEvent, RelayedDone,
+};
 use broadleaf_proto::task::OutputRecord;
 use broadleaf_proto::wire::Reader;
-use broadleaf_proto::{AssignRecord, DecodeError, EngineId, FrameKind, FunctionId, HostId};
+use broadleaf_proto::{
+    AssignRecord, DecodeError, EngineId, FrameKind, FunctionId, HostId, TransferPlan,
+};
 
 use crate::node::Node;
 
@@ -32,10 +37,29 @@ pub struct RelayLink {
     /// The number after the last offer sent to each engine there.
     next_offers: BTreeMap<EngineId, u32>,
     /// Assignments of this batch, not written yet.
-    open: Vec<AssignMany>,
+    open: Vec<(AssignMany, TransferPlan)>,
     heard: Instant,
     /// Last measured round trip, ns.
     pub round_trip_ns: u64,
+    /// Payload that came to it: objects, bytes over the wire, changes of parent, corrupt chunks.
+    pub fetched: Fetched,
+}
+
+/// What a relay has fetched so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fetched {
+    /// Objects that are complete.
+    pub objects: u64,
+    /// Bytes over the wire for them.
+    pub wire_bytes: u64,
+    /// Times that one went on from another parent.
+    pub resumptions: u64,
+    /// The highest offset at which one did.
+    pub resumed_at_bytes: u64,
+    /// Chunks that were refused.
+    pub corrupt_chunks: u64,
+    /// Time from the first chunk of the last one to its end, ns.
+    pub last_ns: u64,
 }
 
 /// The relays there are.
@@ -63,19 +87,36 @@ impl Relays {
             open: Vec::new(),
             heard: Instant::now(),
             round_trip_ns: 0,
+            fetched: Fetched::default(),
         };
         self.links.insert(host, link);
         host
     }
 }
 
+impl Relays {
+    fn note_progress(&mut self, host: HostId, progress: &Progress) {
+        let link = self.links.get_mut(&host);
+        let Some(fetched) = link.map(|l| &mut l.fetched).filter(|_| progress.is_complete) else {
+            return;
+        };
+        let latest = progress.resumed_at.iter().copied().max().unwrap_or(0);
+        fetched.objects += 1;
+        fetched.wire_bytes += progress.wire_bytes;
+        fetched.resumptions += progress.resumed_at.len() as u64;
+        fetched.resumed_at_bytes = fetched.resumed_at_bytes.max(latest);
+        fetched.corrupt_chunks += u64::from(progress.corrupt_chunks);
+        fetched.last_ns = progress.receiving_ns;
+    }
+}
+
 impl RelayLink {
     /// Adds an assignment to the batch: to a record with the same arguments, if the engine's order allows.
-    fn assign(&mut self, engine: EngineId, record: AssignRecord) {
+    fn assign(&mut self, engine: EngineId, record: AssignRecord, plan: TransferPlan) {
         self.next_offers
             .insert(engine, record.offer.wrapping_add(1));
         let offer = (engine, record.key, record.offer);
-        for open in self.open.iter_mut().rev().take(OPEN_RECORDS) {
+        for (open, _) in self.open.iter_mut().rev().take(OPEN_RECORDS) {
             let same = open.function == record.function
                 && open.payload.segments == record.payload.segments
                 && open.payload.bytes.as_ptr() == record.payload.bytes.as_ptr()
@@ -88,11 +129,17 @@ impl RelayLink {
                 break;
             }
         }
-        self.open.push(AssignMany {
+        let many = AssignMany {
             offers: vec![offer],
             function: record.function,
             payload: record.payload,
-        });
+        };
+        self.open.push((many, plan));
+    }
+
+    /// Assignments that are not written yet, and how their payload is to travel.
+    pub fn open_records(&mut self) -> impl Iterator<Item = &mut (AssignMany, TransferPlan)> {
+        self.open.iter_mut()
     }
 }
 
@@ -123,8 +170,12 @@ impl Node {
         // Its relay's link may just have closed: the controller hears of that next.
         let link = self.relays.links.get_mut(&host)?;
         let command = match output {
-            Output::Assign { engine, record } => {
-                link.assign(engine, record);
+            Output::Assign {
+                engine,
+                record,
+                plan,
+            } => {
+                link.assign(engine, record, plan);
                 self.relays.unsent.insert(host);
                 return None;
             }
@@ -158,7 +209,10 @@ impl Node {
             other => return Some(other),
         };
         let token = link.token;
-        self.send_assignments(host);
+        if self.relays.unsent.remove(&host) {
+            self.plan_transfers(&[host]);
+            self.send_assignments(host);
+        }
         self.command(token, &command);
         None
     }
@@ -172,7 +226,12 @@ impl Node {
 
     /// Writes the assignments of this batch: one record for all engines of a host that share arguments.
     pub(crate) fn send_all_assignments(&mut self) {
-        while let Some(host) = self.relays.unsent.pop_first() {
+        if self.relays.unsent.is_empty() {
+            return;
+        }
+        let hosts: Vec<HostId> = std::mem::take(&mut self.relays.unsent).into_iter().collect();
+        self.plan_transfers(&hosts);
+        for host in hosts {
             self.send_assignments(host);
         }
     }
@@ -182,8 +241,7 @@ impl Node {
             return;
         };
         let token = link.token;
-        for mut record in std::mem::take(&mut link.open) {
-            self.segments.inline(&mut record.payload);
+        for (record, _) in std::mem::take(&mut link.open) {
             self.append(token, FrameKind::AssignMany, |frame| record.encode(frame));
         }
     }
@@ -191,7 +249,6 @@ impl Node {
     /// Takes in one frame of a relay. What it says of engines that are not its own is not believed.
     pub(crate) fn on_relay_frame(
         &mut self,
-        token: usize,
         host: HostId,
         frame: Frame,
     ) -> Result<(), LinkError> {
@@ -210,7 +267,7 @@ impl Node {
                         record.started_ns,
                         record.completed_ns,
                     );
-                    self.input(Input::Done { engine, record });
+                    self.on_relayed_done(host, engine, record)?;
                 }
             }
             FrameKind::Output => {
@@ -228,7 +285,6 @@ impl Node {
             }
             kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
         }
-        let _ = token;
         Ok(())
     }
 
@@ -240,7 +296,26 @@ impl Node {
         }
     }
 
-    fn on_relay_event(&mut self, host: HostId, event: RelayEvent) -> Result<(), LinkError> {
+    pub(crate) fn on_relay_event(
+        &mut self,
+        host: HostId,
+        event: RelayEvent,
+    ) -> Result<(), LinkError> {
+        let ends = match &event {
+            RelayEvent::EngineDown { engine, .. }
+            | RelayEvent::Spawner(SpawnerEvent::Exited { engine, .. }) => Some(*engine),
+            _ => None,
+        };
+        let event = match ends {
+            Some(engine) => {
+                self.check_host(host, engine)?;
+                let Some(event) = self.defer(engine, event) else {
+                    return Ok(());
+                };
+                event
+            }
+            None => event,
+        };
         match event {
             RelayEvent::EngineUp(info) => {
                 self.check_host(host, info.engine)?;
@@ -270,12 +345,38 @@ impl Node {
                 self.input(Input::Revoked { engine, key, won });
             }
             RelayEvent::Spawner(event) => self.input(Input::Spawner(event)),
-            RelayEvent::Fetched(_) | RelayEvent::FetchFailed { .. } => {}
+            RelayEvent::Fetched(progress) => {
+                let mut orders = Vec::new();
+                let transfers = &mut self.objects.transfers;
+                transfers.on_progress(self.now_ns, host, &progress, &mut orders);
+                self.carry_out_transfers(orders);
+                self.relays.note_progress(host, &progress);
+            }
+            RelayEvent::FetchFailed { object, .. } => {
+                let mut orders = Vec::new();
+                let transfers = &mut self.objects.transfers;
+                transfers.on_failed(host, object, &mut orders);
+                self.carry_out_transfers(orders);
+            }
+            RelayEvent::Undeliverable {
+                engine,
+                key,
+                reason,
+            } => {
+                self.check_host(host, engine)?;
+                self.input(Input::Undeliverable {
+                    engine,
+                    key,
+                    reason,
+                });
+            }
             RelayEvent::Pong { sent_ns } => {
                 let now_ns = self.epoch.elapsed().as_nanos() as u64;
+                let ns = now_ns.saturating_sub(sent_ns);
                 if let Some(link) = self.relays.links.get_mut(&host) {
-                    link.round_trip_ns = now_ns.saturating_sub(sent_ns);
+                    link.round_trip_ns = ns;
                 }
+                self.objects.transfers.on_round_trip(host, ns);
             }
         }
         Ok(())
@@ -285,6 +386,10 @@ impl Node {
     pub(crate) fn on_relay_gone(&mut self, host: HostId) {
         self.relays.links.remove(&host);
         self.relays.unsent.remove(&host);
+        self.drop_values(host);
+        let mut orders = Vec::new();
+        self.objects.transfers.on_host_down(host, &mut orders);
+        self.carry_out_transfers(orders);
         self.input(Input::HostDown { host });
     }
 
@@ -303,6 +408,9 @@ impl Node {
         self.relays.pinged = Some(now);
         if self.is_controller_silent(now) {
             self.leave();
+        }
+        if !self.decider.is_upstream() {
+            self.objects.abandon_unwanted();
         }
         let sent_ns = self.epoch.elapsed().as_nanos() as u64;
         let most = self.config.options.host_timeout();

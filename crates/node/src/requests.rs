@@ -53,6 +53,11 @@ impl Node {
             "links": links,
             "hosts": self.relays.links.iter().map(|(host, link)| json!({
                 "host": host.0, "name": link.name, "listen": link.listen, "round_trip_ns": link.round_trip_ns,
+                "fetched": {
+                    "objects": link.fetched.objects, "wire_bytes": link.fetched.wire_bytes,
+                    "resumptions": link.fetched.resumptions, "resumed_at_bytes": link.fetched.resumed_at_bytes,
+                    "corrupt_chunks": link.fetched.corrupt_chunks, "last_ns": link.fetched.last_ns,
+                },
             })).collect::<Vec<_>>(),
             "engines": counters.engines.iter().map(|e| json!({
                 "engine": e.engine.0, "up": e.up, "state": e.state, "pid": e.pid, "outstanding": e.outstanding,

@@ -5,12 +5,12 @@
 //! comes down.
 
 use std::collections::BTreeMap;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use broadleaf_core::{Controller, Input, Nanos, Output};
-use broadleaf_net::tls::ClientTls;
-use broadleaf_net::{Frame, Link, LinkError, Readiness};
+use broadleaf_net::tls::{ClientTls, ServerTls};
+use broadleaf_net::{Frame, Link, LinkError, Listener, Readiness};
 use broadleaf_proto::control::{
     self, Hello, Refusal, Role, SpawnerCommand, SpawnerEvent, Welcome,
 };
@@ -18,12 +18,15 @@ use broadleaf_proto::relay::{self, AssignMany, RelayCommand, RelayEvent, Relayed
 use broadleaf_proto::task::FunctionRecord;
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{
-    AssignRecord, DecodeError, EngineId, FrameKind, FunctionId, HostId, PROTOCOL_VERSION, limits,
+    DecodeError, EngineId, FrameKind, FunctionId, HostId, PROTOCOL_VERSION, limits,
 };
 
 use crate::config::{NodeConfig, RelayConfig};
 use crate::error::{NodeError, io_error};
 use crate::node::Node;
+use crate::objects::RESULT_CHUNK_BYTES;
+use crate::payload::{Dialer, Order, Plane, Setup};
+use crate::peers::Role as PeerRole;
 
 /// Time that the controller has to accept a relay.
 const DIAL_TIME: Duration = Duration::from_secs(10);
@@ -180,6 +183,101 @@ fn introduce(
     }
 }
 
+/// Where other relays reach this one: the listener, and the address to tell them.
+fn listen_for_relays(
+    config: &NodeConfig,
+    relay: &RelayConfig,
+    own: IpAddr,
+) -> Result<Option<(Listener, String)>, NodeError> {
+    if relay.outbound_only {
+        return Ok(None);
+    }
+    let default = || (own.to_string(), 0);
+    let (host, port) = relay.listen.clone().unwrap_or_else(default);
+    let address = (host.as_str(), port);
+    let listener = if relay.tls {
+        Listener::tls(address, ServerTls::among_equals(&config.keys.engine.private)?)
+    } else {
+        Listener::tcp(address)
+    };
+    let listener = listener.map_err(io_error("listening for other relays"))?;
+    let Some(bound) = listener.tcp_address() else {
+        return Ok(None);
+    };
+    let told = if bound.ip().is_unspecified() {
+        SocketAddr::new(own, bound.port())
+    } else {
+        bound
+    };
+    Ok(Some((listener, told.to_string())))
+}
+
+impl Node {
+    /// Where this is a relay: joins its controller's cluster.
+    pub(crate) fn join(&mut self) -> Result<(), NodeError> {
+        let Some(relay) = self.config.relay.clone() else {
+            return Ok(());
+        };
+        let config = &self.config;
+        let mut listener = None;
+        let mut controller = None;
+        let (link, welcome) = dial(config, &relay, |stream| {
+            let own = stream.local_addr().map_err(io_error("asking for our address"))?;
+            let peer = stream.peer_addr();
+            controller = Some(peer.map_err(io_error("asking for the controller's address"))?);
+            let listening = listen_for_relays(config, &relay, own.ip())?;
+            Ok(listening.map(|(ours, told)| {
+                listener = Some(ours);
+                told
+            }))
+        })?;
+        let private = &config.keys.engine.private;
+        let tls = |wanted: bool| wanted.then(|| ClientTls::among_equals(private)).transpose();
+        let upstream = || ClientTls::new(private, &config.keys.server.public);
+        let dialer = controller.map(|controller| {
+            Ok::<_, NodeError>(Dialer {
+                controller,
+                controller_tls: relay.tls.then(upstream).transpose()?,
+                relay_tls: tls(relay.tls)?,
+            })
+        });
+        let host = welcome.host;
+        let plane = Plane::start(Setup {
+            hello: hello(config, Role::Payload { host }),
+            listener,
+            dialer: dialer.transpose()?,
+            socket_buffer_bytes: config.options.payload_socket_bytes,
+        });
+        self.objects
+            .start(host, plane.map_err(io_error("starting the payload plane"))?);
+        self.watch_plane()?;
+        let token = self.add_peer(link, PeerRole::Controller)?;
+        self.decider = Decider::Upstream(Uplink::new(token, host));
+        self.host = relay.name;
+        // The first orders may have come together with the welcome.
+        self.read(token)?;
+        self.carry_out();
+        Ok(())
+    }
+
+    /// At the controller's node: starts the payload plane with the first relay.
+    pub(crate) fn start_plane(&mut self) -> Result<(), NodeError> {
+        if self.objects.plane.is_some() {
+            return Ok(());
+        }
+        let host = HostId::CONTROLLER;
+        let plane = Plane::start(Setup {
+            hello: hello(&self.config, Role::Payload { host }),
+            listener: None,
+            dialer: None,
+            socket_buffer_bytes: self.config.options.payload_socket_bytes,
+        });
+        self.objects
+            .start(host, plane.map_err(io_error("starting the payload plane"))?);
+        self.watch_plane()
+    }
+}
+
 impl Uplink {
     /// A link that was just accepted.
     pub fn new(token: usize, host: HostId) -> Self {
@@ -212,7 +310,16 @@ impl Node {
                 RelayEvent::Spawner(event)
             }
             Input::Done { engine, mut record } => {
-                self.segments.inline(&mut record.payload);
+                for (object, place) in self.objects.export(&mut record.payload) {
+                    let Some(bytes) = self.segments.map(&place) else {
+                        continue; // The controller finds nobody to get it from, and says so.
+                    };
+                    self.objects.order(Order::Provide {
+                        object,
+                        bytes,
+                        chunk_bytes: RESULT_CHUNK_BYTES,
+                    });
+                }
                 let done = RelayedDone { engine, record };
                 if let Some(token) = self.uplink().map(|u| u.token) {
                     self.append(token, FrameKind::RelayedDone, |frame| done.encode(frame));
@@ -254,6 +361,7 @@ impl Node {
         unclaimed_offers: Vec<u32>,
         next_offer: u32,
     ) {
+        self.drop_waiting(engine);
         if self.decider.is_upstream() {
             self.tell_controller(&RelayEvent::EngineDown {
                 engine,
@@ -332,18 +440,6 @@ impl Node {
         Ok(())
     }
 
-    fn assign_many(&mut self, many: AssignMany) {
-        for (engine, key, offer) in many.offers {
-            let record = AssignRecord {
-                key,
-                offer,
-                function: many.function,
-                payload: many.payload.clone(),
-            };
-            self.carry_out_one(Output::Assign { engine, record });
-        }
-    }
-
     fn obey(&mut self, command: RelayCommand) {
         let output = match command {
             RelayCommand::Function {
@@ -411,7 +507,14 @@ impl Node {
                 }
                 Output::Spawn { engine }
             }
-            RelayCommand::Fetch(_) | RelayCommand::Forget(_) => return,
+            RelayCommand::Fetch(fetch) => {
+                self.objects.fetch(fetch);
+                return;
+            }
+            RelayCommand::Forget(objects) => {
+                self.on_forget(objects);
+                return;
+            }
             RelayCommand::Ping { sent_ns } => {
                 self.tell_controller(&RelayEvent::Pong { sent_ns });
                 return;

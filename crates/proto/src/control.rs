@@ -172,6 +172,22 @@ impl Default for DependencyRule {
     }
 }
 
+/// The way that large arguments take to several hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TransferPlan {
+    /// As the cluster's options say.
+    #[default]
+    Auto,
+    /// To each host from the controller's.
+    Flat,
+    /// Down a binomial tree.
+    Binomial,
+    /// From host to host.
+    Chain,
+    /// Down a tree with so many branches; 0 for the number that takes least time.
+    Kary(u32),
+}
+
 /// How to run a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskOptions {
@@ -193,6 +209,8 @@ pub struct TaskOptions {
     pub after: DependencyRule,
     /// Rule of `follow`.
     pub follow: DependencyRule,
+    /// How its arguments reach the hosts.
+    pub plan: TransferPlan,
 }
 
 impl Default for TaskOptions {
@@ -207,6 +225,7 @@ impl Default for TaskOptions {
             dependency_timeout_ns: None,
             after: DependencyRule::default(),
             follow: DependencyRule::default(),
+            plan: TransferPlan::Auto,
         }
     }
 }
@@ -239,6 +258,8 @@ pub enum RefusalReason {
     OverLimit,
     /// The cluster is stopping.
     Stopping,
+    /// Its arguments or its value could not be brought to where they were needed, for this reason.
+    Undeliverable(String),
 }
 
 /// What ended an engine.

@@ -18,7 +18,7 @@ pub mod wire;
 
 pub use control::{
     ControlReply, ControlRequest, DeathCause, DeathCertificate, DependencyRule, EngineInfo, Mode,
-    TargetSet, TaskOptions,
+    TargetSet, TaskOptions, TransferPlan,
 };
 pub use frame::{FrameHeader, FrameKind};
 pub use ids::{

@@ -138,6 +138,15 @@ pub enum RelayEvent {
         /// For the user.
         reason: String,
     },
+    /// A task will never be claimed, because its arguments did not come.
+    Undeliverable {
+        /// The engine.
+        engine: EngineId,
+        /// The task.
+        key: TaskKey,
+        /// For the user.
+        reason: String,
+    },
     /// The answer to a ping.
     Pong {
         /// Of the ping.

@@ -97,6 +97,11 @@ impl Lease {
         self.id
     }
 
+    /// The segment's memory, once it was taken: for readers who know which part of it is filled.
+    pub fn segment(&self) -> Option<&Segment> {
+        self.memory.as_ref().map(|memory| &memory.segment)
+    }
+
     /// Copies a buffer of the length asked for into the segment: the one copy a payload costs.
     ///
     /// # Errors

@@ -178,7 +178,8 @@ impl Client {
             RefusalReason::NoEngines | RefusalReason::NoSuchEngine(_) => true,
             RefusalReason::Undefined
             | RefusalReason::OverLimit
-            | RefusalReason::InvalidDependency => false,
+            | RefusalReason::InvalidDependency
+            | RefusalReason::Undeliverable(_) => false,
             RefusalReason::ImpossibleDependency => job.dependent,
             RefusalReason::UnmetEverywhere => {
                 matches!(job.fate, Fate::UnmetEverywhere | Fate::UnmetOnEven)

@@ -142,7 +142,7 @@ impl Cluster {
                 Output::Function { engine, record } => {
                     self.tell_engine(engine, EngineMessage::Function(record))?;
                 }
-                Output::Assign { engine, record } => {
+                Output::Assign { engine, record, .. } => {
                     let pid = self.link_to(engine)?;
                     let process = self.processes.get_mut(&pid);
                     let before = process.and_then(|p| p.board.insert(record.offer, Slot::Offered));

@@ -121,6 +121,7 @@ impl Cluster {
             dependency_timeout_ns: self.random.chance(10).then(|| self.random.time(300 * MS)),
             after,
             follow,
+            plan: broadleaf_proto::TransferPlan::Auto,
         }
     }
 

@@ -54,6 +54,7 @@ REFUSALS: dict[str, tuple[type[Verdict], str]] = {
     "InvalidDependency": (InvalidDependency, "a dependency on itself, on a later task, or on an unknown task"),
     "UnmetEverywhere": (ImpossibleDependency, "no engine meets the task's @depend or @require condition"),
     "OverLimit": (OverLimit, "this client has too many unresolved tasks or bytes; collect results first"),
+    "Undeliverable": (Verdict, "its data could not be brought from host to host: {detail}"),
     "Stopping": (ClusterStopping, "the cluster is stopping"),
 }
 
