@@ -40,6 +40,7 @@ impl Node {
             FrameKind::Submit => {
                 while !reader.is_empty() {
                     let mut record = SubmitRecord::decode(&mut reader)?;
+                    self.take_upload(token, &mut record.payload);
                     self.segments.adopt(&mut record.payload);
                     self.input(Input::Submit { client, record });
                 }

@@ -19,6 +19,7 @@ mod requests;
 mod ring;
 mod segments;
 mod uplink;
+mod upload;
 
 pub use config::{ConfigError, NodeConfig};
 pub use handshake::keys_json;

@@ -63,14 +63,25 @@ pub struct Fetched {
 }
 
 /// The relays there are.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Relays {
     /// By host.
     pub links: BTreeMap<HostId, RelayLink>,
     /// Hosts with assignments that are not written yet.
     unsent: BTreeSet<HostId>,
     last: u32,
-    pinged: Option<Instant>,
+    beat_at: Instant,
+}
+
+impl Default for Relays {
+    fn default() -> Self {
+        Self {
+            links: BTreeMap::new(),
+            unsent: BTreeSet::new(),
+            last: 0,
+            beat_at: Instant::now(),
+        }
+    }
 }
 
 impl Relays {
@@ -396,7 +407,7 @@ impl Node {
     /// When the next heartbeat is due; `None` where there is nobody to hear one.
     pub(crate) fn heartbeat_at(&self) -> Option<Instant> {
         let watched = !self.relays.links.is_empty() || self.decider.is_upstream();
-        watched.then(|| self.relays.pinged.map_or_else(Instant::now, |at| at + HEARTBEAT))
+        watched.then(|| self.relays.beat_at)
     }
 
     /// Sends heartbeats that are due, and gives up on those who have not answered for too long.
@@ -405,7 +416,7 @@ impl Node {
         if self.heartbeat_at().is_none_or(|at| at > now) {
             return;
         }
-        self.relays.pinged = Some(now);
+        self.relays.beat_at = now + HEARTBEAT;
         if self.is_controller_silent(now) {
             self.leave();
         }

@@ -24,6 +24,7 @@ impl Node {
             .map(broadleaf_core::Controller::counters)
             .unwrap_or_default();
         let (segments, segment_bytes) = self.segments.totals();
+        let (own_segments, own_bytes, outgoing, incoming) = self.objects.totals();
         let mut links = json!({"reads": 0_u64, "writes": 0_u64, "bytes_in": 0_u64, "bytes_out": 0_u64, "frames_in": 0_u64, "frames_out": 0_u64});
         for (_, peer) in &self.peers {
             let c = peer.link.counters();
@@ -49,7 +50,9 @@ impl Node {
             "pid": std::process::id(),
             "uptime_s": self.epoch.elapsed().as_secs_f64(),
             "controller": controller_json(&counters, &resolved),
-            "node": {"wakeups": self.wakeups, "peers": self.peers.len(), "segments": segments, "segment_bytes": segment_bytes},
+            "node": {"wakeups": self.wakeups, "peers": self.peers.len(), "segments": segments, "segment_bytes": segment_bytes,
+                "own_segments": own_segments, "own_bytes": own_bytes,
+                "objects_out": outgoing, "objects_in": incoming},
             "links": links,
             "hosts": self.relays.links.iter().map(|(host, link)| json!({
                 "host": host.0, "name": link.name, "listen": link.listen, "round_trip_ns": link.round_trip_ns,

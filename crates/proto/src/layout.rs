@@ -73,6 +73,27 @@ impl<'a> Pickled<'a> {
         }
     }
 
+    /// The payload's bytes with the buffers that have a place in a segment there, and `inline`, in order, behind
+    /// the pickle.
+    pub fn with_places(
+        &self,
+        places: &[Option<crate::task::SegmentRef>],
+        inline: &[&[u8]],
+    ) -> Vec<u8> {
+        let mut out = vec![PICKLED];
+        out.extend_from_slice(&(self.buffers.len() as u32).to_le_bytes());
+        for ((_, len), place) in self.buffers.iter().zip(places) {
+            out.push(if place.is_some() { IN_SEGMENT } else { INLINE });
+            out.extend_from_slice(&len.to_le_bytes());
+        }
+        out.extend_from_slice(&(self.pickle.len() as u32).to_le_bytes());
+        out.extend_from_slice(self.pickle);
+        for bytes in inline {
+            out.extend_from_slice(bytes);
+        }
+        out
+    }
+
     /// The payload with every buffer inline; `segments` are the bytes of those that were not, in order.
     ///
     /// # Errors
