@@ -17,10 +17,8 @@ def payload(seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, N_BYTES, dtype=np.uint8)
 
 
-def checksum(x):
-    import zlib
-
-    return zlib.crc32(x)
+# A lambda travels by value; engines on other hosts have no module of tests.
+checksum = lambda x: __import__("zlib").crc32(x)  # noqa: E731
 
 
 def fetched(cluster, host):

@@ -207,6 +207,7 @@ class HostedCluster:
         """Stops all of it."""
         if hasattr(self, "client"):
             self.client.close()
+            del self.client  # and with it what its pool holds
         for host in self.network.hosts:
             self.network.signal(host, signal.SIGCONT)
         self.cluster.stop_cluster_sync()
