@@ -6,6 +6,7 @@ import signal
 
 import numpy as np
 import pytest
+from broadleaf import interactive
 from broadleaf.bench.network import wait_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -114,7 +115,8 @@ def test_a_task_waits_for_its_data_and_never_sees_the_old(four):
     view.push({"a": payload(3)}, block=True)
     data = payload(4)
     four.client[:].push({"a": data}, block=False)
-    again = view.apply_async(lambda: (int(a[0]), int(a[-1]), len(a)))  # noqa: F821
+    look = interactive(lambda: (int(a[0]), int(a[-1]), len(a)))  # noqa: F821
+    again = view.apply_async(look)
     assert again.get(timeout=60) == [(int(data[0]), int(data[-1]), N_BYTES)] * 5
 
 
@@ -139,7 +141,9 @@ def test_added_latency_changes_the_time_and_nothing_else(hosted):
 def test_hosts_that_nobody_can_dial_are_served_by_the_controller(hosted):
     cluster = hosted(1)
     host = cluster.network.hosts[1]
-    cluster.relays.pop(1).terminate()
+    former = cluster.relays.pop(1)
+    former.terminate()
+    assert former.wait(30) == 0
     wait_until(lambda: not cluster.client.ids, 30, "the relay leaves")
     cluster.start_relay(host, "--outbound-only")
     cluster.client.wait_for_engines(1, timeout=30)

@@ -31,6 +31,12 @@ UNITS = {
     "client_growth": "MB",
     "controller_growth": "MB",
     "rate_ratio": "ratio",
+    "last_engine": "ms",
+    "of_chain_model": "ratio",
+    "of_best_plan": "ratio",
+    "bytes_into_host": "payloads",
+    "small_task": "us",
+    "small_task_of_idle": "ratio",
 }
 LESS_IS_BETTER = {"us", "ms", "s", "MB", "tasks", "copies"}
 

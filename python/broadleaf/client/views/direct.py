@@ -13,7 +13,7 @@ from broadleaf.client.options import TaskOptions
 from broadleaf.client.origin import Origin
 from broadleaf.client.partition import as_sequence, check_dist, join_parts, part_bounds, part_of
 from broadleaf.client.results import AsyncResult
-from broadleaf.client.views.base import View
+from broadleaf.client.views.base import Flag, View
 from broadleaf.errors import NoEnginesRegistered
 from broadleaf.serialize.functions import MapChunk
 
@@ -32,6 +32,9 @@ class DirectView(View):
     `view["x"] = 1` and `view["x"]` set and get a variable; a view of one engine (`rc[0]`) gives its value, one of
     several (`rc[:]`, `rc[[0]]`) a list in the order of the targets.
     """
+
+    plan = Flag("auto", "How large arguments reach several hosts: `auto`, `flat`, `binomial`, `chain`, `k-ary`, or "
+                "`k-ary:3` for three branches.")  # fmt: skip
 
     def on_flag_changed(self) -> None:
         self._submitters: dict[Any, tuple[Any, tuple[int, ...]]] = {}
@@ -62,7 +65,7 @@ class DirectView(View):
         client = self.client
         if not ids:
             raise NoEnginesRegistered("this view has no engines; client.wait_for_engines(n) waits for them")
-        options = client.define_options(TaskOptions(mode="Each", targets=ids, label=label or ""))
+        options = client.define_options(TaskOptions(mode="Each", targets=ids, label=label or "", plan=self.plan))
         origin = Origin(client, ids, single and kind != "mapped", method, label)
         types = client.result_types
         result_type = {
