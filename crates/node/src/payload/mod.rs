@@ -8,6 +8,8 @@ mod connection;
 mod fetch;
 mod object;
 mod plane;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::net::SocketAddr;
