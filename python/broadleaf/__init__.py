@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from broadleaf.client.views.direct import DirectView
     from broadleaf.client.views.lazy_map import LazyMapIterator
     from broadleaf.cluster import Cluster, ClusterManager
+    from broadleaf.cluster.relay import Relay
     from broadleaf.errors import (
         AlreadyDisplayedError,
         AuthenticationFailed,
@@ -91,6 +92,7 @@ _HOMES = {
     "ParallelFunction": "broadleaf.client.remote_functions",
     "PrePickled": "broadleaf.serialize.pickle",
     "Reference": "broadleaf.serialize.reference",
+    "Relay": "broadleaf.cluster.relay",
     "RemoteError": _ERRORS,
     "RemoteFunction": "broadleaf.client.remote_functions",
     "SerializationError": _ERRORS,
@@ -146,6 +148,7 @@ __all__ = [
     "ParallelFunction",
     "PrePickled",
     "Reference",
+    "Relay",
     "RemoteError",
     "RemoteFunction",
     "SerializationError",

@@ -72,7 +72,8 @@ fn a_chain_falls_back_to_those_before_and_to_the_origin_last() {
 
 #[test]
 fn shapes_can_be_forced_and_large_objects_go_down_a_chain_else() {
-    let parents = |wish| -> Vec<u32> { fetches(&wanted(6, wish).1).iter().map(|f| f.1[0]).collect() };
+    let parents =
+        |wish| -> Vec<u32> { fetches(&wanted(6, wish).1).iter().map(|f| f.1[0]).collect() };
     assert_eq!(parents(Wish::Shape(Shape::Flat)), [0; 6]);
     assert_eq!(parents(Wish::Shape(Shape::Binomial)), [0, 0, 2, 0, 4, 4]);
     assert_eq!(parents(Wish::Shape(Shape::Kary(2))), [0, 0, 1, 1, 2, 2]);
@@ -254,7 +255,10 @@ impl Network {
     }
 
     fn below(&mut self, n: u64) -> u64 {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         (self.random >> 33) % n
     }
 
@@ -295,7 +299,11 @@ impl Network {
                 None => (LEN, true),
                 Some(s) => (s.have, !s.is_dead && !s.is_stopped),
             };
-            let got = if answers { has.saturating_sub(node.have).min(RATE) } else { 0 };
+            let got = if answers {
+                has.saturating_sub(node.have).min(RATE)
+            } else {
+                0
+            };
             node.have += got;
             node.wire += got;
             node.silent_for = if answers { 0 } else { node.silent_for + 1 };
@@ -308,7 +316,8 @@ impl Network {
                 ..progress(HostId(source), node.have)
             };
             let mut out = Vec::new();
-            self.transfers.on_progress(self.now, HostId(id), &said, &mut out);
+            self.transfers
+                .on_progress(self.now, HostId(id), &said, &mut out);
             self.obey(out);
         }
         self.transfers.check().unwrap();
@@ -353,7 +362,7 @@ fn the_living_complete_whoever_dies_or_stalls() {
         for wish in wishes {
             let n = 3 + (seed % 12) as u32;
             let mut network = Network::new(n, wish, seed);
-            for _ in 0..1 + seed % 4 {
+            for _ in 0..=(seed % 4) {
                 for _ in 0..network.below(20) {
                     network.tick();
                 }

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 
-use broadleaf_core::transfer::{Order as TransferOrder, Wish, cost};
 use broadleaf_core::Input;
+use broadleaf_core::transfer::{Order as TransferOrder, Wish, cost};
 use broadleaf_net::LinkError;
 use broadleaf_proto::relay::{AssignMany, Fetch, RelayCommand, RelayEvent, Source};
 use broadleaf_proto::task::DoneRecord;
@@ -204,7 +204,9 @@ impl Node {
     /// A host is gone: its values do not come any more.
     pub(crate) fn drop_values(&mut self, host: HostId) {
         let decider = &self.decider;
-        self.waiting.news.retain(|engine, _| decider.host_of(*engine) != host);
+        self.waiting
+            .news
+            .retain(|engine, _| decider.host_of(*engine) != host);
         let lost: Vec<EngineId> = self
             .waiting
             .values

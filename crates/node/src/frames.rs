@@ -22,7 +22,7 @@ impl Node {
                 self.input(Input::Spawner(control::decode(&frame.body)?));
                 Ok(())
             }
-            Role::Relay { host } => self.on_relay_frame(host, frame),
+            Role::Relay { host } => self.on_relay_frame(host, &frame),
             Role::Controller => self.on_controller_frame(frame),
             Role::Leaving => Ok(()),
             Role::Spawner => Err(DecodeError::UnknownKind(frame.kind as u8).into()),

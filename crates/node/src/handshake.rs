@@ -196,45 +196,8 @@ impl Node {
                 name,
                 n_engines,
                 listen,
-            } => {
-                let controller = self.decider.controller();
-                if controller.is_none_or(|c| c.has_host_named(&name)) {
-                    let message = format!(
-                        "a relay called {name:?} is connected already; give this one another --name, or wait until \
-                         the loss of the other is noticed"
-                    );
-                    self.refuse(token, &refuse(RefusalKind::Full, message));
-                    return Ok(());
-                }
-                if let Err(error) = self.start_plane() {
-                    self.refuse(token, &refuse(RefusalKind::Full, error.to_string()));
-                    return Ok(());
-                }
-                let can_serve = listen.is_some();
-                let host = self.relays.insert(token, name.clone(), listen);
-                self.objects.transfers.on_host_up(host, can_serve);
-                welcome.host = host;
-                self.peers[token].role = Role::Relay { host };
-                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
-                self.input(Input::HostUp {
-                    host,
-                    name,
-                    n_engines,
-                });
-            }
-            control::Role::Payload { host } => {
-                if !self.relays.links.contains_key(&host) {
-                    let message = "no relay of that host is connected".to_owned();
-                    self.refuse(token, &refuse(RefusalKind::Full, message));
-                    return Ok(());
-                }
-                welcome.host = host;
-                self.send(token, FrameKind::Welcome, &control::encode(&welcome));
-                if let Some(link) = self.release_peer(token) {
-                    let link = Box::new(link);
-                    self.objects.order(Order::Adopt { link, host });
-                }
-            }
+            } => self.on_relay_hello(token, welcome, name, n_engines, listen),
+            control::Role::Payload { host } => self.on_payload_hello(token, welcome, host),
             control::Role::Spawner { .. } => {
                 if self.spawner.is_some() {
                     let message = "the node has a spawner already".to_owned();
@@ -254,6 +217,56 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// The relay of another host: its engines are wanted from here on.
+    fn on_relay_hello(
+        &mut self,
+        token: usize,
+        mut welcome: Welcome,
+        name: String,
+        n_engines: u32,
+        listen: Option<String>,
+    ) {
+        let controller = self.decider.controller();
+        if controller.is_none_or(|c| c.has_host_named(&name)) {
+            let message = format!(
+                "a relay called {name:?} is connected already; give this one another --name, or wait until \
+                 the loss of the other is noticed"
+            );
+            self.refuse(token, &refuse(RefusalKind::Full, message));
+            return;
+        }
+        if let Err(error) = self.start_plane() {
+            self.refuse(token, &refuse(RefusalKind::Full, error.to_string()));
+            return;
+        }
+        let can_serve = listen.is_some();
+        let host = self.relays.insert(token, name.clone(), listen);
+        self.objects.transfers.on_host_up(host, can_serve);
+        welcome.host = host;
+        self.peers[token].role = Role::Relay { host };
+        self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+        self.input(Input::HostUp {
+            host,
+            name,
+            n_engines,
+        });
+    }
+
+    /// A payload connection of a relay's: served by the payload plane.
+    fn on_payload_hello(&mut self, token: usize, mut welcome: Welcome, host: HostId) {
+        if !self.relays.links.contains_key(&host) {
+            let message = "no relay of that host is connected".to_owned();
+            self.refuse(token, &refuse(RefusalKind::Full, message));
+            return;
+        }
+        welcome.host = host;
+        self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+        if let Some(link) = self.release_peer(token) {
+            let link = Box::new(link);
+            self.objects.order(Order::Adopt { link, host });
+        }
     }
 
     /// A place for an engine that was started by hand; a relay has none to give.

@@ -311,7 +311,12 @@ impl Objects {
     pub fn totals(&self) -> (u64, u64, usize, usize) {
         let counters = self.pool.counters();
         let used_bytes = counters.bytes - counters.warm_bytes;
-        (counters.segments, used_bytes, self.outgoing.len(), self.incoming.len())
+        (
+            counters.segments,
+            used_bytes,
+            self.outgoing.len(),
+            self.incoming.len(),
+        )
     }
 }
 

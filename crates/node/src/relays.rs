@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 use broadleaf_core::{Input, Output};
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::SpawnerEvent;
-use broadleaf_proto::relay::{
-    self, AssignMany, Progress, RelayCommand, RelayEvent, RelayedDone,
-};
+use broadleaf_proto::relay::{self, AssignMany, Progress, RelayCommand, RelayEvent, RelayedDone};
 use broadleaf_proto::task::OutputRecord;
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{
@@ -108,7 +106,10 @@ impl Relays {
 impl Relays {
     fn note_progress(&mut self, host: HostId, progress: &Progress) {
         let link = self.links.get_mut(&host);
-        let Some(fetched) = link.map(|l| &mut l.fetched).filter(|_| progress.is_complete) else {
+        let Some(fetched) = link
+            .map(|l| &mut l.fetched)
+            .filter(|_| progress.is_complete)
+        else {
             return;
         };
         let latest = progress.resumed_at.iter().copied().max().unwrap_or(0);
@@ -240,7 +241,9 @@ impl Node {
         if self.relays.unsent.is_empty() {
             return;
         }
-        let hosts: Vec<HostId> = std::mem::take(&mut self.relays.unsent).into_iter().collect();
+        let hosts: Vec<HostId> = std::mem::take(&mut self.relays.unsent)
+            .into_iter()
+            .collect();
         self.plan_transfers(&hosts);
         for host in hosts {
             self.send_assignments(host);
@@ -258,11 +261,7 @@ impl Node {
     }
 
     /// Takes in one frame of a relay. What it says of engines that are not its own is not believed.
-    pub(crate) fn on_relay_frame(
-        &mut self,
-        host: HostId,
-        frame: Frame,
-    ) -> Result<(), LinkError> {
+    pub(crate) fn on_relay_frame(&mut self, host: HostId, frame: &Frame) -> Result<(), LinkError> {
         if let Some(link) = self.relays.links.get_mut(&host) {
             link.heard = Instant::now();
         }
@@ -407,7 +406,7 @@ impl Node {
     /// When the next heartbeat is due; `None` where there is nobody to hear one.
     pub(crate) fn heartbeat_at(&self) -> Option<Instant> {
         let watched = !self.relays.links.is_empty() || self.decider.is_upstream();
-        watched.then(|| self.relays.beat_at)
+        watched.then_some(self.relays.beat_at)
     }
 
     /// Sends heartbeats that are due, and gives up on those who have not answered for too long.

@@ -36,7 +36,9 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let mut dropped = lock(&self.dropped);
         dropped.segments.extend(&self.segments);
-        dropped.objects.extend(self.objects.take().unwrap_or_default());
+        dropped
+            .objects
+            .extend(self.objects.take().unwrap_or_default());
     }
 }
 
@@ -147,7 +149,10 @@ impl Segments {
 
     /// Whether nobody holds a segment.
     pub fn is_free(&self, id: SegmentId) -> bool {
-        let in_payloads = self.entries.get(&id).is_some_and(|entry| entry.payloads > 0);
+        let in_payloads = self
+            .entries
+            .get(&id)
+            .is_some_and(|entry| entry.payloads > 0);
         !in_payloads && !self.leases.is_held(id)
     }
 

@@ -141,7 +141,7 @@ impl Cluster {
     pub(crate) fn carry_out(&mut self) -> Result<(), String> {
         for output in std::mem::take(&mut self.outputs) {
             self.trace.note(self.now, &output);
-            let Some(output) = self.to_host(output)? else {
+            let Some(output) = self.relay_out(output)? else {
                 continue;
             };
             match output {

@@ -49,10 +49,10 @@ impl Cluster {
             name: format!("host {name}"),
             n_engines: self.plan.engines_per_host,
         };
-        self.from_host(host, NodeEvent::Input(up));
+        self.host_says(host, NodeEvent::Input(up));
     }
 
-    fn from_host(&mut self, host: HostId, event: NodeEvent) {
+    fn host_says(&mut self, host: HostId, event: NodeEvent) {
         self.send(Link::FromHost(host), Event::Node(event));
     }
 
@@ -62,15 +62,22 @@ impl Cluster {
             return;
         };
         self.host_losses += 1;
-        self.from_host(host, NodeEvent::Input(Input::HostDown { host }));
+        self.host_says(host, NodeEvent::Input(Input::HostDown { host }));
         self.cut.insert(Link::FromHost(host));
         self.cut.insert(Link::ToHost(host));
         let at_once = self.random.chance(50);
-        let on_it = self.processes.values_mut().filter(|p| p.host == host && p.alive);
+        let on_it = self
+            .processes
+            .values_mut()
+            .filter(|p| p.host == host && p.alive);
         let pids: Vec<u32> = on_it.map(|p| p.pid).collect();
         self.deaths += pids.len() as u32;
         for pid in pids {
-            let delay = if at_once { 0 } else { self.random.time(3_000 * MS) };
+            let delay = if at_once {
+                0
+            } else {
+                self.random.time(3_000 * MS)
+            };
             self.after(delay, Event::EngineExits(pid, 1));
         }
         // The next of its name comes when the driver has seen the end of this one.
@@ -80,7 +87,7 @@ impl Cluster {
     }
 
     /// Sends what is for an engine of a host to its relay; gives back what is not.
-    pub(crate) fn to_host(&mut self, output: Output) -> Result<Option<Output>, String> {
+    pub(crate) fn relay_out(&mut self, output: Output) -> Result<Option<Output>, String> {
         let engine = match &output {
             Output::Function { engine, .. }
             | Output::Assign { engine, .. }
@@ -102,7 +109,10 @@ impl Cluster {
             Output::Assign { record, .. } => {
                 let next = self.sent_offers.entry(engine).or_default();
                 if *next != record.offer {
-                    return Err(format!("offer {} to {engine:?} is out of order", record.offer));
+                    return Err(format!(
+                        "offer {} to {engine:?} is out of order",
+                        record.offer
+                    ));
                 }
                 *next += 1;
                 RelayMessage::Engine(engine, EngineMessage::Assign(record))
@@ -118,11 +128,7 @@ impl Cluster {
         Ok(None)
     }
 
-    pub(crate) fn relay_gets(
-        &mut self,
-        host: HostId,
-        message: RelayMessage,
-    ) -> Result<(), String> {
+    pub(crate) fn relay_gets(&mut self, host: HostId, message: RelayMessage) -> Result<(), String> {
         let Some(relay) = self.hosts.get(&host) else {
             return Ok(());
         };
@@ -142,9 +148,12 @@ impl Cluster {
             }
             RelayMessage::Revoke(engine, key, offer) => {
                 if let Some(pid) = linked(engine) {
-                    let won = self.processes.get_mut(&pid).is_some_and(|p| p.revoke(offer));
+                    let won = self
+                        .processes
+                        .get_mut(&pid)
+                        .is_some_and(|p| p.revoke(offer));
                     let answer = Input::Revoked { engine, key, won };
-                    self.from_host(host, NodeEvent::Input(answer));
+                    self.host_says(host, NodeEvent::Input(answer));
                 }
                 Ok(())
             }
@@ -174,7 +183,10 @@ impl Cluster {
         let mut process = EngineProcess::new(engine, pid);
         process.host = host;
         self.processes.insert(pid, process);
-        self.from_host(host, NodeEvent::FromSpawner(SpawnerEvent::Spawned(engine, pid)));
+        self.host_says(
+            host,
+            NodeEvent::FromSpawner(SpawnerEvent::Spawned(engine, pid)),
+        );
         let delay = self.random.time(100 * MS);
         if self.random.chance(self.plan.bad_start_percent) {
             self.after(delay, Event::EngineExits(pid, 3));
@@ -204,7 +216,7 @@ impl Cluster {
             pid,
             host: format!("host {}", relay.name),
         };
-        self.from_host(host, NodeEvent::RemoteUp(info));
+        self.host_says(host, NodeEvent::RemoteUp(info));
     }
 
     /// The link between an engine and its relay is gone: what it never claimed is taken back there.
@@ -228,7 +240,7 @@ impl Cluster {
             unclaimed_offers,
             next_offer,
         };
-        self.from_host(host, down);
+        self.host_says(host, down);
     }
 
     /// The driver hears of a remote engine's end.

@@ -58,7 +58,11 @@ impl Cluster {
     }
 
     pub(crate) fn close_link(&mut self, pid: u32) {
-        if self.processes.get(&pid).is_some_and(|p| p.host != HostId::CONTROLLER) {
+        if self
+            .processes
+            .get(&pid)
+            .is_some_and(|p| p.host != HostId::CONTROLLER)
+        {
             self.relay_link_closed(pid);
             return;
         }

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from broadleaf.plan.transfer import Link, transfers
+import broadleaf
 
 from . import machine, table
 from .environments import OURS
@@ -61,9 +61,10 @@ def main(argv: Sequence[str]) -> int:
     plans = chosen.plans.split(",")
     records: list[Record] = []
     for n in (int(count) for count in chosen.hosts.split(",")):
-        with Network(n, rate_mbit=chosen.gbit * 1000) as network, HostedCluster(
-            network, chosen.engines, max_outstanding_bytes=4 * LARGE_BYTES
-        ) as cluster:
+        with (
+            Network(n, rate_mbit=chosen.gbit * 1000) as network,
+            HostedCluster(network, chosen.engines, max_outstanding_bytes=4 * LARGE_BYTES) as cluster,
+        ):
             bench = HostBench(cluster, chosen.gbit, chosen.repeats)
             small = bench.small_task() if chosen.small_task else ()
             for record in itertools.chain(bench.broadcasts(sizes, plans), small):
@@ -80,7 +81,7 @@ class HostBench:
     """Measurements on one cluster."""
 
     def __init__(self, cluster: HostedCluster, gbit: float, repeats: int) -> None:
-        import broadleaf
+
         import numpy as np
 
         self.cluster = cluster
@@ -100,7 +101,7 @@ class HostBench:
         import numpy as np
 
         start = int(self.random.integers(0, 1000))
-        made = np.resize(self.seed[start:], n_bytes)
+        made: Any = np.resize(self.seed[start:], n_bytes)
         made[:8] = self.random.integers(0, 256, 8, dtype=np.uint8)[: min(8, n_bytes)]
         return made
 
@@ -145,8 +146,8 @@ class HostBench:
     def model_ms(self, n_bytes: int) -> float:
         """The chain's time by the model, from the link's rate and the measured round trip."""
         trips = [entry["round_trip_ns"] for entry in self.cluster.host_status().values()]
-        link = Link.measured(min(trips) / 2000, self.gbit)
-        return transfers(len(self.hosts), n_bytes, link, among=("chain",))[0].seconds * 1000
+        link = broadleaf.plan.Link.measured(min(trips) / 2000, self.gbit)
+        return broadleaf.plan.transfers(len(self.hosts), n_bytes, link, among=("chain",))[0].seconds * 1000
 
     def small_task(self) -> Iterator[Record]:
         """The round trip of an empty task to an idle engine of the first host, alone and beside 1 GB to all others."""

@@ -165,7 +165,7 @@ class HostedCluster:
     """
 
     def __init__(self, network: Network, engines_per_host: int, **options: object) -> None:
-        from broadleaf.cluster import Cluster
+        from broadleaf import Cluster
 
         self.network = network
         self.engines_per_host = engines_per_host

@@ -25,9 +25,7 @@ def command(connection: str, engines: int | None, name: str | None, controller: 
     from broadleaf.cluster.relay import Relay
 
     try:
-        relay = Relay(
-            connection, engines, name=name, controller=controller, listen=listen, outbound_only=outbound_only
-        )
+        relay = Relay(connection, engines, name=name, controller=controller, listen=listen, outbound_only=outbound_only)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     click.echo(f"relay {relay.name!r} of cluster {relay.cluster_id!r} runs with {relay.n} engines; Ctrl-C stops it")

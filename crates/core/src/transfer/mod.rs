@@ -168,13 +168,16 @@ impl Transfers {
         let known = &self.hosts;
         let mut fresh: Vec<HostId> = hosts.to_vec();
         fresh.retain(|host| {
-            known.contains_key(host) && !transfer.order.iter().any(|p| p.host == *host && !p.is_gone)
+            known.contains_key(host)
+                && !transfer.order.iter().any(|p| p.host == *host && !p.is_gone)
         });
         // Those who cannot serve last, and before them those known to be slow.
         let mut rates: Vec<f64> = fresh.iter().map(|h| known[h].bytes_per_s).collect();
         rates.retain(|rate| *rate > 0.0);
         rates.sort_unstable_by(f64::total_cmp);
-        let half = rates.get(rates.len() / 2).map_or(0.0, |median| median / 2.0);
+        let half = rates
+            .get(rates.len() / 2)
+            .map_or(0.0, |median| median / 2.0);
         fresh.sort_by_key(|h| {
             let host = &known[h];
             let is_slow = host.bytes_per_s > 0.0 && host.bytes_per_s < half;
@@ -337,7 +340,9 @@ impl Transfers {
                     return Err(format!("{object:?}: place {index} is behind its parent"));
                 }
                 if !place.is_complete && transfer.order[place.parent].is_gone {
-                    return Err(format!("{object:?}: place {index} waits for one who is gone"));
+                    return Err(format!(
+                        "{object:?}: place {index} waits for one who is gone"
+                    ));
                 }
             }
         }
@@ -362,7 +367,9 @@ impl Place {
 
 impl Transfer {
     fn place_of(&self, host: HostId) -> Option<usize> {
-        self.order.iter().rposition(|p| p.host == host && !p.is_gone)
+        self.order
+            .iter()
+            .rposition(|p| p.host == host && !p.is_gone)
     }
 
     fn has(&self, place: usize) -> u64 {

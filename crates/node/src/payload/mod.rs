@@ -5,6 +5,7 @@
 //! waits behind payload, in a queue or for a thread.
 
 mod connection;
+mod dial;
 mod fetch;
 mod object;
 mod plane;
@@ -114,8 +115,8 @@ pub struct Setup {
 pub struct Plane {
     orders: Sender<Order>,
     news: Receiver<News>,
-    wake_plane: Arc<OwnedFd>,
-    wake_node: Arc<OwnedFd>,
+    bell: Arc<OwnedFd>,
+    node_bell: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -124,15 +125,15 @@ pub struct Plane {
 struct NodeSide {
     orders: Receiver<Order>,
     news: Sender<News>,
-    wake_plane: Arc<OwnedFd>,
-    wake_node: Arc<OwnedFd>,
+    bell: Arc<OwnedFd>,
+    node_bell: Arc<OwnedFd>,
 }
 
 impl NodeSide {
     fn tell(&self, news: News) {
         // A node that is gone ends this thread with it.
         if self.news.send(news).is_ok() {
-            ring(&self.wake_node);
+            ring(&self.node_bell);
         }
     }
 }
@@ -153,15 +154,15 @@ impl Plane {
     /// When the system gives no descriptors or no thread.
     pub fn start(setup: Setup) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let wake_plane = Arc::new(eventfd(0, flags)?);
-        let wake_node = Arc::new(eventfd(0, flags)?);
+        let bell = Arc::new(eventfd(0, flags)?);
+        let node_bell = Arc::new(eventfd(0, flags)?);
         let (orders, order_receiver) = channel();
         let (news_sender, news) = channel();
         let side = NodeSide {
             orders: order_receiver,
             news: news_sender,
-            wake_plane: Arc::clone(&wake_plane),
-            wake_node: Arc::clone(&wake_node),
+            bell: Arc::clone(&bell),
+            node_bell: Arc::clone(&node_bell),
         };
         let plane = plane::PlaneThread::new(setup, side)?;
         let thread = std::thread::Builder::new()
@@ -170,8 +171,8 @@ impl Plane {
         Ok(Self {
             orders,
             news,
-            wake_plane,
-            wake_node,
+            bell,
+            node_bell,
             thread: Some(thread),
         })
     }
@@ -180,12 +181,12 @@ impl Plane {
     pub fn order(&self, order: Order) {
         // The thread ends only after `Stop`; then nobody waits for what it would have done.
         let _ = self.orders.send(order);
-        ring(&self.wake_plane);
+        ring(&self.bell);
     }
 
     /// Everything that has happened since the last call.
     pub fn take_news(&self) -> Vec<News> {
-        silence(&self.wake_node);
+        silence(&self.node_bell);
         self.news.try_iter().collect()
     }
 }
@@ -193,7 +194,7 @@ impl Plane {
 impl AsFd for Plane {
     /// Readable while there is news.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wake_node.as_fd()
+        self.node_bell.as_fd()
     }
 }
 

@@ -83,7 +83,10 @@ impl Object {
     pub fn chunk(&mut self, offset_bytes: u64) -> Option<(&[u8], u32)> {
         let size = u64::from(self.chunk_bytes);
         let end = (offset_bytes + size).min(self.len_bytes);
-        if offset_bytes % size != 0 || end > self.have_bytes || offset_bytes >= self.len_bytes {
+        if !offset_bytes.is_multiple_of(size)
+            || end > self.have_bytes
+            || offset_bytes >= self.len_bytes
+        {
             return None;
         }
         let range = usize::try_from(offset_bytes).ok()?..usize::try_from(end).ok()?;

@@ -1,25 +1,19 @@
 //! The thread of the payload plane.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use broadleaf_net::tls::PeerKey;
-use broadleaf_net::{Frame, Link, LinkError};
-use broadleaf_proto::control::{Hello, Role, Welcome};
+use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::relay::{Chunk, Fetch, PayloadCommand};
-use broadleaf_proto::{
-    ClientId, DecodeError, EngineId, FrameKind, HostId, ObjectId, control, limits,
-};
+use broadleaf_proto::{DecodeError, FrameKind, HostId, ObjectId, control};
 use broadleaf_shm::Lease;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use slab::Slab;
 
 use super::connection::Connection;
-use super::fetch::{Fetching, SILENCE};
+use super::fetch::Fetching;
 use super::object::{Object, Rejection};
 use super::{News, NodeSide, Order, Setup, silence};
 
@@ -35,20 +29,20 @@ const NICE: i32 = 5;
 
 /// See the module.
 pub(super) struct PlaneThread {
-    setup: Setup,
-    side: NodeSide,
-    poller: OwnedFd,
-    connections: Slab<Connection>,
+    pub(super) setup: Setup,
+    pub(super) side: NodeSide,
+    pub(super) poller: OwnedFd,
+    pub(super) connections: Slab<Connection>,
     objects: BTreeMap<ObjectId, Object>,
     fetches: BTreeMap<ObjectId, Fetching>,
     last_tick: Instant,
-    last_dialled: Option<Instant>,
+    pub(super) last_dialled: Option<Instant>,
 }
 
 impl PlaneThread {
     pub(super) fn new(setup: Setup, side: NodeSide) -> std::io::Result<Self> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        watch(&poller, side.wake_plane.as_fd(), ORDERS)?;
+        watch(&poller, side.bell.as_fd(), ORDERS)?;
         if let Some(listener) = &setup.listener {
             watch(&poller, listener.as_fd(), LISTENER)?;
         }
@@ -85,7 +79,7 @@ impl PlaneThread {
             for event in &events {
                 match event.data.u64() {
                     ORDERS => {
-                        silence(&self.side.wake_plane);
+                        silence(&self.side.bell);
                         if !self.obey(now) {
                             return;
                         }
@@ -106,7 +100,10 @@ impl PlaneThread {
         let is_owed = self.setup.dialer.is_some() && self.find(HostId::CONTROLLER).is_none();
         is_owed
             || !self.fetches.is_empty()
-            || self.connections.iter().any(|(_, c)| c.is_serving() || !c.is_up)
+            || self
+                .connections
+                .iter()
+                .any(|(_, c)| c.is_serving() || !c.is_up)
     }
 
     fn obey(&mut self, now: Instant) -> bool {
@@ -132,22 +129,6 @@ impl PlaneThread {
             }
         }
         true
-    }
-
-    fn add(&mut self, connection: Connection) -> Option<usize> {
-        let entry = self.connections.vacant_entry();
-        let token = entry.key();
-        let connection = entry.insert(connection);
-        connection.link.set_frame_limit(limits::MAX_CHUNK_FRAME_BYTES);
-        let size = self.setup.socket_buffer_bytes;
-        // The kernel's own choice serves as well, only with longer queues.
-        let _ = rustix::net::sockopt::set_socket_send_buffer_size(connection.link.as_fd(), size);
-        let _ = rustix::net::sockopt::set_ip_tos(connection.link.as_fd(), BULK);
-        if watch(&self.poller, connection.link.as_fd(), token as u64).is_err() {
-            self.connections.remove(token);
-            return None;
-        }
-        Some(token)
     }
 
     // Objects
@@ -252,51 +233,6 @@ impl PlaneThread {
 
     // Connections
 
-    fn find(&self, host: HostId) -> Option<usize> {
-        let of_host = |c: &Connection| c.host == Some(host);
-        let mut all = self.connections.iter().filter(|(_, c)| of_host(c));
-        all.clone().find(|(_, c)| c.is_up).or_else(|| all.next()).map(|(token, _)| token)
-    }
-
-    /// A relay's connection to the controller is there before it is needed: the controller cannot dial.
-    fn keep_controller(&mut self) {
-        if self.setup.dialer.is_none() || self.find(HostId::CONTROLLER).is_some() {
-            return;
-        }
-        let now = Instant::now();
-        let is_soon = |at: Instant| now.duration_since(at) < SILENCE;
-        if !self.last_dialled.is_some_and(is_soon) {
-            self.last_dialled = Some(now);
-            self.dial(HostId::CONTROLLER, None);
-        }
-    }
-
-    fn dial(&mut self, host: HostId, address: Option<&str>) -> Option<usize> {
-        let dialer = self.setup.dialer.as_ref()?;
-        let (address, tls) = if host == HostId::CONTROLLER {
-            (dialer.controller, &dialer.controller_tls)
-        } else {
-            (address?.parse::<SocketAddr>().ok()?, &dialer.relay_tls)
-        };
-        let stream = start_connecting(&address).ok()?;
-        let mut link = match tls {
-            Some(tls) => Link::tls_client(stream, tls).ok()?,
-            None => Link::tcp(stream).ok()?,
-        };
-        let hello = control::encode(&self.setup.hello);
-        link.send(FrameKind::Hello, &hello, &[]).ok()?;
-        self.add(Connection::new(link, Some(host), false))
-    }
-
-    fn accept(&mut self) {
-        while let Some(listener) = &self.setup.listener {
-            match listener.accept() {
-                Ok(Some(link)) => drop(self.add(Connection::new(link, None, false))),
-                _ => return,
-            }
-        }
-    }
-
     fn on_ready(&mut self, token: usize, flags: EventFlags, now: Instant) {
         let Some(connection) = self.connections.get_mut(token) else {
             return;
@@ -376,36 +312,6 @@ impl PlaneThread {
         for id in wanted {
             self.ask(id, now);
         }
-    }
-
-    /// Another relay dials: it has our key, and must be of our cluster.
-    fn on_hello(&mut self, token: usize, frame: &Frame) -> Result<(), LinkError> {
-        let hello: Hello = control::decode(&frame.body)?;
-        let ours = &self.setup.hello;
-        let is_ours = hello.protocol == ours.protocol
-            && hello.broadleaf == ours.broadleaf
-            && hello.cluster_id == ours.cluster_id;
-        let connection = &mut self.connections[token];
-        let is_proven = matches!(connection.link.peer_key(), None | Some(PeerKey::Engine));
-        let Role::Payload { host } = hello.role else {
-            return Err(DecodeError::Malformed.into());
-        };
-        if !is_ours || !is_proven {
-            return Err(DecodeError::Malformed.into());
-        }
-        connection.host = Some(host);
-        connection.is_up = true;
-        let welcome = Welcome {
-            client: ClientId(0),
-            engine: EngineId(0),
-            segment_token: 0,
-            host,
-            max_outstanding_tasks: 0,
-            max_outstanding_bytes: 0,
-            engines: Vec::new(),
-        };
-        let body = control::encode(&welcome);
-        connection.link.send(FrameKind::Welcome, &body, &[])
     }
 
     fn on_chunk(&mut self, token: usize, chunk: &Chunk, now: Instant) {
@@ -547,24 +453,7 @@ impl PlaneThread {
     }
 }
 
-/// Type of service of payload: routers and queues may let others go first.
-const BULK: u8 = 0x08;
-
-fn watch(poller: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> std::io::Result<()> {
+pub(super) fn watch(poller: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> std::io::Result<()> {
     epoll::add(poller, fd, EventData::new_u64(token), EventFlags::IN)?;
     Ok(())
-}
-
-/// A connection that is on its way: it tells by its first read or write whether it came about.
-fn start_connecting(address: &SocketAddr) -> std::io::Result<TcpStream> {
-    let family = match address {
-        SocketAddr::V4(_) => AddressFamily::INET,
-        SocketAddr::V6(_) => AddressFamily::INET6,
-    };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-    match rustix::net::connect(&socket, address) {
-        Ok(()) | Err(Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
-        Err(error) => Err(error.into()),
-    }
 }

@@ -183,7 +183,10 @@ fn a_corrupted_chunk_is_refused_and_fetched_again() {
         assert_eq!(first.0, 0);
         send(&mut link, first, N_CHUNKS, Some(bad));
         let again = next_pull(&mut link).unwrap();
-        assert_eq!(again.0, bad, "from where it was spoilt, and not from the start");
+        assert_eq!(
+            again.0, bad,
+            "from where it was spoilt, and not from the start"
+        );
         assert!(again.1 > first.1);
         send(&mut link, again, N_CHUNKS, None);
         next_pull(&mut link);

@@ -91,7 +91,8 @@ impl Shared {
                 let body = json(&info);
                 let mut engines = lock(&self.engines);
                 engines.insert(info.engine, info);
-                self.n_engines.store(engines.len() as u64, Ordering::Relaxed);
+                self.n_engines
+                    .store(engines.len() as u64, Ordering::Relaxed);
                 Notice {
                     kind: "engine_up",
                     body,
@@ -100,7 +101,8 @@ impl Shared {
             Event::EngineDown(certificate) => {
                 let mut engines = lock(&self.engines);
                 engines.remove(&certificate.engine);
-                self.n_engines.store(engines.len() as u64, Ordering::Relaxed);
+                self.n_engines
+                    .store(engines.len() as u64, Ordering::Relaxed);
                 Notice {
                     kind: "engine_down",
                     body: json(&certificate),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _LOG_TAIL_BYTES = 4096
 
+
 class LocalLauncher(Launcher):
     """The processes of a cluster on this host."""
 
