@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use broadleaf_proto::control::{DefineOptions, EngineInfo, Event};
-use broadleaf_proto::ids::{ClientId, EngineId, OptionsId, TaskKey, TaskSeq};
+use broadleaf_proto::ids::{ClientId, EngineId, FunctionId, OptionsId, TaskKey, TaskSeq};
 use broadleaf_proto::task::{FunctionRecord, OutputRecord, Status};
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
@@ -41,6 +41,8 @@ pub struct Controller {
     pub(crate) groups: Groups,
     pub(crate) options: OptionSets,
     pub(crate) functions: Functions,
+    /// Slots that were freed since the driver last asked.
+    pub(crate) freed_functions: Vec<FunctionId>,
     pub(crate) dependencies: Dependencies,
     pub(crate) timers: Timers,
     pub(crate) supervisor: Supervisor,
@@ -72,6 +74,7 @@ impl Controller {
             groups: Groups::new(),
             options: OptionSets::new(),
             functions: Functions::new(config.function_cache_bytes),
+            freed_functions: Vec::new(),
             dependencies: Dependencies::default(),
             timers: Timers::default(),
             supervisor: Supervisor::new(config.seed),
@@ -291,6 +294,9 @@ impl Controller {
     /// Gives a reference on a function up; the last one frees its slot for another function.
     pub(crate) fn release_function(&mut self, slot: u32) {
         if self.functions.release(slot) {
+            if self.hosts.any_up() {
+                self.freed_functions.push(FunctionId(slot));
+            }
             for engine in &mut self.engines {
                 engine.forget(slot);
             }

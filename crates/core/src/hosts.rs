@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use broadleaf_proto::control::{DeathCause, RefusalReason};
-use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
+use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 
 use crate::engines::{Engine, Exit, MAX_ENGINES, State};
 use crate::tasks::Place;
@@ -22,7 +22,20 @@ struct Host {
 #[derive(Debug, Default)]
 pub(crate) struct Hosts(BTreeMap<HostId, Host>);
 
+impl Hosts {
+    /// Whether any relay is connected.
+    pub fn any_up(&self) -> bool {
+        self.0.values().any(|h| h.is_up)
+    }
+}
+
 impl Controller {
+    /// Functions that relays need not keep: freed since the last call. A later [`Output::Function`] may
+    /// give the same id to another, so tell relays before carrying out what came after.
+    pub fn take_freed_functions(&mut self) -> Vec<FunctionId> {
+        core::mem::take(&mut self.freed_functions)
+    }
+
     /// The host that an engine's place belongs to.
     pub fn host_of(&self, engine: EngineId) -> HostId {
         let engine = self.engines.get(engine.0 as usize);

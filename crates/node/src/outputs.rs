@@ -18,6 +18,7 @@ impl Node {
     /// Carries out everything the controller asked for, until it asks for nothing more.
     pub(crate) fn carry_out(&mut self) {
         self.decider.schedule(self.now_ns, &mut self.outputs);
+        self.forget_functions();
         while !self.outputs.is_empty() {
             let outputs = std::mem::take(&mut self.outputs);
             let mut answered = false;

@@ -229,6 +229,23 @@ impl Node {
         None
     }
 
+    /// Lets relays drop the bodies of functions that nobody names any more.
+    pub(crate) fn forget_functions(&mut self) {
+        let freed = self.decider.take_freed_functions();
+        if freed.is_empty() {
+            return;
+        }
+        let mut tokens = Vec::new();
+        for link in self.relays.links.values_mut() {
+            link.functions.retain(|id, _| !freed.contains(id));
+            tokens.push(link.token);
+        }
+        let command = RelayCommand::ForgetFunctions(freed);
+        for token in tokens {
+            self.command(token, &command);
+        }
+    }
+
     /// Queues a command for the relay at the other end of a connection.
     pub(crate) fn command(&mut self, token: usize, command: &RelayCommand) {
         self.append(token, FrameKind::RelayCommand, |frame| {

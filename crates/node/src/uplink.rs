@@ -73,6 +73,14 @@ impl Decider {
         }
     }
 
+    /// Functions that relays need not keep.
+    pub fn take_freed_functions(&mut self) -> Vec<FunctionId> {
+        match self {
+            Self::Own(controller) => controller.take_freed_functions(),
+            Self::Upstream(_) => Vec::new(),
+        }
+    }
+
     /// When the controller wants to be called next.
     pub fn next_deadline(&self) -> Option<Nanos> {
         self.controller().and_then(Controller::next_deadline)

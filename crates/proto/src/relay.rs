@@ -347,3 +347,67 @@ pub fn decode_all<'a, M: Deserialize<'a>>(mut bytes: &'a [u8]) -> Result<Vec<M>,
     }
     Ok(messages)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test fails by panicking
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_for_many_engines_is_read_as_it_was_written() {
+        let many = AssignMany {
+            offers: vec![
+                (EngineId(3), TaskKey(1 << 40), 7),
+                (EngineId(5), TaskKey(2), 0),
+            ],
+            function: FunctionId(9),
+            payload: Payload {
+                bytes: Bytes::from_static(b"arguments"),
+                ..Payload::default()
+            },
+        };
+        let mut body = Vec::new();
+        many.encode(&mut body);
+        for end in 0..body.len() {
+            let mut reader = Reader::new(Bytes::copy_from_slice(&body[..end]));
+            assert!(AssignMany::decode(&mut reader).is_err(), "{end}");
+        }
+        let mut reader = Reader::new(body.into());
+        assert_eq!(AssignMany::decode(&mut reader).unwrap(), many);
+        assert!(reader.is_empty());
+    }
+
+    #[test]
+    fn claimed_lengths_are_limited() {
+        let claim = u32::MAX.to_le_bytes().to_vec();
+        let many = AssignMany::decode(&mut Reader::new(claim.into()));
+        assert!(matches!(many, Err(DecodeError::TooLong { .. })));
+        let body = vec![0; Chunk::HEAD_BYTES + CHUNK_BYTES.1 as usize + 1];
+        assert!(matches!(
+            Chunk::decode(body.into()),
+            Err(DecodeError::TooLong { .. })
+        ));
+        assert!(Chunk::decode(Bytes::from_static(&[0; 23])).is_err());
+    }
+
+    #[test]
+    fn many_messages_share_a_frame() {
+        let messages = [
+            RelayCommand::Ping { sent_ns: 5 },
+            RelayCommand::Forget(vec![ObjectId::new(HostId(2), 7)]),
+        ];
+        let mut body = Vec::new();
+        for message in &messages {
+            append(message, &mut body);
+        }
+        assert_eq!(decode_all::<RelayCommand>(&body).unwrap(), messages);
+        body.push(0xff);
+        assert!(decode_all::<RelayCommand>(&body).is_err());
+    }
+
+    #[test]
+    fn an_object_knows_its_origin() {
+        let object = ObjectId::new(HostId(77), 123);
+        assert_eq!(object.origin(), HostId(77));
+    }
+}

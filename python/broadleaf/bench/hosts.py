@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import signal
 import statistics
 import sys
 import time
@@ -56,6 +57,7 @@ def main(argv: Sequence[str]) -> int:
     chosen = parser().parse_args(argv)
     if (reason := why_not()) is not None:
         raise SystemExit(f"broadleaf bench hosts: {reason}")
+    signal.signal(signal.SIGTERM, _leave)  # so that the namespaces go too
     print(machine.line(machine.facts(True)), file=sys.stderr)
     sizes = [int(size) for size in chosen.sizes.split(",")]
     plans = chosen.plans.split(",")
@@ -63,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     for n in (int(count) for count in chosen.hosts.split(",")):
         with (
             Network(n, rate_mbit=chosen.gbit * 1000) as network,
-            HostedCluster(network, chosen.engines, max_outstanding_bytes=4 * LARGE_BYTES) as cluster,
+            HostedCluster(network, chosen.engines, max_outstanding_bytes=1 << 40) as cluster,
         ):
             bench = HostBench(cluster, chosen.gbit, chosen.repeats)
             small = bench.small_task() if chosen.small_task else ()
@@ -168,6 +170,10 @@ class HostBench:
         yield self.record("small_task", idle, beside="nothing")
         yield self.record("small_task", busy, beside="1 GB")
         yield self.record("small_task_of_idle", [value / idle_us for value in busy])
+
+
+def _leave(_signal_number: int, _frame: object) -> None:
+    raise SystemExit(143)
 
 
 def _trip_us(view: Any) -> float:
