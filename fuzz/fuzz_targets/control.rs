@@ -6,6 +6,7 @@ use broadleaf_proto::control::{
     Refusal, RefusalReason, SegmentAnnounce, SegmentRelease, SpawnerCommand, SpawnerEvent, Welcome,
     decode, encode,
 };
+use broadleaf_proto::relay::{PayloadCommand, RelayCommand, RelayEvent};
 use libfuzzer_sys::fuzz_target;
 
 macro_rules! check {
@@ -33,6 +34,9 @@ fuzz_target!(|data: &[u8]| {
         Event,
         SpawnerCommand,
         SpawnerEvent,
-        EngineCommand
+        EngineCommand,
+        RelayCommand,
+        RelayEvent,
+        PayloadCommand
     );
 });

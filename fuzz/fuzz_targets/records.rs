@@ -1,6 +1,7 @@
 //! Every hot record. What decodes must encode to the bytes it was read from.
 #![no_main]
 
+use broadleaf_proto::relay::{AssignMany, Chunk, RelayedDone};
 use broadleaf_proto::task::{
     AssignRecord, DoneRecord, FunctionRecord, OutputRecord, ResultRecord, SubmitRecord,
 };
@@ -23,12 +24,19 @@ fuzz_target!(|data: &[u8]| {
     let Some((which, data)) = data.split_first() else {
         return;
     };
-    match which % 6 {
+    match which % 9 {
         0 => check!(data, SubmitRecord),
         1 => check!(data, AssignRecord),
         2 => check!(data, DoneRecord),
         3 => check!(data, ResultRecord),
         4 => check!(data, OutputRecord),
-        _ => check!(data, FunctionRecord),
+        5 => check!(data, FunctionRecord),
+        6 => check!(data, AssignMany),
+        7 => check!(data, RelayedDone),
+        _ => {
+            if let Ok(chunk) = Chunk::decode(Bytes::copy_from_slice(data)) {
+                assert_eq!(chunk.bytes.len() + Chunk::HEAD_BYTES, data.len());
+            }
+        }
     }
 });

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from broadleaf.client.views.direct import DirectView
     from broadleaf.client.views.lazy_map import LazyMapIterator
     from broadleaf.cluster import Cluster, ClusterManager
+    from broadleaf.cluster.relay import Relay
     from broadleaf.errors import (
         AlreadyDisplayedError,
         AuthenticationFailed,
@@ -100,6 +101,7 @@ _HOMES = {
     "ParallelFunction": "broadleaf.client.remote_functions",
     "PrePickled": "broadleaf.serialize.pickle",
     "Reference": "broadleaf.serialize.reference",
+    "Relay": "broadleaf.cluster.relay",
     "RemoteError": _ERRORS,
     "RemoteFunction": "broadleaf.client.remote_functions",
     "ResultNotKept": _ERRORS,
@@ -165,6 +167,7 @@ __all__ = [
     "ParallelFunction",
     "PrePickled",
     "Reference",
+    "Relay",
     "RemoteError",
     "RemoteFunction",
     "ResultNotKept",

@@ -185,6 +185,16 @@ OPTIONS: dict[str, Option] = {
                "seconds.", most=_YEAR_S),
         Option("start_timeout_s", "float", 60.0, "cluster, node", "Time that the node, and then each engine, has to "
                "start, in seconds.", least=0.1, most=_YEAR_S),
+        Option("broadcast_plan", "choice", "auto", "node", "Way that large arguments take to several hosts: the one "
+               "that takes least time by measured latency and bandwidth (`auto`), or always this one.",
+               choices=("auto", "flat", "binomial", "k-ary", "chain")),
+        Option("tree_arity", "int", 0, "node", "Branches of the tree of hosts; 0 for the number that takes least "
+               "time.", most=65_536),
+        Option("tree_depth", "int", 0, "node", "Most levels of the tree of hosts; 0 for any.", most=64),
+        Option("payload_socket_bytes", "int", 262_144, "node", "Bytes of payload that may wait in one socket between "
+               "two hosts: more keeps long links full, fewer keeps their queues short.", least=4096, most=1 << 30),
+        Option("host_timeout_s", "float", 10.0, "node", "Silence after which a relay's host counts as gone to the "
+               "controller, and the controller to a relay, in seconds.", least=1, most=_YEAR_S),
         # Network
         Option("listen", "str", "", "node", "TCP address to listen on as `host:port`, port 0 for a free one; empty "
                "for the unix socket alone.", form=(r"|.+:\d{1,5}", "host:port")),

@@ -184,7 +184,7 @@ class DeathCertificate:
     pid: int = 0
     host: str = ""
     cause: str = "disconnected"
-    """'exit', 'signal', 'out_of_memory', 'killed_by_timeout', 'stopped' or 'disconnected'."""
+    """'exit', 'signal', 'out_of_memory', 'killed_by_timeout', 'stopped', 'host_gone' or 'disconnected'."""
     code: int | None = None
     """Exit code or signal number, for these two causes."""
     last_output: str = ""
@@ -202,6 +202,7 @@ class DeathCertificate:
             "out_of_memory": "was ended by the kernel because memory ran out",
             "killed_by_timeout": "was killed because its task outlived its timeout and an interrupt",
             "stopped": "was stopped on request",
+            "host_gone": "is gone with its host: the relay there ended, or the link to it is cut",
         }.get(self.cause, "lost its connection; its fate is unknown")
 
     @property

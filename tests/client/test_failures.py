@@ -28,6 +28,7 @@ def test_each_refusal_has_its_type(reason):
         ("OutOfMemory", "memory ran out"),
         ("KilledByTimeout", "outlived its timeout"),
         ("Stopped", "stopped on request"),
+        ("HostGone", "gone with its host"),
         ("Disconnected", "fate is unknown"),
     ],
 )

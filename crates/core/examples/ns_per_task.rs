@@ -78,7 +78,7 @@ fn main() {
             controller.schedule(now, &mut out);
             for output in out.drain(..) {
                 match output {
-                    Output::Assign { engine, record } => inputs.push(Input::Done {
+                    Output::Assign { engine, record, .. } => inputs.push(Input::Done {
                         engine,
                         record: DoneRecord {
                             key: record.key,

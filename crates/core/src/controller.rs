@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use broadleaf_proto::control::{DefineOptions, EngineInfo, Event};
-use broadleaf_proto::ids::{ClientId, EngineId, OptionsId, TaskKey, TaskSeq};
+use broadleaf_proto::ids::{ClientId, EngineId, FunctionId, OptionsId, TaskKey, TaskSeq};
 use broadleaf_proto::task::{FunctionRecord, OutputRecord, Status};
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
@@ -15,6 +15,7 @@ use crate::dependencies::Dependencies;
 use crate::engines::{Engine, MAX_ENGINES, State};
 use crate::functions::Functions;
 use crate::history::{History, Known};
+use crate::hosts::Hosts;
 use crate::kept::Kept;
 use crate::options::{Groups, OptionSets};
 use crate::supervisor::Supervisor;
@@ -38,9 +39,12 @@ pub struct Controller {
     pub(crate) clients: IndexMap<ClientId, Client, FxBuildHasher>,
     /// By id; a place that nobody has is `Gone`.
     pub(crate) engines: Vec<Engine>,
+    pub(crate) hosts: Hosts,
     pub(crate) groups: Groups,
     pub(crate) options: OptionSets,
     pub(crate) functions: Functions,
+    /// Slots that were freed since the driver last asked.
+    pub(crate) freed_functions: Vec<FunctionId>,
     pub(crate) dependencies: Dependencies,
     pub(crate) gatherings: Gatherings,
     pub(crate) timers: Timers,
@@ -76,9 +80,11 @@ impl Controller {
             tasks: TaskTable::default(),
             clients: IndexMap::default(),
             engines: engines.collect(),
+            hosts: Hosts::default(),
             groups: Groups::new(),
             options: OptionSets::new(),
             functions: Functions::new(config.function_cache_bytes),
+            freed_functions: Vec::new(),
             dependencies: Dependencies::default(),
             gatherings: Gatherings::default(),
             timers: Timers::default(),
@@ -105,6 +111,11 @@ impl Controller {
             Input::Submit { client, record } => self.on_submit(now, client, record, out),
             Input::Done { engine, record } => self.on_done(now, engine, record, out),
             Input::Output { engine, record } => self.on_output(engine, record, out),
+            Input::Undeliverable {
+                engine,
+                key,
+                reason,
+            } => self.on_undeliverable(now, engine, key, reason, out),
             Input::Revoked { engine, key, won } => self.on_revoked(now, engine, key, won, out),
             Input::ClientUp { client, name } => self.on_client_up(client, name, out),
             Input::ClientDown { client } => self.on_client_down(client, out),
@@ -117,6 +128,12 @@ impl Controller {
                 request,
             } => self.on_request(now, client, number, request, out),
             Input::OwnerDown => self.shutdown(now, out),
+            Input::HostUp {
+                host,
+                name,
+                n_engines,
+            } => self.on_host_up(now, host, name, n_engines, out),
+            Input::HostDown { host } => self.on_host_down(now, host, out),
             Input::SpawnerUp => self.on_spawner_up(out),
             Input::SpawnerDown => self.on_spawner_down(out),
             Input::Spawner(event) => self.on_spawner_event(now, event, out),
@@ -319,6 +336,9 @@ impl Controller {
     /// Gives a reference on a function up; the last one frees its slot for another function.
     pub(crate) fn release_function(&mut self, slot: u32) {
         if self.functions.release(slot) {
+            if self.hosts.any_up() {
+                self.freed_functions.push(FunctionId(slot));
+            }
             for engine in &mut self.engines {
                 engine.forget(slot);
             }

@@ -30,8 +30,10 @@ impl Controller {
             return;
         }
         self.drop_link(now, index, unclaimed_offers, out);
+        let told = self.can_spawn(self.engines[index].host);
         let engine = &mut self.engines[index];
-        if engine.exit.is_some() || engine.spawned_pid == 0 || !self.supervisor.spawner_up {
+        let no_news = engine.exit.is_some() || engine.spawned_pid == 0 || !told;
+        if no_news {
             self.bury(now, index, out); // No more news to come.
             return;
         }
@@ -126,8 +128,9 @@ impl Controller {
 
     /// How long to wait before a dead engine is started again; `None` if it is not.
     fn restart_delay_ns(&mut self, now: Nanos, index: usize) -> Option<Nanos> {
+        let has_host = self.has_host(index);
         let engine = &mut self.engines[index];
-        if self.supervisor.stopping {
+        if self.supervisor.stopping || !has_host {
             return None;
         }
         if let Some(restart) = engine.restart {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use broadleaf_proto::control::{DeathCause, DeathCertificate, EngineInfo};
-use broadleaf_proto::ids::{EngineId, TaskKey};
+use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use broadleaf_proto::limits::CLAIM_SLOTS;
 
 use crate::ready::ReadyQueue;
@@ -70,6 +70,8 @@ impl Offer {
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub id: EngineId,
+    /// Where its place is.
+    pub host: HostId,
     pub state: State,
     /// Its timer in the set of timers; 0 for none.
     pub timer_at: Nanos,
@@ -117,6 +119,7 @@ impl Engine {
     pub fn new(id: EngineId, config: &Config) -> Self {
         Self {
             id,
+            host: HostId::CONTROLLER,
             state: State::Gone,
             timer_at: 0,
             limbo_at: 0,

@@ -20,6 +20,7 @@ mod engines;
 mod explain;
 mod functions;
 mod history;
+mod hosts;
 mod kept;
 mod message;
 mod options;
@@ -31,6 +32,7 @@ mod submit;
 mod supervisor;
 mod tasks;
 mod timers;
+pub mod transfer;
 
 pub use check::Violation;
 pub use config::Config;

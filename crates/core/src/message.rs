@@ -2,9 +2,9 @@
 
 use broadleaf_proto::CoalescedRecord;
 use broadleaf_proto::control::{
-    ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, SpawnerEvent,
+    ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, SpawnerEvent, TransferPlan,
 };
-use broadleaf_proto::ids::{ClientId, EngineId, TaskKey};
+use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey};
 use broadleaf_proto::task::{
     AssignRecord, DoneRecord, FunctionRecord, OutputRecord, ResultRecord, SubmitRecord,
 };
@@ -64,6 +64,21 @@ pub enum Input {
     },
     /// The process that the cluster is bound to is gone: the cluster stops.
     OwnerDown,
+    /// A relay was accepted: a host that engines can be started on.
+    HostUp {
+        /// Its number, not used before.
+        host: HostId,
+        /// Its name; no host that is up has it.
+        name: String,
+        /// Engines it wants.
+        n_engines: u32,
+    },
+    /// The link of a relay closed, or it has not answered for too long. No news of its engines come
+    /// after it.
+    HostDown {
+        /// The host.
+        host: HostId,
+    },
     /// The spawner is ready.
     SpawnerUp,
     /// The spawner's link closed.
@@ -90,6 +105,16 @@ pub enum Input {
         engine: EngineId,
         /// How it ended.
         record: DoneRecord,
+    },
+    /// An offer was taken back for good, or a value given up, because payload could not be brought
+    /// from host to host.
+    Undeliverable {
+        /// The engine.
+        engine: EngineId,
+        /// The task.
+        key: TaskKey,
+        /// For the user.
+        reason: String,
     },
     /// A task wrote something.
     Output {
@@ -126,6 +151,8 @@ pub enum Output {
         engine: EngineId,
         /// The task.
         record: AssignRecord,
+        /// How its arguments reach the engine's host, if that is another.
+        plan: TransferPlan,
     },
     /// Take an offer back from the claim board if the engine has not claimed it; answered by
     /// [`Input::Revoked`].

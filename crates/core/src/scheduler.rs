@@ -133,7 +133,7 @@ impl Controller {
         let id = engine.id;
         let offer = engine.offer(key, task.pinned.is_none());
         task.place = Place::Offered(id, offer);
-        let (function, payload) = (task.function, task.payload.clone());
+        let (function, options, payload) = (task.function, task.options, task.payload.clone());
         self.tick += 1;
         engine.last_used = self.tick;
         if !engine.knows(function) {
@@ -152,7 +152,12 @@ impl Controller {
             function: FunctionId(function),
             payload,
         };
-        out.push(Output::Assign { engine: id, record });
+        let plan = self.options.at(options).options.plan;
+        out.push(Output::Assign {
+            engine: id,
+            record,
+            plan,
+        });
     }
 
     /// For each idle engine, takes back about half of what waits behind the running task of the

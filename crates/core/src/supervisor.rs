@@ -1,7 +1,7 @@
 //! The lives of engines: started, connected, stopped, killed, and the end of the whole cluster.
 
 use broadleaf_proto::control::{DeathCause, EngineInfo, Event, RefusalReason, SpawnerEvent};
-use broadleaf_proto::ids::{EngineId, TaskKey};
+use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 
 use crate::engines::{Engine, Exit, MAX_ENGINES, State};
 use crate::tasks::Place;
@@ -86,8 +86,8 @@ impl Controller {
     }
 
     /// Has the spawner start an engine, now or as soon as there is a spawner.
-    fn start(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
-        let spawn_sent = self.supervisor.spawner_up;
+    pub(crate) fn start(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
+        let spawn_sent = self.can_spawn(self.engines[index].host);
         let engine = &mut self.engines[index];
         engine.state = State::Starting { spawn_sent };
         if spawn_sent {
@@ -116,7 +116,8 @@ impl Controller {
             return;
         }
         for engine in &mut self.engines {
-            if engine.state == (State::Starting { spawn_sent: false }) {
+            let is_own = engine.host == HostId::CONTROLLER;
+            if is_own && engine.state == (State::Starting { spawn_sent: false }) {
                 engine.state = State::Starting { spawn_sent: true };
                 out.push(Output::Spawn { engine: engine.id });
             }
@@ -126,7 +127,8 @@ impl Controller {
     pub(crate) fn on_spawner_down(&mut self, out: &mut Vec<Output>) {
         self.supervisor.spawner_up = false;
         for engine in &mut self.engines {
-            if matches!(engine.state, State::Starting { .. }) {
+            let is_own = engine.host == HostId::CONTROLLER;
+            if is_own && matches!(engine.state, State::Starting { .. }) {
                 engine.state = State::Starting { spawn_sent: false };
                 engine.spawned_pid = 0;
             }
@@ -281,6 +283,7 @@ impl Controller {
         restart: bool,
         out: &mut Vec<Output>,
     ) {
+        let has_host = self.has_host(index);
         let engine = &mut self.engines[index];
         engine.restart = Some(restart);
         match engine.state {
@@ -307,7 +310,7 @@ impl Controller {
                 self.give_up(index, out);
             }
             State::Restarting if !restart => self.give_up(index, out),
-            State::Gone if restart => self.start(now, index, out),
+            State::Gone if restart && has_host => self.start(now, index, out),
             State::Leaving
             | State::Dying
             | State::Starting { .. }

@@ -276,6 +276,19 @@ impl Link {
         self.outbox.send(kind, body, owned)
     }
 
+    /// Queues a frame of its own whose body is `head` and then `rest`, which so need not be joined first.
+    ///
+    /// # Errors
+    /// [`LinkError::RecordTooLarge`]. The link stays usable.
+    pub fn send_parts(
+        &mut self,
+        kind: FrameKind,
+        head: &[u8],
+        rest: &[u8],
+    ) -> Result<(), LinkError> {
+        self.outbox.send_parts(kind, head, rest)
+    }
+
     /// Sends what is queued, with one call if the socket takes it all; true when nothing is left.
     ///
     /// # Errors

@@ -125,6 +125,26 @@ impl Outbox {
         Ok(())
     }
 
+    /// Queues a frame of its own whose body comes in two parts.
+    pub(crate) fn send_parts(
+        &mut self,
+        kind: FrameKind,
+        head: &[u8],
+        rest: &[u8],
+    ) -> Result<(), LinkError> {
+        let bytes = head.len() + rest.len();
+        if bytes > MAX_FRAME_BYTES as usize {
+            return Err(too_large(bytes));
+        }
+        let header = self.open_frame(kind);
+        self.open = None;
+        self.buffer.reserve(bytes);
+        self.buffer.extend_from_slice(head);
+        self.buffer.extend_from_slice(rest);
+        self.patch(kind, header, self.buffer.len(), 0);
+        Ok(())
+    }
+
     /// Closes the open frame, so that all of the buffer may be sent.
     ///
     /// # Errors

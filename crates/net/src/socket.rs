@@ -18,6 +18,9 @@ const FDS: usize = MAX_FRAME_FDS as usize;
 /// Asked of the kernel for unix sockets; it grants what its own limit allows.
 const UNIX_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 
+/// Type of service of connections that carry control messages.
+const LOW_DELAY: u8 = 0x10;
+
 #[derive(Debug)]
 pub(crate) enum Socket {
     Unix(UnixStream),
@@ -45,6 +48,8 @@ impl Socket {
     pub(crate) fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        // A wish to routers and queues: small messages first. Where it cannot be made nothing is lost.
+        let _ = rustix::net::sockopt::set_ip_tos(&stream, LOW_DELAY);
         Ok(Self::Tcp(stream))
     }
 

@@ -31,6 +31,23 @@ fn yes() -> bool {
     true
 }
 
+/// What makes a node a relay.
+#[derive(Clone, Debug, Deserialize)]
+pub struct RelayConfig {
+    /// Host and port of the controller.
+    pub controller: (String, u16),
+    /// Whether connections between hosts are encrypted and authenticated.
+    #[serde(default = "yes")]
+    pub tls: bool,
+    /// This host's name, unique in the cluster.
+    pub name: String,
+    /// Address to listen on for other relays; `None` for the one that the controller is reached by.
+    pub listen: Option<(String, u16)>,
+    /// Whether other hosts cannot dial this one: its payload then goes through the controller's host.
+    #[serde(default)]
+    pub outbound_only: bool,
+}
+
 /// One pair of keys, base64.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct KeyPair {
@@ -92,6 +109,18 @@ pub struct NodeOptions {
     pub stop_grace_s: f64,
     /// See [`Config::start_timeout_ns`].
     pub start_timeout_s: f64,
+    /// Most bytes of the node's own segments, warm ones included; `None` for a quarter of the memory there is.
+    pub pool_max_bytes: Option<u64>,
+    /// Shape of the tree by which large arguments reach several hosts.
+    pub broadcast_plan: String,
+    /// Branches of a k-ary tree; 0 for the number that takes least time.
+    pub tree_arity: u32,
+    /// Most levels of a k-ary tree; 0 for any.
+    pub tree_depth: u32,
+    /// Bytes of payload that may wait in a socket.
+    pub payload_socket_bytes: usize,
+    /// Silence after which a host, or for a relay its controller, counts as gone.
+    pub host_timeout_s: f64,
     /// Outgoing bytes of a client above which none of its tasks is started.
     pub congestion_bytes: usize,
     /// Events kept in the ring.
@@ -122,6 +151,12 @@ impl Default for NodeOptions {
             interrupt_grace_s: core.interrupt_grace_ns as f64 / 1e9,
             stop_grace_s: core.stop_grace_ns as f64 / 1e9,
             start_timeout_s: core.start_timeout_ns as f64 / 1e9,
+            pool_max_bytes: None,
+            broadcast_plan: "auto".to_owned(),
+            tree_arity: 0,
+            tree_depth: 0,
+            payload_socket_bytes: 256 * 1024,
+            host_timeout_s: 10.0,
             congestion_bytes: 64 * 1024 * 1024,
             trace_events: 65_536,
             log_level: 2,
@@ -131,6 +166,11 @@ impl Default for NodeOptions {
 }
 
 impl NodeOptions {
+    /// See `host_timeout_s`.
+    pub fn host_timeout(&self) -> std::time::Duration {
+        std::time::Duration::from_nanos(to_ns(self.host_timeout_s))
+    }
+
     /// Every option and its value, as a JSON object.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("invariant: plain fields serialise infallibly")
@@ -158,6 +198,8 @@ pub struct NodeConfig {
     pub lifeline_fd: Option<i32>,
     /// TCP, if any.
     pub tcp: Option<TcpConfig>,
+    /// The cluster that this node joins as a relay, if it is one.
+    pub relay: Option<RelayConfig>,
     /// Keys for TCP with TLS.
     #[serde(default)]
     pub keys: Keys,

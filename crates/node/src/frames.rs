@@ -22,6 +22,8 @@ impl Node {
                 self.input(Input::Spawner(control::decode(&frame.body)?));
                 Ok(())
             }
+            Role::Relay { host } => self.on_relay_frame(host, &frame),
+            Role::Controller => self.on_controller_frame(frame),
             Role::Leaving => Ok(()),
             Role::Spawner => Err(DecodeError::UnknownKind(frame.kind as u8).into()),
         }
@@ -38,7 +40,8 @@ impl Node {
             FrameKind::Submit => {
                 while !reader.is_empty() {
                     let mut record = SubmitRecord::decode(&mut reader)?;
-                    self.segments.adopt(token as u32, &mut record.payload);
+                    let owner = self.take_upload(token, &mut record.payload);
+                    self.segments.adopt(owner, &mut record.payload);
                     self.input(Input::Submit { client, record });
                 }
             }

@@ -7,12 +7,13 @@ use broadleaf_net::tls::{self, KeyError, PeerKey};
 use broadleaf_net::{Frame, Link, LinkError};
 use broadleaf_proto::control::{self, Hello, Refusal, RefusalKind, Welcome};
 use broadleaf_proto::{
-    ClientId, DecodeError, EngineId, EngineInfo, FrameKind, PROTOCOL_VERSION, limits,
+    ClientId, DecodeError, EngineId, EngineInfo, FrameKind, HostId, PROTOCOL_VERSION, limits,
 };
 use broadleaf_shm::ClaimBoard;
 
 use crate::config::NodeConfig;
 use crate::node::Node;
+use crate::payload::Order;
 use crate::peers::Role;
 use crate::ring::Kind;
 
@@ -68,6 +69,10 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
         )
     })?;
     let me = rustix::process::geteuid().as_raw();
+    let is_relay = matches!(
+        hello.role,
+        control::Role::Relay { .. } | control::Role::Payload { .. }
+    );
     match (link.peer_credentials(), link.peer_key()) {
         (Some(peer), _) if peer.uid != me && peer.uid != 0 => Err(refuse(
             RefusalKind::Identity,
@@ -82,10 +87,31 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
                 "an engine's key does not open a client's connection".to_owned(),
             ))
         }
-        (None, _) if !matches!(hello.role, control::Role::Client { .. }) => Err(refuse(
+        (None, Some(PeerKey::Client)) if is_relay => Err(refuse(
             RefusalKind::Identity,
-            "engines connect to the relay of their own host".to_owned(),
+            "a client's key does not open a relay's connection".to_owned(),
         )),
+        (Some(_), _) if is_relay => Err(refuse(
+            RefusalKind::Identity,
+            "relays connect over TCP".to_owned(),
+        )),
+        (None, _) if !is_relay && !matches!(hello.role, control::Role::Client { .. }) => {
+            Err(refuse(
+                RefusalKind::Identity,
+                "engines connect to the relay of their own host".to_owned(),
+            ))
+        }
+        _ if config.relay.is_some()
+            && matches!(
+                hello.role,
+                control::Role::Client { .. } | control::Role::Relay { .. }
+            ) =>
+        {
+            Err(refuse(
+                RefusalKind::Identity,
+                "this is a relay; connect to the controller".to_owned(),
+            ))
+        }
         _ => Ok(()),
     }
 }
@@ -110,6 +136,7 @@ impl Node {
             client: ClientId(0),
             engine: EngineId(0),
             segment_token,
+            host: HostId::CONTROLLER,
             max_outstanding_tasks: self.config.options.max_outstanding_tasks,
             max_outstanding_bytes: self.config.options.max_outstanding_bytes,
             engines: Vec::new(),
@@ -119,7 +146,11 @@ impl Node {
                 let client = ClientId(self.next_client);
                 self.next_client += 1;
                 welcome.client = client;
-                welcome.engines = self.controller.engines();
+                welcome.engines = self
+                    .decider
+                    .controller()
+                    .map(broadleaf_core::Controller::engines)
+                    .unwrap_or_default();
                 self.peers[token].role = Role::Client {
                     client,
                     congested: false,
@@ -130,9 +161,9 @@ impl Node {
                 self.input(Input::ClientUp { client, name });
             }
             control::Role::Engine { engine, pid } => {
-                let engine = engine.unwrap_or_else(|| self.controller.vacant_engine());
+                let engine = engine.unwrap_or_else(|| self.vacant_engine());
                 let board = frame.fds.first().map(|fd| ClaimBoard::from_fd(fd.as_fd()));
-                let (true, Some(Ok(board))) = (self.controller.expects(engine), board) else {
+                let (true, Some(Ok(board))) = (self.expects(engine), board) else {
                     let message = format!("no engine {} is expected here", engine.0);
                     self.refuse(
                         token,
@@ -162,6 +193,12 @@ impl Node {
                 self.send(token, FrameKind::Welcome, &control::encode(&welcome));
                 self.input(Input::EngineUp { info });
             }
+            control::Role::Relay {
+                name,
+                n_engines,
+                listen,
+            } => self.on_relay_hello(token, welcome, name, n_engines, listen),
+            control::Role::Payload { host } => self.on_payload_hello(token, welcome, host),
             control::Role::Spawner { .. } => {
                 if self.spawner.is_some() {
                     let message = "the node has a spawner already".to_owned();
@@ -181,6 +218,69 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// The relay of another host: its engines are wanted from here on.
+    fn on_relay_hello(
+        &mut self,
+        token: usize,
+        mut welcome: Welcome,
+        name: String,
+        n_engines: u32,
+        listen: Option<String>,
+    ) {
+        let controller = self.decider.controller();
+        if controller.is_none_or(|c| c.has_host_named(&name)) {
+            let message = format!(
+                "a relay called {name:?} is connected already; give this one another --name, or wait until \
+                 the loss of the other is noticed"
+            );
+            self.refuse(token, &refuse(RefusalKind::Full, message));
+            return;
+        }
+        if let Err(error) = self.start_plane() {
+            self.refuse(token, &refuse(RefusalKind::Full, error.to_string()));
+            return;
+        }
+        let can_serve = listen.is_some();
+        let host = self.relays.insert(token, name.clone(), listen);
+        self.objects.transfers.on_host_up(host, can_serve);
+        welcome.host = host;
+        self.peers[token].role = Role::Relay { host };
+        self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+        self.input(Input::HostUp {
+            host,
+            name,
+            n_engines,
+        });
+    }
+
+    /// A payload connection of a relay's: served by the payload plane.
+    fn on_payload_hello(&mut self, token: usize, mut welcome: Welcome, host: HostId) {
+        if !self.relays.links.contains_key(&host) {
+            let message = "no relay of that host is connected".to_owned();
+            self.refuse(token, &refuse(RefusalKind::Full, message));
+            return;
+        }
+        welcome.host = host;
+        self.send(token, FrameKind::Welcome, &control::encode(&welcome));
+        if let Some(link) = self.release_peer(token) {
+            let link = Box::new(link);
+            self.objects.order(Order::Adopt { link, host });
+        }
+    }
+
+    /// A place for an engine that was started by hand; a relay has none to give.
+    fn vacant_engine(&self) -> EngineId {
+        let controller = self.decider.controller();
+        controller.map_or(
+            EngineId(u32::MAX),
+            broadleaf_core::Controller::vacant_engine,
+        )
+    }
+
+    fn expects(&self, engine: EngineId) -> bool {
+        self.decider.expects(engine) && !self.engines.contains_key(&engine)
     }
 
     fn refuse(&mut self, token: usize, refusal: &control::Refusal) {

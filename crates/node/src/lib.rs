@@ -5,15 +5,24 @@
 //! wake-up is scheduled together and leaves with one write per peer.
 
 mod config;
+mod delivery;
+mod error;
 mod frames;
 mod handshake;
+mod join;
 mod node;
+mod objects;
 mod outputs;
+mod payload;
 mod peers;
+mod relays;
 mod requests;
 mod ring;
 mod segments;
+mod uplink;
+mod upload;
 
 pub use config::{ConfigError, NodeConfig};
+pub use error::NodeError;
 pub use handshake::keys_json;
-pub use node::{NodeError, run};
+pub use node::run;

@@ -2,64 +2,50 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use broadleaf_core::{Controller, Input, Nanos, Output};
-use broadleaf_net::tls::{KeyError, ServerTls};
-use broadleaf_net::{LinkError, Listener};
+use broadleaf_net::tls::ServerTls;
+use broadleaf_net::{Link, LinkError, Listener};
 use broadleaf_proto::{ClientId, EngineId, FrameKind};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use slab::Slab;
 
 use crate::config::NodeConfig;
+use crate::delivery::Waiting;
+use crate::error::{NodeError, io_error};
+use crate::objects::Objects;
 use crate::peers::{Peer, Role};
+use crate::relays::Relays;
 use crate::ring::{Kind, Ring};
 use crate::segments::Segments;
+use crate::uplink::Decider;
 
 const UNIX_LISTENER: u64 = u64::MAX;
 const TCP_LISTENER: u64 = u64::MAX - 1;
 const LIFELINE: u64 = u64::MAX - 2;
+pub(crate) const PLANE: u64 = u64::MAX - 3;
 
 /// Time that a new connection has for its hello.
 const HELLO_TIME: Duration = Duration::from_secs(10);
 /// Connections that may be waiting for their hello.
 const MAX_UNKNOWN_PEERS: usize = 256;
 
-/// Why a node could not start or go on.
-#[derive(Debug, thiserror::Error)]
-pub enum NodeError {
-    /// The operating system failed a call.
-    #[error("{context}: {source}")]
-    Io {
-        /// What was tried.
-        context: &'static str,
-        /// How it failed.
-        source: io::Error,
-    },
-    /// The keys cannot be used.
-    #[error("keys of the node: {0}")]
-    Tls(#[from] KeyError),
-}
-
-fn io_error<E: Into<io::Error>>(context: &'static str) -> impl FnOnce(E) -> NodeError {
-    move |source| NodeError::Io {
-        context,
-        source: source.into(),
-    }
-}
-
-/// A node: controller and relay of one host.
+/// A node: the controller and its own host's relay, or the relay of another host.
 pub struct Node {
     pub(crate) config: NodeConfig,
-    pub(crate) controller: Controller,
+    pub(crate) decider: Decider,
+    pub(crate) relays: Relays,
     pub(crate) outputs: Vec<Output>,
     pub(crate) peers: Slab<Peer>,
     pub(crate) clients: BTreeMap<ClientId, usize>,
     pub(crate) engines: BTreeMap<EngineId, usize>,
     pub(crate) spawner: Option<usize>,
     pub(crate) segments: Segments,
+    pub(crate) objects: Objects,
+    pub(crate) waiting: Waiting,
     pub(crate) finished: bool,
     pub(crate) epoch: Instant,
     pub(crate) wakeups: u64,
@@ -84,6 +70,7 @@ pub struct Node {
 /// [`NodeError`] when it cannot listen or poll.
 pub fn run(config: NodeConfig) -> Result<i32, NodeError> {
     let mut node = Node::start(config)?;
+    node.join()?;
     node.announce_ready()?;
     node.serve()?;
     Ok(0)
@@ -127,15 +114,17 @@ impl Node {
         let options = &config.options;
         Ok(Self {
             lifeline,
-            controller: Controller::new(config.core()),
+            decider: Decider::Own(Box::new(Controller::new(config.core()))),
+            relays: Relays::default(),
             ring: Ring::new(options.trace_events, options.log_level, &options.log_sink),
-            config,
             outputs: Vec::new(),
             peers: Slab::new(),
             clients: BTreeMap::new(),
             engines: BTreeMap::new(),
             spawner: None,
             segments: Segments::default(),
+            objects: Objects::new(0, config.options.pool_max_bytes),
+            waiting: Waiting::default(),
             finished: false,
             epoch: Instant::now(),
             wakeups: 0,
@@ -147,6 +136,7 @@ impl Node {
             unknown: VecDeque::new(),
             next_client: 0,
             next_token: 1,
+            config,
             host: rustix::system::uname()
                 .nodename()
                 .to_string_lossy()
@@ -178,10 +168,12 @@ impl Node {
         self.now_ns = self.epoch.elapsed().as_nanos() as Nanos;
     }
 
-    /// Tells the controller something.
+    /// Tells the controller something, here or up the link.
     pub(crate) fn input(&mut self, input: Input) {
-        self.controller
-            .on_input(self.now_ns, input, &mut self.outputs);
+        match &mut self.decider {
+            Decider::Own(controller) => controller.on_input(self.now_ns, input, &mut self.outputs),
+            Decider::Upstream(_) => self.report(input),
+        }
     }
 
     fn serve(&mut self) -> Result<(), NodeError> {
@@ -207,12 +199,13 @@ impl Node {
                 self.on_event(token, flags);
             }
             if self
-                .controller
+                .decider
                 .next_deadline()
                 .is_some_and(|at| at <= self.now_ns)
             {
-                self.controller.on_deadline(self.now_ns, &mut self.outputs);
+                self.decider.on_deadline(self.now_ns, &mut self.outputs);
             }
+            self.beat();
             self.drop_silent_peers();
             self.carry_out();
             self.flush_dirty();
@@ -223,20 +216,24 @@ impl Node {
     fn next_wait(&mut self) -> Option<Duration> {
         self.read_clock();
         let due = self
-            .controller
+            .decider
             .next_deadline()
             .map(|at| Duration::from_nanos(at.saturating_sub(self.now_ns)));
         let hello = self
             .unknown
             .front()
             .map(|(deadline, _)| deadline.saturating_duration_since(Instant::now()));
-        due.into_iter().chain(hello).min()
+        let beat = self
+            .heartbeat_at()
+            .map(|at| at.saturating_duration_since(Instant::now()));
+        due.into_iter().chain(hello).chain(beat).min()
     }
 
     fn on_event(&mut self, token: u64, flags: EventFlags) {
         match token {
             UNIX_LISTENER => self.accept(false),
             TCP_LISTENER => self.accept(true),
+            PLANE => self.on_plane_news(),
             LIFELINE => {
                 // Closing it takes it out of the poller.
                 if self.lifeline.take().is_some() {
@@ -273,21 +270,24 @@ impl Node {
             }
             let deadline = Instant::now() + HELLO_TIME;
             let role = Role::Unknown(deadline);
-            let entry = self.peers.vacant_entry();
-            let token = entry.key();
-            let peer = entry.insert(Peer {
-                link,
-                role,
-                watches_write: false,
-                dirty: false,
-            });
-            if watch(&self.poller, peer.link.as_fd(), token as u64).is_err() {
-                self.peers.remove(token);
-            } else {
+            // A TLS handshake starts with reading, so the peer needs nothing written yet.
+            if let Ok(token) = self.add_peer(link, role) {
                 self.unknown.push_back((deadline, token));
             }
-            // A TLS handshake starts with reading, so the peer needs nothing written yet.
         }
+    }
+
+    pub(crate) fn add_peer(&mut self, link: Link, role: Role) -> Result<usize, NodeError> {
+        let entry = self.peers.vacant_entry();
+        let token = entry.key();
+        watch(&self.poller, link.as_fd(), token as u64)?;
+        entry.insert(Peer {
+            link,
+            role,
+            watches_write: false,
+            dirty: false,
+        });
+        Ok(token)
     }
 
     /// Closes connections whose hello is overdue and forgets those that have said it.
@@ -311,7 +311,7 @@ impl Node {
         self.unknown = unknown;
     }
 
-    fn read(&mut self, token: usize) -> Result<(), LinkError> {
+    pub(crate) fn read(&mut self, token: usize) -> Result<(), LinkError> {
         self.peers[token].link.fill()?;
         loop {
             let Some(peer) = self.peers.get_mut(token) else {
@@ -337,8 +337,20 @@ impl Node {
         self.close(token);
     }
 
+    pub(crate) fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), NodeError> {
+        watch(&self.poller, fd, token)
+    }
+
+    /// Lets a connection go that is somebody else's from now on.
+    pub(crate) fn release_peer(&mut self, token: usize) -> Option<Link> {
+        let peer = self.peers.try_remove(token)?;
+        // It can only fail for a descriptor that is not registered, and this one is.
+        let _ = epoll::delete(&self.poller, peer.link.as_fd());
+        Some(peer.link)
+    }
+
     /// Forgets a peer and tells the controller what that means.
-    fn close(&mut self, token: usize) {
+    pub(crate) fn close(&mut self, token: usize) {
         let Some(peer) = self.peers.try_remove(token) else {
             return;
         };
@@ -361,12 +373,12 @@ impl Node {
                 let unclaimed = board
                     .unclaimed(next_offer)
                     .into_iter()
-                    .filter(|offer| board.revoke(*offer));
-                self.input(Input::EngineDown {
-                    engine,
-                    unclaimed_offers: unclaimed.collect(),
-                });
+                    .filter(|offer| board.revoke(*offer))
+                    .collect();
+                self.on_engine_gone(engine, unclaimed, next_offer);
             }
+            Role::Relay { host } => self.on_relay_gone(host),
+            Role::Controller => self.leave(),
             Role::Spawner => {
                 self.spawner = None;
                 self.input(Input::SpawnerDown);

@@ -8,16 +8,18 @@ use broadleaf_proto::control::{
     self, EngineCommand, RefusalReason, SegmentAnnounce, SegmentRelease, SpawnerCommand,
 };
 use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
-use broadleaf_proto::{ClientId, EngineId, FrameKind, Payload, Status};
+use broadleaf_proto::{ClientId, EngineId, FrameKind, Payload, SegmentId, Status};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::node::Node;
 use crate::peers::Role;
+use crate::segments::NODE;
 
 impl Node {
     /// Carries out everything the controller asked for, until it asks for nothing more.
     pub(crate) fn carry_out(&mut self) {
-        self.controller.schedule(self.now_ns, &mut self.outputs);
+        self.decider.schedule(self.now_ns, &mut self.outputs);
+        self.forget_functions();
         while !self.outputs.is_empty() {
             let outputs = std::mem::take(&mut self.outputs);
             let mut answered = false;
@@ -25,16 +27,24 @@ impl Node {
                 answered |= self.carry_out_one(output);
             }
             if answered {
-                self.controller.schedule(self.now_ns, &mut self.outputs);
+                self.decider.schedule(self.now_ns, &mut self.outputs);
             }
         }
+        self.send_all_assignments();
         self.return_segments();
     }
 
     /// Returns whether the controller was told something.
-    fn carry_out_one(&mut self, output: Output) -> bool {
+    pub(crate) fn carry_out_one(&mut self, output: Output) -> bool {
+        let Some(output) = self.relay_out(output) else {
+            return false;
+        };
         match output {
-            Output::Assign { engine, record } => self.assign(engine, &record),
+            Output::Assign { engine, record, .. } => {
+                if self.offer(engine, record.offer) {
+                    self.hand_over(engine, &record);
+                }
+            }
             Output::Result { client, mut record } => {
                 if let Some(token) = self.client_token(client) {
                     self.lend_result(token, &mut record.status, &mut record.payload);
@@ -125,22 +135,31 @@ impl Node {
         }
     }
 
-    fn assign(&mut self, engine: EngineId, record: &broadleaf_proto::AssignRecord) {
+    /// Puts an offer on an engine's board; false when the engine is gone.
+    pub(crate) fn offer(&mut self, engine: EngineId, offer: u32) -> bool {
         let Some(token) = self.engine_token(engine) else {
-            return;
+            return false;
         };
-        self.lend(token, &record.payload);
         if let Some(Role::Engine {
             board, next_offer, ..
         }) = self.peers.get_mut(token).map(|p| &mut p.role)
         {
-            board.offer(record.offer);
-            *next_offer = record.offer.wrapping_add(1);
+            board.offer(offer);
+            *next_offer = offer.wrapping_add(1);
         }
+        true
+    }
+
+    /// Sends a task to an engine that was offered it.
+    pub(crate) fn hand_over(&mut self, engine: EngineId, record: &broadleaf_proto::AssignRecord) {
+        let Some(token) = self.engine_token(engine) else {
+            return;
+        };
+        self.lend(token, &record.payload);
         self.append(token, FrameKind::Assign, |frame| record.encode(frame));
     }
 
-    fn interrupt(&mut self, engine: EngineId, offer: u32) {
+    pub(crate) fn interrupt(&mut self, engine: EngineId, offer: u32) {
         let Some(token) = self.engine_token(engine) else {
             return;
         };
@@ -151,7 +170,7 @@ impl Node {
         }
     }
 
-    fn board(&self, engine: EngineId) -> Option<&broadleaf_shm::ClaimBoard> {
+    pub(crate) fn board(&self, engine: EngineId) -> Option<&broadleaf_shm::ClaimBoard> {
         let token = self.engine_token(engine)?;
         match &self.peers[token].role {
             Role::Engine { board, .. } => Some(board),
@@ -180,12 +199,17 @@ impl Node {
     }
 
     fn return_segments(&mut self) {
+        self.drop_objects();
         let (returns, forget) = self.segments.take_returns();
         if returns.is_empty() && forget.is_empty() {
             return;
         }
         let mut by_peer: BTreeMap<u32, SegmentRelease> = BTreeMap::new();
         for (owner, id) in returns {
+            if owner == NODE {
+                self.objects.on_free(id);
+                continue;
+            }
             by_peer.entry(owner).or_default().released.push(id);
         }
         for (peer, id) in forget {
@@ -197,6 +221,18 @@ impl Node {
                 FrameKind::SegmentRelease,
                 &control::encode(&release),
             );
+        }
+    }
+
+    /// A segment of the node's own is gone: those who have it close it.
+    pub(crate) fn retire(&mut self, id: SegmentId) {
+        for (peer, id) in self.segments.on_release(NODE, &[], &[id]) {
+            let release = SegmentRelease {
+                released: Vec::new(),
+                retired: vec![id],
+            };
+            let body = control::encode(&release);
+            self.send(peer as usize, FrameKind::SegmentRelease, &body);
         }
     }
 

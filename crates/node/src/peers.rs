@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use broadleaf_net::Link;
-use broadleaf_proto::{ClientId, EngineId};
+use broadleaf_proto::{ClientId, EngineId, HostId};
 use broadleaf_shm::ClaimBoard;
 
 /// What a peer has proved to be.
@@ -30,6 +30,13 @@ pub enum Role {
     },
     /// The fork server.
     Spawner,
+    /// The relay of another host.
+    Relay {
+        /// Its host.
+        host: HostId,
+    },
+    /// The controller, where this node is a relay.
+    Controller,
     /// Refused or malformed: its last bytes go out, then it is closed.
     Leaving,
 }

@@ -18,8 +18,13 @@ const STATUS_NAMES: [&str; 7] = [
 impl Node {
     /// Counters of controller, engines and connections as JSON.
     pub(crate) fn status_json(&self) -> String {
-        let counters = self.controller.counters();
+        let counters = self
+            .decider
+            .controller()
+            .map(broadleaf_core::Controller::counters)
+            .unwrap_or_default();
         let (segments, segment_bytes) = self.segments.totals();
+        let (own_segments, own_bytes, outgoing, incoming) = self.objects.totals();
         let mut links = json!({"reads": 0_u64, "writes": 0_u64, "bytes_in": 0_u64, "bytes_out": 0_u64, "frames_in": 0_u64, "frames_out": 0_u64});
         for (_, peer) in &self.peers {
             let c = peer.link.counters();
@@ -45,8 +50,18 @@ impl Node {
             "pid": std::process::id(),
             "uptime_s": self.epoch.elapsed().as_secs_f64(),
             "controller": controller_json(&counters, &resolved),
-            "node": {"wakeups": self.wakeups, "peers": self.peers.len(), "segments": segments, "segment_bytes": segment_bytes},
+            "node": {"wakeups": self.wakeups, "peers": self.peers.len(), "segments": segments, "segment_bytes": segment_bytes,
+                "own_segments": own_segments, "own_bytes": own_bytes,
+                "objects_out": outgoing, "objects_in": incoming},
             "links": links,
+            "hosts": self.relays.links.iter().map(|(host, link)| json!({
+                "host": host.0, "name": link.name, "listen": link.listen, "round_trip_ns": link.round_trip_ns,
+                "fetched": {
+                    "objects": link.fetched.objects, "wire_bytes": link.fetched.wire_bytes,
+                    "resumptions": link.fetched.resumptions, "resumed_at_bytes": link.fetched.resumed_at_bytes,
+                    "corrupt_chunks": link.fetched.corrupt_chunks, "last_ns": link.fetched.last_ns,
+                },
+            })).collect::<Vec<_>>(),
             "engines": counters.engines.iter().map(|e| json!({
                 "engine": e.engine.0, "up": e.up, "state": e.state, "pid": e.pid, "outstanding": e.outstanding,
                 "queued": e.queued, "completed": e.completed, "window": e.window, "mean_task_ns": e.mean_task_ns,

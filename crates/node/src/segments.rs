@@ -6,24 +6,40 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use broadleaf_proto::layout::Pickled;
 use broadleaf_proto::task::LeaseGuard;
-use broadleaf_proto::{Payload, SegmentId};
-use broadleaf_shm::{LeaseTable, Segment};
+use broadleaf_proto::{ObjectId, Payload, SegmentId, SegmentRef};
+use broadleaf_shm::{LeaseTable, Mapping, Segment};
 
-type Dropped = Arc<Mutex<Vec<SegmentId>>>;
+/// The owner of what lies in the node's own segments.
+pub const NODE: u32 = u32::MAX;
+
+/// What payloads have let go of.
+#[derive(Debug, Default)]
+struct Let {
+    segments: Vec<SegmentId>,
+    objects: Vec<ObjectId>,
+}
+
+type Dropped = Arc<Mutex<Let>>;
 
 /// Lives inside a payload and tells when its last clone is gone.
 struct Guard {
     segments: Vec<SegmentId>,
+    /// What its ranges are called on other hosts, once they are.
+    objects: OnceLock<Vec<ObjectId>>,
     dropped: Dropped,
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        lock(&self.dropped).extend(&self.segments);
+        let mut dropped = lock(&self.dropped);
+        dropped.segments.extend(&self.segments);
+        dropped
+            .objects
+            .extend(self.objects.take().unwrap_or_default());
     }
 }
 
@@ -50,7 +66,7 @@ pub struct Segments {
     maybe_free: Vec<SegmentId>,
 }
 
-fn lock(dropped: &Dropped) -> std::sync::MutexGuard<'_, Vec<SegmentId>> {
+fn lock(dropped: &Dropped) -> std::sync::MutexGuard<'_, Let> {
     dropped.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -93,6 +109,7 @@ impl Segments {
         }
         payload.lease = Some(LeaseGuard(Arc::new(Guard {
             segments: held,
+            objects: OnceLock::new(),
             dropped: Arc::clone(&self.dropped),
         })));
     }
@@ -116,18 +133,51 @@ impl Segments {
         unseen
     }
 
+    /// A view of a range of a segment of this host.
+    pub fn map(&self, place: &SegmentRef) -> Option<Mapping> {
+        let entry = self.entries.get(&place.segment)?;
+        let segment = Segment::from_fd(entry.fd.try_clone().ok()?, entry.len_bytes).ok()?;
+        segment
+            .map_readonly(place.offset_bytes, place.len_bytes)
+            .ok()
+    }
+
+    /// What an adopted payload's ranges are called on other hosts; the same for all its clones.
+    pub fn objects_of(payload: &Payload, mut name: impl FnMut() -> ObjectId) -> Vec<ObjectId> {
+        let guard = payload.lease.as_ref();
+        let guard = guard.and_then(|lease| lease.0.downcast_ref::<Guard>());
+        let names = || payload.segments.iter().map(|_| name()).collect();
+        guard.map_or_else(Vec::new, |guard| guard.objects.get_or_init(names).clone())
+    }
+
+    /// Objects whose last payload is gone.
+    pub fn take_dropped_objects(&mut self) -> Vec<ObjectId> {
+        std::mem::take(&mut lock(&self.dropped).objects)
+    }
+
+    /// A segment of the node's own pool has content that payloads will name.
+    pub fn on_own(&mut self, id: SegmentId, len_bytes: u64, fd: OwnedFd) {
+        // One that was used before is known to its readers already.
+        if !self.entries.contains_key(&id) {
+            self.on_announce(NODE, id, len_bytes, fd);
+        }
+    }
+
+    /// Whether nobody holds a segment.
+    pub fn is_free(&self, id: SegmentId) -> bool {
+        let in_payloads = self
+            .entries
+            .get(&id)
+            .is_some_and(|entry| entry.payloads > 0);
+        !in_payloads && !self.leases.is_held(id)
+    }
+
     /// Replaces a payload that lies in segments by one that is all inline, for a peer on another host.
     pub fn inline(&self, payload: &mut Payload) {
         let mapped: Vec<_> = payload
             .segments
             .iter()
-            .filter_map(|place| {
-                let entry = self.entries.get(&place.segment)?;
-                let segment = Segment::from_fd(entry.fd.try_clone().ok()?, entry.len_bytes).ok()?;
-                segment
-                    .map_readonly(place.offset_bytes, place.len_bytes)
-                    .ok()
-            })
+            .filter_map(|place| self.map(place))
             .collect();
         let slices: Vec<&[u8]> = mapped.iter().map(|m| &**m).collect();
         let inlined =
@@ -182,7 +232,8 @@ impl Segments {
     /// Credits to give back now: (owner, segment), one entry each; and who must forget which segment, because
     /// its owner is gone and nobody holds it any more.
     pub fn take_returns(&mut self) -> (PeerSegments, PeerSegments) {
-        for id in std::mem::take(&mut *lock(&self.dropped)) {
+        let dropped = std::mem::take(&mut lock(&self.dropped).segments);
+        for id in dropped {
             if let Some(entry) = self.entries.get_mut(&id) {
                 entry.payloads -= 1;
                 self.maybe_free.push(id);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::ids::{ClientId, EngineId, OptionsId, SegmentId, TaskSeq};
+use crate::ids::{ClientId, EngineId, HostId, OptionsId, SegmentId, TaskSeq};
 use crate::wire::DecodeError;
 
 /// Encodes a control message.
@@ -46,6 +46,20 @@ pub enum Role {
         /// Its process on this host.
         pid: u32,
     },
+    /// Owns another host: its engines, its memory.
+    Relay {
+        /// The host's name, unique in the cluster.
+        name: String,
+        /// Engines it wants to start.
+        n_engines: u32,
+        /// Where other relays dial it for payload, `host:port`; `None` when nobody can.
+        listen: Option<String>,
+    },
+    /// Fetches and serves payload; a connection beside that of the same relay.
+    Payload {
+        /// The host at this end.
+        host: HostId,
+    },
 }
 
 /// First frame of every connection.
@@ -72,6 +86,8 @@ pub struct Welcome {
     pub engine: EngineId,
     /// Token for the high half of the sender's segment ids.
     pub segment_token: u32,
+    /// The relay's host (0 for other roles).
+    pub host: HostId,
     /// Most unresolved tasks the client may have.
     pub max_outstanding_tasks: u64,
     /// Most unresolved payload bytes the client may have.
@@ -156,6 +172,22 @@ impl Default for DependencyRule {
     }
 }
 
+/// The way that large arguments take to several hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TransferPlan {
+    /// As the cluster's options say.
+    #[default]
+    Auto,
+    /// To each host from the controller's.
+    Flat,
+    /// Down a binomial tree.
+    Binomial,
+    /// From host to host.
+    Chain,
+    /// Down a tree with so many branches; 0 for the number that takes least time.
+    Kary(u32),
+}
+
 /// How to run a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskOptions {
@@ -179,6 +211,8 @@ pub struct TaskOptions {
     pub follow: DependencyRule,
     /// Mode `Each`: the client gets all results together, once the last target is resolved.
     pub coalesce: bool,
+    /// How its arguments reach the hosts.
+    pub plan: TransferPlan,
 }
 
 impl Default for TaskOptions {
@@ -194,6 +228,7 @@ impl Default for TaskOptions {
             after: DependencyRule::default(),
             follow: DependencyRule::default(),
             coalesce: false,
+            plan: TransferPlan::Auto,
         }
     }
 }
@@ -228,6 +263,8 @@ pub enum RefusalReason {
     Stopping,
     /// The controller does not have what was asked for: a task's result, or what it takes to run it again.
     NotKept,
+    /// Its arguments or its value could not be brought to where they were needed, for this reason.
+    Undeliverable(String),
 }
 
 /// What ended an engine.
@@ -245,6 +282,8 @@ pub enum DeathCause {
     Stopped,
     /// Its connection was lost and its fate is unknown.
     Disconnected,
+    /// Its host is gone: the relay died, or the link to it is cut.
+    HostGone,
 }
 
 /// Everything known of an engine's death.

@@ -55,13 +55,25 @@ pub enum FrameKind {
     SpawnerEvent = 41,
     /// Node to engine: [`crate::control::EngineCommand`].
     EngineCommand = 42,
+    /// Controller to relay: [`crate::relay::RelayCommand`]s.
+    RelayCommand = 48,
+    /// Controller to relay: [`crate::relay::AssignMany`]s.
+    AssignMany = 49,
+    /// Relay to controller: [`crate::relay::RelayEvent`]s.
+    RelayEvent = 50,
+    /// Relay to controller: [`crate::relay::RelayedDone`]s.
+    RelayedDone = 51,
+    /// Between hosts, either way: [`crate::relay::PayloadCommand`].
+    PayloadCommand = 52,
+    /// Between hosts, the other way: [`crate::relay::Chunk`].
+    Chunk = 53,
 }
 
 impl TryFrom<u8> for FrameKind {
     type Error = DecodeError;
     fn try_from(byte: u8) -> Result<Self, DecodeError> {
         use FrameKind as K;
-        const ALL: [FrameKind; 19] = [
+        const ALL: [FrameKind; 25] = [
             K::Hello,
             K::Welcome,
             K::Refused,
@@ -81,6 +93,12 @@ impl TryFrom<u8> for FrameKind {
             K::SpawnerCommand,
             K::SpawnerEvent,
             K::EngineCommand,
+            K::RelayCommand,
+            K::AssignMany,
+            K::RelayEvent,
+            K::RelayedDone,
+            K::PayloadCommand,
+            K::Chunk,
         ];
         ALL.into_iter()
             .find(|k| *k as u8 == byte)

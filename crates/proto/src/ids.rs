@@ -27,8 +27,29 @@ id!(/// A set of task options as a client names it. `OptionsId(0)` is predefined
     OptionsId(u32));
 id!(/// A shared-memory segment, unique on its host: the owner's token in the high half.
     SegmentId(u64));
+id!(/// A host of the cluster; handed out by the controller, whose own is 0, and never used again.
+    HostId(u32));
+id!(/// Bytes that travel between hosts: made once, never changed, never named again. The host that
+    /// made it in the high 24 bits.
+    ObjectId(u64));
 id!(/// First 16 bytes of the SHA-256 of a function's pickled content.
     FunctionHash([u8; 16]));
+
+impl HostId {
+    /// The controller's own.
+    pub const CONTROLLER: Self = Self(0);
+}
+
+impl ObjectId {
+    /// The `number`th object that a host makes.
+    pub fn new(host: HostId, number: u64) -> Self {
+        Self(u64::from(host.0) << 40 | number & ((1 << 40) - 1))
+    }
+    /// The host that made it.
+    pub fn origin(self) -> HostId {
+        HostId((self.0 >> 40) as u32)
+    }
+}
 
 impl TaskKey {
     /// Joins a slab slot and its generation.

@@ -23,6 +23,8 @@ pub const IN_SEGMENT_READONLY: u8 = 2;
 pub const IN_SEGMENT_SHARED: u8 = 3;
 /// A buffer that follows the pickle and that readers cannot write.
 pub const INLINE_READONLY: u8 = 4;
+/// A buffer that follows the pickle, on its way to a host where it goes into a segment that its readers share.
+pub const INLINE_SHARED: u8 = 5;
 /// Bytes of one entry of the table of buffers.
 pub const ENTRY_BYTES: usize = 9;
 
@@ -42,8 +44,9 @@ impl Delivery {
     /// The place of a buffer that rides inline.
     pub fn inline(self) -> u8 {
         match self {
-            Self::Private | Self::Shared => INLINE,
+            Self::Private => INLINE,
             Self::Readonly => INLINE_READONLY,
+            Self::Shared => INLINE_SHARED,
         }
     }
 
@@ -64,6 +67,7 @@ impl Delivery {
         Ok(match place {
             INLINE => (true, Self::Private),
             INLINE_READONLY => (true, Self::Readonly),
+            INLINE_SHARED => (true, Self::Shared),
             IN_SEGMENT => (false, Self::Private),
             IN_SEGMENT_READONLY => (false, Self::Readonly),
             IN_SEGMENT_SHARED => (false, Self::Shared),
@@ -118,6 +122,32 @@ impl<'a> Pickled<'a> {
         } else {
             Err(DecodeError::Truncated)
         }
+    }
+
+    /// The payload's bytes with the buffers that have a place in a segment there, and `inline`, in order, behind
+    /// the pickle.
+    pub fn with_places(
+        &self,
+        places: &[Option<crate::task::SegmentRef>],
+        inline: &[&[u8]],
+    ) -> Vec<u8> {
+        let mut out = vec![PICKLED];
+        out.extend_from_slice(&(self.buffers.len() as u32).to_le_bytes());
+        for ((before, len), place) in self.buffers.iter().zip(places) {
+            let delivery = Delivery::of(*before).map(|(_, delivery)| delivery);
+            let delivery = delivery.unwrap_or_default();
+            out.push(match place {
+                Some(_) => delivery.in_segment(),
+                None => delivery.inline(),
+            });
+            out.extend_from_slice(&len.to_le_bytes());
+        }
+        out.extend_from_slice(&(self.pickle.len() as u32).to_le_bytes());
+        out.extend_from_slice(self.pickle);
+        for bytes in inline {
+            out.extend_from_slice(bytes);
+        }
+        out
     }
 
     /// The payload with every buffer inline; `segments` are the bytes of those that were not, in order.

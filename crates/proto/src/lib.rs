@@ -13,20 +13,22 @@ pub mod frame;
 pub mod ids;
 pub mod layout;
 pub mod limits;
+pub mod relay;
 pub mod task;
 pub mod wire;
 
 pub use coalesced::CoalescedRecord;
 pub use control::{
     ControlReply, ControlRequest, DeathCause, DeathCertificate, DependencyRule, EngineInfo, Mode,
-    TargetSet, TaskOptions,
+    TargetSet, TaskOptions, TransferPlan,
 };
 pub use frame::{FrameHeader, FrameKind};
 pub use ids::{
-    ClientId, EngineId, FunctionHash, FunctionId, OptionsId, SegmentId, TaskKey, TaskSeq,
+    ClientId, EngineId, FunctionHash, FunctionId, HostId, ObjectId, OptionsId, SegmentId, TaskKey,
+    TaskSeq,
 };
 pub use task::{AssignRecord, DoneRecord, Payload, ResultRecord, SegmentRef, Status, SubmitRecord};
 pub use wire::DecodeError;
 
 /// Version of the wire protocol; peers must match it exactly.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;

@@ -20,6 +20,12 @@ pub const MAX_COALESCED_BYTES: usize = 16 * 1024 * 1024;
 pub const MAX_DEPENDENCIES: usize = 65_535;
 /// Tasks offered to one engine at a time: the size of its claim board.
 pub const CLAIM_SLOTS: usize = 4096;
+/// Engines that one record to a relay may name.
+pub const MAX_RELAYED_ENGINES: usize = 65_536;
+/// Smallest and largest piece in which payload travels between hosts.
+pub const CHUNK_BYTES: (u32, u32) = (16 * 1024, 1024 * 1024);
+/// Most bytes of a chunk's frame.
+pub const MAX_CHUNK_FRAME_BYTES: u32 = CHUNK_BYTES.1 + 1024;
 /// Largest pickled function.
 pub const MAX_FUNCTION_BYTES: usize = 64 * 1024 * 1024;
 /// Bytes of an engine's last output kept in its death certificate.

@@ -273,6 +273,12 @@ impl DataPlane {
                 let bytes = inline
                     .split_off(..*len as usize)
                     .expect("invariant: decoding checked the lengths");
+                if delivery == Delivery::Shared && !bytes.is_empty() {
+                    return Err(PyMemoryError::new_err(format!(
+                        "the host had no memory for a shared array of {} bytes",
+                        bytes.len()
+                    )));
+                }
                 if delivery == Delivery::Readonly {
                     buffers.append(PyBytes::new(py, bytes))?;
                 } else {

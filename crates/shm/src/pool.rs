@@ -19,6 +19,8 @@ pub struct PoolConfig {
     pub max_warm_bytes: u64,
     /// Calls of [`Pool::trim`] that a free segment outlives without being used.
     pub idle_trims: u64,
+    /// Others may map its segments to write: the pool of a host's node, where windows come in from other hosts.
+    pub open: bool,
 }
 
 impl Default for PoolConfig {
@@ -31,6 +33,7 @@ impl Default for PoolConfig {
             max_segments,
             max_warm_bytes: max_bytes / 2,
             idle_trims: 10,
+            open: false,
         }
     }
 }
@@ -93,12 +96,18 @@ pub struct Lease {
     /// Bytes the pool copied since the segment was last written.
     since_bytes: u64,
     copied: bool,
+    open: bool,
 }
 
 impl Lease {
     /// The segment.
     pub fn id(&self) -> SegmentId {
         self.id
+    }
+
+    /// The segment's memory, once it was taken: for readers who know which part of it is filled.
+    pub fn segment(&self) -> Option<&Segment> {
+        self.memory.as_ref().map(|memory| &memory.segment)
     }
 
     /// Copies a buffer of the length asked for into the segment: the one copy a payload costs.
@@ -119,7 +128,7 @@ impl Lease {
                 bytes,
                 self.since_bytes,
             ),
-            None => self.memory = Some(Memory::create(self.size, bytes)?),
+            None => self.memory = Some(Memory::create(self.size, bytes, self.open)?),
         }
         self.copied = true;
         Ok(())
@@ -132,7 +141,7 @@ impl Lease {
     pub fn as_mut_slice(&mut self) -> Result<&mut [u8], ShmError> {
         let memory = match self.memory.take() {
             Some(memory) => memory,
-            None => Memory::create(self.size, &[])?,
+            None => Memory::create(self.size, &[], self.open)?,
         };
         let memory = self.memory.insert(memory);
         Ok(&mut memory.mapping.as_mut_slice()[..self.len_bytes as usize])
@@ -140,8 +149,12 @@ impl Lease {
 }
 
 impl Memory {
-    fn create(size: u64, content: &[u8]) -> Result<Self, ShmError> {
-        let (segment, mapping) = Segment::create(size, content)?;
+    fn create(size: u64, content: &[u8], open: bool) -> Result<Self, ShmError> {
+        let (segment, mapping) = if open {
+            Segment::create_unsealed(size, content)?
+        } else {
+            Segment::create(size, content)?
+        };
         Ok(Self { segment, mapping })
     }
 }
@@ -205,6 +218,7 @@ impl Pool {
             memory,
             since_bytes,
             copied: false,
+            open: self.config.open,
         })
     }
 

@@ -21,13 +21,25 @@ impl Segment {
     /// # Errors
     /// [`ShmError::BadSize`], [`ShmError::OutOfMemory`] or [`ShmError::System`].
     pub fn create(len_bytes: u64, content: &[u8]) -> Result<(Self, WritableMapping), ShmError> {
+        let (segment, mapping) = Self::create_unsealed(len_bytes, content)?;
+        platform::seal_contents(segment.fd())?;
+        Ok((segment, mapping))
+    }
+
+    /// As [`Segment::create`], but open: others may map it to write as well.
+    ///
+    /// # Errors
+    /// As [`Segment::create`].
+    pub fn create_unsealed(
+        len_bytes: u64,
+        content: &[u8],
+    ) -> Result<(Self, WritableMapping), ShmError> {
         let rounded = len_bytes.checked_next_multiple_of(platform::page_bytes());
         let fits = |n: &u64| *n >= content.len() as u64 && *n > 0 && i64::try_from(*n).is_ok();
         let len_bytes = rounded.filter(fits).ok_or(ShmError::BadSize(len_bytes))?;
         let fd = platform::create(len_bytes, content)?;
         let region = Region::map(fd.as_fd(), Access::SharedWrite, 0, len_bytes)?;
         platform::populate(&region, content.len())?;
-        platform::seal_contents(fd.as_fd())?;
         Ok((Self { fd, len_bytes }, WritableMapping { region }))
     }
 

@@ -75,6 +75,7 @@ fn run(steps: Vec<Step>) {
         max_segments: CAP_SEGMENTS,
         max_warm_bytes: WARM_BYTES,
         idle_trims: 2,
+        open: false,
     };
     let mut pool = Pool::new(7, config);
     let mut live: Vec<Buffer> = Vec::new();

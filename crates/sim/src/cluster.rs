@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt::Write as _;
 
 use broadleaf_core::{Controller, Counters, Input, Nanos, Output};
-use broadleaf_proto::control::SpawnerEvent;
-use broadleaf_proto::ids::{ClientId, EngineId};
+use broadleaf_proto::control::{EngineInfo, SpawnerEvent};
+use broadleaf_proto::ids::{ClientId, EngineId, HostId};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, ResultRecord};
 
 use crate::client::{Circumstances, Client, Copy, Original};
 use crate::engine::EngineProcess;
+use crate::hosts::{Host, RelayMessage};
 use crate::job::Job;
 use crate::random::Random;
 use crate::trace::Trace;
@@ -30,6 +31,8 @@ pub(crate) enum Link {
     FromClient(ClientId),
     ToSpawner(u32),
     FromSpawner(u32),
+    ToHost(HostId),
+    FromHost(HostId),
 }
 
 /// What happens next.
@@ -44,6 +47,9 @@ pub(crate) enum Event {
     Spawn(u32, EngineId),
     SpawnerStops(u32),
     SpawnerStarts,
+    HostStarts(u32),
+    Relay(HostId, RelayMessage),
+    RelayHello(u32),
     Client(ClientId, Output),
     ClientActs(ClientId),
     Fault,
@@ -59,6 +65,13 @@ pub(crate) enum NodeEvent {
     /// The oldest answer to a revoke that was kept back.
     Answer(u32),
     FromSpawner(SpawnerEvent),
+    RemoteUp(EngineInfo),
+    RemoteDown {
+        engine: EngineId,
+        unclaimed_offers: Vec<u32>,
+        /// The number after the last offer that reached its board.
+        next_offer: u32,
+    },
     SpawnerClosed,
     Schedule,
     Deadline,
@@ -117,6 +130,12 @@ pub(crate) struct Cluster {
     pub(crate) links: BTreeMap<EngineId, u32>,
     /// The spawner's number, while there is one.
     pub(crate) spawner: Option<u32>,
+    /// The relays that are connected.
+    pub(crate) hosts: BTreeMap<HostId, Host>,
+    pub(crate) last_host: u32,
+    pub(crate) host_losses: u32,
+    /// The number after the last offer sent to each remote engine.
+    pub(crate) sent_offers: BTreeMap<EngineId, u32>,
     pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) jobs: Vec<Job>,
     pub(crate) starts: BTreeMap<(u64, Option<EngineId>), u32>,
@@ -148,6 +167,10 @@ impl Cluster {
             runs: 0,
             links: BTreeMap::new(),
             spawner: None,
+            hosts: BTreeMap::new(),
+            last_host: 0,
+            host_losses: 0,
+            sent_offers: BTreeMap::new(),
             clients: BTreeMap::new(),
             jobs: Vec::new(),
             starts: BTreeMap::new(),
@@ -163,6 +186,10 @@ impl Cluster {
             plan,
         };
         cluster.after(0, Event::SpawnerStarts);
+        for name in 0..cluster.plan.n_hosts {
+            let at = cluster.random.below(20 * MS);
+            cluster.after(at, Event::HostStarts(name));
+        }
         for id in 0..cluster.plan.n_clients {
             let at = cluster.random.below(20 * MS);
             cluster.after(at, Event::ClientActs(ClientId(id)));
@@ -313,6 +340,9 @@ impl Cluster {
                     );
                 }
             }
+            Event::HostStarts(name) => self.start_host(name),
+            Event::Relay(host, message) => self.relay_gets(host, message)?,
+            Event::RelayHello(pid) => self.relay_hello(pid),
             Event::Client(client, output) => self.client_gets(client, output)?,
             Event::ClientActs(client) => self.client_acts(client),
             Event::Fault => self.fault(),
@@ -373,6 +403,7 @@ impl Cluster {
                 .unwrap_or(0),
             unmet: self.unmet.get(&task.job).copied().unwrap_or(0),
             deaths: self.deaths,
+            host_losses: self.host_losses,
         });
         let client = self.clients.get_mut(&id);
         client.map_or(Ok(()), |c| c.on_result(record, &self.jobs, around))

@@ -15,6 +15,15 @@ impl Cluster {
         match event {
             NodeEvent::Input(input) => self.feed(input)?,
             NodeEvent::FromSpawner(event) => self.feed(Input::Spawner(event))?,
+            NodeEvent::RemoteUp(info) => {
+                self.sent_offers.remove(&info.engine);
+                self.feed(Input::EngineUp { info })?;
+            }
+            NodeEvent::RemoteDown {
+                engine,
+                unclaimed_offers,
+                next_offer,
+            } => self.remote_down(engine, unclaimed_offers, next_offer)?,
             NodeEvent::SpawnerClosed => self.feed(Input::SpawnerDown)?,
             NodeEvent::Hello(pid) => self.hello(pid)?,
             NodeEvent::FromEngine(pid, input) => {
@@ -132,6 +141,9 @@ impl Cluster {
     pub(crate) fn carry_out(&mut self) -> Result<(), String> {
         for output in std::mem::take(&mut self.outputs) {
             self.trace.note(self.now, &output);
+            let Some(output) = self.relay_out(output)? else {
+                continue;
+            };
             match output {
                 Output::Result { client, .. }
                 | Output::Coalesced { client, .. }
@@ -143,7 +155,7 @@ impl Cluster {
                 Output::Function { engine, record } => {
                     self.tell_engine(engine, EngineMessage::Function(record))?;
                 }
-                Output::Assign { engine, record } => {
+                Output::Assign { engine, record, .. } => {
                     let pid = self.link_to(engine)?;
                     let process = self.processes.get_mut(&pid);
                     let before = process.and_then(|p| p.board.insert(record.offer, Slot::Offered));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use broadleaf_core::Nanos;
-use broadleaf_proto::ids::{EngineId, TaskKey};
+use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use broadleaf_proto::task::{AssignRecord, DoneRecord};
 
 /// The state of an offer on the board.
@@ -42,6 +42,8 @@ pub struct Running {
 pub struct EngineProcess {
     /// Its place.
     pub engine: EngineId,
+    /// Where it runs.
+    pub host: HostId,
     /// Its number, never used again.
     pub pid: u32,
     /// Whether it lives.
@@ -71,6 +73,7 @@ impl EngineProcess {
     pub fn new(engine: EngineId, pid: u32) -> Self {
         Self {
             engine,
+            host: HostId::CONTROLLER,
             pid,
             alive: true,
             watched: true,

@@ -9,6 +9,7 @@ mod client;
 mod cluster;
 mod driver;
 mod engine;
+mod hosts;
 mod job;
 mod processes;
 mod random;
@@ -31,6 +32,8 @@ pub enum Mutation {
     RevokeAlwaysWon,
     /// A dead engine's offers are all reported as never started.
     AllUnclaimed,
+    /// What was on its way to a relay when an engine there died counts as started.
+    ForgetsOnTheWay,
 }
 
 /// What one run is made of.
@@ -40,6 +43,10 @@ pub struct Plan {
     pub seed: u64,
     /// The controller's settings.
     pub config: Config,
+    /// Relays.
+    pub n_hosts: u32,
+    /// Engines of each of them.
+    pub engines_per_host: u32,
     /// Clients.
     pub n_clients: u32,
     /// Functions each of them defines.
@@ -80,6 +87,8 @@ impl Plan {
                 seed,
                 ..Config::default()
             },
+            n_hosts: random.below(6).saturating_sub(2) as u32,
+            engines_per_host: 1 + random.below(3) as u32,
             n_clients: 1 + random.below(4) as u32,
             n_functions: 1 + random.below(4) as u32,
             bursts: 12,

@@ -3,7 +3,7 @@
 use broadleaf_core::{Input, Nanos};
 use broadleaf_proto::Mode;
 use broadleaf_proto::control::SpawnerEvent;
-use broadleaf_proto::ids::EngineId;
+use broadleaf_proto::ids::{EngineId, HostId};
 use broadleaf_proto::task::{DoneRecord, Payload, Status};
 
 use crate::cluster::{Cluster, EngineMessage, Event, Link, NodeEvent};
@@ -35,11 +35,16 @@ impl Cluster {
         process.alive = false;
         process.running = None;
         process.inbox.clear();
-        let engine = process.engine;
+        let (engine, host) = (process.engine, process.host);
         self.deaths += 1;
         self.close_link(pid);
         let watched = self.processes.get(&pid).is_some_and(|p| p.watched);
-        if let Some(number) = self.spawner.filter(|_| watched) {
+        let link = if host == HostId::CONTROLLER {
+            self.spawner.filter(|_| watched).map(Link::FromSpawner)
+        } else {
+            Some(Link::FromHost(host))
+        };
+        if let Some(link) = link {
             let event = SpawnerEvent::Exited {
                 engine,
                 pid,
@@ -48,12 +53,19 @@ impl Cluster {
                 out_of_memory: false,
                 last_output: "last words".into(),
             };
-            let link = Link::FromSpawner(number);
             self.send(link, Event::Node(NodeEvent::FromSpawner(event)));
         }
     }
 
     pub(crate) fn close_link(&mut self, pid: u32) {
+        if self
+            .processes
+            .get(&pid)
+            .is_some_and(|p| p.host != HostId::CONTROLLER)
+        {
+            self.relay_link_closed(pid);
+            return;
+        }
         let closed = Event::Node(NodeEvent::EngineClosed(pid));
         self.cut.remove(&Link::FromEngine(pid));
         self.send(Link::FromEngine(pid), closed);
@@ -80,7 +92,7 @@ impl Cluster {
             return;
         };
         for process in self.processes.values_mut() {
-            process.watched = false;
+            process.watched &= process.host != HostId::CONTROLLER;
         }
         self.send(
             Link::FromSpawner(number),
@@ -165,10 +177,16 @@ impl Cluster {
             .links
             .get(&engine)
             .and_then(|pid| self.processes.get_mut(pid));
+        if let Some(pid) = process.map(|p| p.pid) {
+            self.interrupt_process(pid, offer);
+        }
+    }
+
+    pub(crate) fn interrupt_process(&mut self, pid: u32, offer: u32) {
+        let process = self.processes.get_mut(&pid);
         let Some(process) = process.filter(|p| p.alive) else {
             return;
         };
-        let pid = process.pid;
         let Some(running) = process.running.as_mut().filter(|r| r.offer == offer) else {
             return;
         };
@@ -237,11 +255,15 @@ impl Cluster {
         let Some(process) = self.processes.get_mut(&pid) else {
             return;
         };
-        let engine = process.engine;
+        let (engine, host, linked) = (process.engine, process.host, process.linked);
         for record in std::mem::take(&mut process.finished) {
             let input = Input::Done { engine, record };
-            let event = Event::Node(NodeEvent::FromEngine(pid, input));
-            self.send(Link::FromEngine(pid), event);
+            if host == HostId::CONTROLLER {
+                let event = Event::Node(NodeEvent::FromEngine(pid, input));
+                self.send(Link::FromEngine(pid), event);
+            } else if linked {
+                self.send(Link::FromHost(host), Event::Node(NodeEvent::Input(input)));
+            }
         }
     }
 }

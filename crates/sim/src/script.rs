@@ -97,7 +97,7 @@ impl Cluster {
         } else {
             Mode::Balanced
         };
-        let n = self.plan.config.n_engines;
+        let n = self.plan.config.n_engines + self.plan.n_hosts * self.plan.engines_per_host;
         let targets = if mode == Mode::Each || self.random.chance(20) {
             let first = self.random.below(n.into()) as u32;
             // Now and then with one beyond the last, which does not exist.
@@ -128,6 +128,7 @@ impl Cluster {
             after,
             follow,
             coalesce: self.random.chance(50),
+            plan: broadleaf_proto::TransferPlan::Auto,
         }
     }
 
@@ -293,7 +294,8 @@ impl Cluster {
     }
 
     fn ask(&mut self, id: ClientId) {
-        let one = EngineId(self.random.below(self.plan.config.n_engines.into()) as u32);
+        let n = self.plan.config.n_engines + self.plan.n_hosts * self.plan.engines_per_host;
+        let one = EngineId(self.random.below(n.into()) as u32);
         let one = TargetSet::Ranges(vec![(one, EngineId(one.0 + 1))]);
         let seq = self.clients.get(&id).map_or(0, |c| c.next_seq);
         let request = match self.random.below(13) {
@@ -349,6 +351,12 @@ impl Cluster {
             (0..4, Some(pid)) => self.end_process(pid, None, Some(9)),
             (4..6, Some(pid)) => self.lose_link(pid),
             (6, _) => self.end_spawner(),
+            (9, _) => {
+                let hosts: Vec<_> = self.hosts.keys().copied().collect();
+                if let Some(host) = hosts.get(self.random.below(hosts.len() as u64) as usize) {
+                    self.lose_host(*host);
+                }
+            }
             (7..9, _) => {
                 let id = ClientId(self.random.below(self.plan.n_clients.into()) as u32);
                 if id != OPERATOR {

@@ -78,3 +78,22 @@ fn finds_revokes_answered_as_won_though_started() {
 fn finds_started_tasks_reported_as_unclaimed() {
     finds(Mutation::AllUnclaimed);
 }
+
+#[test]
+fn finds_offers_that_never_reached_a_relay_counted_as_started() {
+    let found =
+        (0..1000).any(|seed| run(Plan::of_seed(seed, Mutation::ForgetsOnTheWay), false).is_err());
+    assert!(found);
+}
+
+#[test]
+fn the_seeds_have_hosts_and_lose_them() {
+    let plans: Vec<Plan> = (0..200)
+        .map(|seed| Plan::of_seed(seed, Mutation::None))
+        .collect();
+    let with_hosts = plans
+        .iter()
+        .filter(|p| p.n_hosts > 0 && p.n_faults > 0)
+        .count();
+    assert!(with_hosts > 40, "{with_hosts}");
+}

@@ -19,7 +19,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="broadleaf bench",
         description="Measures Broadleaf, alone or beside its peers. All systems take turns in one run.",
-        epilog=f"cases:\n{cases}\n  {ALL:<10} all of these, one after another",
+        epilog=f"cases:\n{cases}\n  {ALL:<10} all of these, one after another\n"
+        f"  {'hosts':<10} broadcasts over namespaced hosts; see broadleaf bench hosts --help",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("case", choices=[*CASES, ALL], help="what to measure")
@@ -50,6 +51,10 @@ def systems(against: str, only_peers: bool) -> list[str]:
 
 def main(argv: list[str]) -> int:
     """Runs the command; always 0: what a system could not do is a record, not a failure of the run."""
+    if argv[:1] == ["hosts"]:
+        from . import hosts
+
+        return hosts.main(argv[1:])
     chosen = parser().parse_args(argv)
     taking_part = systems(chosen.against, chosen.only_peers)
     repeats = chosen.repeats or (2 if chosen.quick else 5)

@@ -42,6 +42,12 @@ UNITS = {
     "pss_share": "copies",
     "client_faults": "faults",
     "node_faults": "faults",
+    "last_engine": "ms",
+    "of_chain_model": "ratio",
+    "of_best_plan": "ratio",
+    "bytes_into_host": "payloads",
+    "small_task": "us",
+    "small_task_of_idle": "ratio",
 }
 LESS_IS_BETTER = {"us", "ms", "s", "MB", "tasks", "copies", "bytes", "faults"}
 

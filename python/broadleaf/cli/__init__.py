@@ -12,6 +12,7 @@ from broadleaf.cli.lazy import LazyGroup
 
 _COMMANDS = {
     "start": "Start a cluster.",
+    "relay": "Add this host's engines to a cluster that runs elsewhere.",
     "stop": "Stop a cluster.",
     "list": "List running clusters.",
     "status": "Show counters of a cluster.",

@@ -26,6 +26,8 @@ class TaskOptions:
     follow: Rule = DEFAULT_RULE
     coalesce: bool = False
     """All results of mode 'Each' arrive together."""
+    plan: str = "auto"
+    """How large arguments reach several hosts: 'auto', 'flat', 'binomial', 'chain', 'k-ary', or 'k-ary:3'."""
 
     def to_json(self) -> str:
         """The options in the form of the control protocol."""
@@ -42,5 +44,16 @@ class TaskOptions:
                 "after": self.after.as_dict(),
                 "follow": self.follow.as_dict(),
                 "coalesce": self.coalesce,
+                "plan": _plan(self.plan),
             }
         )
+
+
+def _plan(name: str) -> str | dict[str, int]:
+    known = {"auto": "Auto", "flat": "Flat", "binomial": "Binomial", "chain": "Chain"}
+    if name in known:
+        return known[name]
+    kind, _, arity = name.partition(":")
+    if kind == "k-ary" and (not arity or arity.isdigit()):
+        return {"Kary": int(arity or 0)}
+    raise ValueError(f"no plan is called {name!r}; there are {', '.join(known)}, k-ary and k-ary:ARITY")

@@ -90,6 +90,11 @@ class Cluster:
         return str(self.cluster_dir / files.CLIENT_FILE)
 
     @property
+    def relay_file(self) -> str:
+        """Path of the file that `broadleaf relay --connection` joins by, for engines on other hosts."""
+        return str(self.cluster_dir / files.ENGINE_FILE)
+
+    @property
     def running(self) -> bool:
         """Whether its processes are alive."""
         return self._launcher is not None and self._launcher.running()

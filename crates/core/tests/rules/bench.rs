@@ -205,7 +205,7 @@ impl Bench {
 
     pub fn assigns(&mut self) -> Vec<(u32, AssignRecord)> {
         self.take(|output| match output {
-            Output::Assign { engine, record } => Some((engine.0, record.clone())),
+            Output::Assign { engine, record, .. } => Some((engine.0, record.clone())),
             _ => None,
         })
     }

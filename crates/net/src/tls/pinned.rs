@@ -69,8 +69,16 @@ impl ServerTls {
                 owner: PeerKey::Engine,
             },
         ]);
-        let provider = provider();
         let (private, spki) = decode_private(server_private, "server's private")?;
+        Self::accepting(&private, spki, peers)
+    }
+
+    fn accepting(
+        private: &PrivatePkcs8KeyDer<'_>,
+        spki: Vec<u8>,
+        peers: Arc<[Pin]>,
+    ) -> Result<Self, KeyError> {
+        let provider = provider();
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&version::TLS13])?
             .with_client_cert_verifier(Arc::new(PinnedKeys {
@@ -78,7 +86,7 @@ impl ServerTls {
                 provider,
             }))
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(
-                &private, spki,
+                private, spki,
             )?)));
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
@@ -90,7 +98,40 @@ impl ServerTls {
     }
 }
 
+impl ServerTls {
+    /// The listening side among equals: presents `own_private`, and accepts whoever holds that key too.
+    ///
+    /// # Errors
+    /// [`KeyError`] when the key is malformed.
+    pub fn among_equals(own_private: &str) -> Result<Self, KeyError> {
+        let (private, spki) = decode_private(own_private, "own private")?;
+        Self::accepting(
+            &private,
+            spki.clone(),
+            Arc::new([Pin {
+                spki,
+                owner: PeerKey::Engine,
+            }]),
+        )
+    }
+}
+
 impl ClientTls {
+    /// The dialling side among equals; see [`ServerTls::among_equals`].
+    ///
+    /// # Errors
+    /// [`KeyError`] when the key is malformed.
+    pub fn among_equals(own_private: &str) -> Result<Self, KeyError> {
+        let (_, spki) = decode_private(own_private, "own private")?;
+        Self::accepting(
+            own_private,
+            Arc::new([Pin {
+                spki,
+                owner: PeerKey::Engine,
+            }]),
+        )
+    }
+
     /// Presents `own_private` (the clients' or the engines' key); accepts exactly the server's.
     ///
     /// # Errors
@@ -100,6 +141,10 @@ impl ClientTls {
             spki: decode_public(server_public, "server's public")?,
             owner: PeerKey::Server,
         }]);
+        Self::accepting(own_private, peers)
+    }
+
+    fn accepting(own_private: &str, peers: Arc<[Pin]>) -> Result<Self, KeyError> {
         let provider = provider();
         let (private, spki) = decode_private(own_private, "own private")?;
         let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))

@@ -52,6 +52,8 @@ class DirectView(View):
     """
 
     mode = Flag("private", "How engines get large buffers: 'private', 'readonly' or 'shared'.", check_delivery)
+    plan = Flag("auto", "How large arguments reach several hosts: `auto`, `flat`, `binomial`, `chain`, `k-ary`, or "
+                "`k-ary:3` for three branches.")  # fmt: skip
 
     def on_flag_changed(self) -> None:
         self._in_place = InPlace()
@@ -91,7 +93,9 @@ class DirectView(View):
         if not ids:
             raise NoEnginesRegistered("this view has no engines; client.wait_for_engines(n) waits for them")
         coalesce = self._coalesces() and kind in _COALESCED
-        options = client.define_options(TaskOptions(mode="Each", targets=ids, label=label or "", coalesce=coalesce))
+        options = client.define_options(
+            TaskOptions(mode="Each", targets=ids, label=label or "", plan=self.plan, coalesce=coalesce)
+        )
         origin = Origin(client, ids, single and kind != "mapped", method, label)
         types = client.result_types
         result_type = {

@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import sys
-import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from broadleaf import _native
 from broadleaf.cluster import files
 from broadleaf.cluster.cores import usable_cores
+from broadleaf.cluster.host_process import python_version, search_path, start_host
 from broadleaf.cluster.launchers.base import ClusterStartError, Launcher, StartRequest
 from broadleaf.config import Settings
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 _LOG_TAIL_BYTES = 4096
-# Imported only once sys.path is the client's, so that Broadleaf is found wherever the client has it from.
-_BOOT = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from broadleaf.engine.fork_server import main; main()"
 
 
 class LocalLauncher(Launcher):
@@ -138,23 +136,11 @@ class LocalLauncher(Launcher):
         return path
 
     def _start_host(self, request: StartRequest, keys: dict[str, Any], log: int) -> dict[str, Any]:
-        import subprocess
-
         unix_path, tcp = self._unix_path(), _tcp(request.settings)
-        ready_read, ready_write = os.pipe()
-        node_ready_read, node_ready_write = os.pipe()
-        passed = [ready_write, node_ready_read, node_ready_write]
-        lifeline_read = -1
-        if not request.detached:
-            lifeline_read, self._lifeline = os.pipe()
-            _lifelines.add(self)
-            passed.append(lifeline_read)
         node_config = {
             "cluster_id": self.cluster_id,
             "unix_path": unix_path,
-            "python": _python_version(),
-            "ready_fd": node_ready_write,
-            "lifeline_fd": None if request.detached else lifeline_read,
+            "python": python_version(),
             "tcp": tcp,
             "keys": keys,
             "n_engines": request.n,
@@ -169,60 +155,13 @@ class LocalLauncher(Launcher):
             "options": options,
             "n_engines": request.n,
             "n_cores": usable_cores(),
-            "sys_path": _search_path(),
+            "sys_path": search_path(),
         }
-        numbers = [ready_write, node_ready_read, node_ready_write, lifeline_read]
-        try:
-            self._child = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, *map(str, numbers), "\n".join(_search_path())],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=os.environ | {"BROADLEAF_CLUSTER_ID": self.cluster_id},
-                pass_fds=passed,
-                start_new_session=True,  # Ctrl-C in the client's terminal is not for the cluster
-            )
-        except BaseException:
-            os.close(ready_read)
-            raise
-        finally:
-            for descriptor in passed:
-                os.close(descriptor)
-        try:
-            self.host_pid = self._child.pid
-            self._send_config(node_config, host_config)
-            return self._wait_ready(ready_read, request.settings["start_timeout_s"])
-        finally:
-            os.close(ready_read)
-
-    def _send_config(self, node_config: dict[str, Any], host_config: dict[str, Any]) -> None:
-        child = self._child
-        if child is None or child.stdin is None:
-            raise AssertionError("invariant: called once the host process is started, with a pipe")
-        try:
-            with child.stdin as pipe:
-                pipe.write(json.dumps(node_config).encode() + b"\n" + json.dumps(host_config).encode())
-        except BrokenPipeError:
-            pass  # it died; the ready pipe tells
-
-    def _wait_ready(self, ready_read: int, timeout_s: float) -> dict[str, Any]:
-        """Reads the line that says that the node listens, or why not."""
-        deadline = time.monotonic() + timeout_s
-        text = b""
-        while not text.endswith(b"\n"):
-            readable, _, _ = select.select([ready_read], [], [], max(0.0, deadline - time.monotonic()))
-            if not readable:
-                raise ClusterStartError(f"the cluster did not start within {timeout_s:g} s", self._log_tail())
-            part = os.read(ready_read, 4096)
-            if not part:
-                raise ClusterStartError("the cluster's host process died while it started", self._log_tail())
-            text += part
-        readiness: dict[str, Any] = json.loads(text)
-        if "error" in readiness:
-            code = readiness.get("exit_code")
-            raise ClusterStartError(f"the cluster did not start: {readiness['error']} (exit code {code})",
-                                    self._log_tail())  # fmt: skip
-        return readiness
+        started = start_host(self.cluster_id, node_config, host_config, log, with_lifeline=not request.detached)
+        self._child, self._lifeline, self.host_pid = started.child, started.lifeline, started.child.pid
+        if self._lifeline is not None:
+            _lifelines.add(self)
+        return started.wait_ready(request.settings["start_timeout_s"], self._log_tail)
 
     def _log_tail(self) -> str:
         try:
@@ -242,9 +181,9 @@ class LocalLauncher(Launcher):
             "server_public_key": keys["server"]["public"],
             "private_key": keys[role]["private"],
             "broadleaf": _native.__version__,
-            "python": _python_version(),
+            "python": python_version(),
             "pid": self.node_pid,
-            "options": request.settings.to_native(),
+            "options": request.settings.to_native() | {"preload": preload_modules(request.settings["preload"])},
         }
 
     def _write_connections(self, request: StartRequest, keys: dict[str, Any], tcp_port: int | None) -> None:
@@ -258,15 +197,6 @@ def preload_modules(option: list[str]) -> list[str]:
     if "auto" in option and "numpy" in sys.modules and "numpy" not in modules:
         modules.append("numpy")
     return modules
-
-
-def _python_version() -> str:
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
-def _search_path() -> list[str]:
-    """This process's module search path, with its own directory in place of the empty name for it."""
-    return [path or os.getcwd() for path in sys.path if isinstance(path, str)]
 
 
 def _session(session_id: int, cluster_id: str) -> list[int]:

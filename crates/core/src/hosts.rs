@@ -1,0 +1,156 @@
+//! Hosts: which engines live where, and what the loss of a host means for them.
+//!
+//! The controller's own host is number 0 and has a spawner of its own; every other one is a relay,
+//! which spawns for as long as it is there.
+
+use std::collections::BTreeMap;
+
+use broadleaf_proto::control::{DeathCause, RefusalReason};
+use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
+
+use crate::engines::{Engine, Exit, MAX_ENGINES, State};
+use crate::tasks::Place;
+use crate::{Controller, Nanos, Output};
+
+#[derive(Debug)]
+struct Host {
+    name: String,
+    is_up: bool,
+}
+
+/// See the module. A host that is gone stays listed until one of its name takes its places over.
+#[derive(Debug, Default)]
+pub(crate) struct Hosts(BTreeMap<HostId, Host>);
+
+impl Hosts {
+    /// Whether any relay is connected.
+    pub fn any_up(&self) -> bool {
+        self.0.values().any(|h| h.is_up)
+    }
+}
+
+impl Controller {
+    /// Functions that relays need not keep: freed since the last call. A later [`Output::Function`] may
+    /// give the same id to another, so tell relays before carrying out what came after.
+    pub fn take_freed_functions(&mut self) -> Vec<FunctionId> {
+        core::mem::take(&mut self.freed_functions)
+    }
+
+    /// The host that an engine's place belongs to.
+    pub fn host_of(&self, engine: EngineId) -> HostId {
+        let engine = self.engines.get(engine.0 as usize);
+        engine.map_or(HostId::CONTROLLER, |e| e.host)
+    }
+
+    /// Whether a relay of that name is connected.
+    pub fn has_host_named(&self, name: &str) -> bool {
+        self.hosts.0.values().any(|h| h.is_up && h.name == name)
+    }
+
+    /// Whether an engine can be started on the host, and its end would be told.
+    pub(crate) fn can_spawn(&self, host: HostId) -> bool {
+        if host == HostId::CONTROLLER {
+            self.supervisor.spawner_up
+        } else {
+            self.is_host_up(host)
+        }
+    }
+
+    fn is_host_up(&self, host: HostId) -> bool {
+        host == HostId::CONTROLLER || self.hosts.0.get(&host).is_some_and(|h| h.is_up)
+    }
+
+    /// Whether anything may be started on the engine's host, now or later.
+    pub(crate) fn has_host(&self, index: usize) -> bool {
+        self.is_host_up(self.engines[index].host)
+    }
+
+    /// A relay is here and wants engines. Places that a host of its name has left are filled first.
+    pub(crate) fn on_host_up(
+        &mut self,
+        now: Nanos,
+        host: HostId,
+        name: String,
+        n_engines: u32,
+        out: &mut Vec<Output>,
+    ) {
+        if self.supervisor.stopping || host == HostId::CONTROLLER || self.is_host_up(host) {
+            self.totals.ignored += 1;
+            return;
+        }
+        let same = self.hosts.0.iter().filter(|(_, h)| h.name == name);
+        let former: Vec<HostId> = same.map(|(id, _)| *id).collect();
+        self.hosts.0.retain(|id, _| !former.contains(id));
+        self.hosts.0.insert(host, Host { name, is_up: true });
+        let mut places: Vec<usize> = (0..self.engines.len())
+            .filter(|index| former.contains(&self.engines[*index].host))
+            .collect();
+        for index in &places {
+            self.engines[*index].host = host;
+        }
+        let room = MAX_ENGINES as usize - self.engines.len() + places.len();
+        while places.len() < (n_engines as usize).min(room) {
+            let index = self.engines.len();
+            let mut engine = Engine::new(EngineId(index as u32), &self.config);
+            engine.host = host;
+            self.engines.push(engine);
+            places.push(index);
+        }
+        for index in places.into_iter().take(n_engines as usize) {
+            if self.engines[index].state == State::Gone {
+                self.start(now, index, out);
+            }
+        }
+    }
+
+    /// A relay's link is gone, and with it every engine there. What was offered to them counts as
+    /// started: nobody can say what they claimed, and lost is better than run twice.
+    pub(crate) fn on_host_down(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
+        let Some(gone) = self.hosts.0.get_mut(&host).filter(|h| h.is_up) else {
+            self.totals.ignored += 1;
+            return;
+        };
+        gone.is_up = false;
+        for index in 0..self.engines.len() {
+            let engine = &mut self.engines[index];
+            if engine.host != host || engine.state == State::Gone {
+                continue;
+            }
+            engine.exit.get_or_insert(Exit {
+                cause: DeathCause::HostGone,
+                last_output: String::new(),
+            });
+            if engine.state == State::Restarting {
+                self.give_up(index, out); // Its death was told before.
+                continue;
+            }
+            if engine.is_connected() {
+                self.drop_link(now, index, Vec::new(), out);
+            }
+            self.bury(now, index, out);
+        }
+    }
+
+    /// Payload of an offered task could not be moved: it will not be run, or its value not be had.
+    pub(crate) fn on_undeliverable(
+        &mut self,
+        now: Nanos,
+        engine: EngineId,
+        key: TaskKey,
+        reason: String,
+        out: &mut Vec<Output>,
+    ) {
+        let offered = self.tasks.get(key).map(|t| (t.place, t.client));
+        match offered {
+            Some((Place::Offered(at, offer), client)) if at == engine => {
+                self.unoffer(now, key, engine, offer);
+                if client.is_some() {
+                    self.refuse(key, &RefusalReason::Undeliverable(reason), out);
+                } else {
+                    self.discard(key, out);
+                }
+            }
+            _ => self.totals.ignored += 1,
+        }
+    }
+}

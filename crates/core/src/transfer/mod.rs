@@ -1,0 +1,469 @@
+//! Who gets which object from whom: plans of broadcasts over hosts, and what becomes of them when
+//! hosts die, stall or come late.
+//!
+//! A pure machine like the controller. The hosts that need an object stand in an order with its
+//! origin first; each has a parent before it, and turns to others before it when that one fails. So
+//! there can be no cycle, and whatever a host turns to has, or is getting, every byte.
+
+pub mod cost;
+
+use std::collections::BTreeMap;
+
+use broadleaf_proto::ids::{HostId, ObjectId};
+use broadleaf_proto::relay::Progress;
+
+use self::cost::{Estimate, Hop, Shape};
+use crate::Nanos;
+
+/// Hosts before it, besides its parent and the origin, that one may turn to.
+const FALLBACKS: usize = 5;
+/// Time that a host may be slow before those behind it are taken elsewhere.
+const SLOW_NS: Nanos = 1_000_000_000;
+/// Least bytes of a transfer that says something about bandwidth.
+const TELLING_BYTES: u64 = 512 * 1024;
+
+/// Which shape to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wish {
+    /// The one that takes least time.
+    #[default]
+    Cheapest,
+    /// This one.
+    Shape(Shape),
+    /// A k-ary tree with the cheapest arity.
+    AnyKary,
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Have a host get an object.
+    Fetch {
+        /// The host.
+        host: HostId,
+        /// The object.
+        object: ObjectId,
+        /// Its length.
+        len_bytes: u64,
+        /// The pieces it travels in.
+        chunk_bytes: u32,
+        /// Its parent, then those to turn to, in order.
+        sources: Vec<HostId>,
+        /// Higher than in orders before.
+        epoch: u32,
+    },
+    /// Every host that needs an object, and is left, has it.
+    Complete {
+        /// The object.
+        object: ObjectId,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Place {
+    host: HostId,
+    is_gone: bool,
+    is_complete: bool,
+    parent: usize,
+    epoch: u32,
+    have_bytes: u64,
+    /// What it had, and when, as of the last look at its rate.
+    looked: (Nanos, u64),
+    slow_since: Option<Nanos>,
+}
+
+#[derive(Clone, Debug)]
+struct Transfer {
+    len_bytes: u64,
+    estimate: Estimate,
+    /// The origin first.
+    order: Vec<Place>,
+    is_told: bool,
+}
+
+/// What is known of a host.
+#[derive(Clone, Debug, Default)]
+struct Host {
+    can_serve: bool,
+    /// Least round trip of late, ns; 0 while unknown.
+    round_trip_ns: u64,
+    bytes_per_s: f64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Transfers {
+    hosts: BTreeMap<HostId, Host>,
+    active: BTreeMap<ObjectId, Transfer>,
+    bytes_per_s: f64,
+}
+
+impl Transfers {
+    /// A host is there. One that cannot serve is nobody's parent, and gets all from the origin.
+    pub fn on_host_up(&mut self, host: HostId, can_serve: bool) {
+        let host = self.hosts.entry(host).or_default();
+        host.can_serve = can_serve;
+    }
+
+    /// A round trip to a host was measured.
+    pub fn on_round_trip(&mut self, host: HostId, ns: u64) {
+        if let Some(host) = self.hosts.get_mut(&host) {
+            // The least counts: the rest is waiting behind other work. It may rise again slowly.
+            let before = host.round_trip_ns;
+            host.round_trip_ns = if before == 0 || ns < before {
+                ns
+            } else {
+                before + (ns - before).min(before) / 16
+            };
+        }
+    }
+
+    /// What a hop costs, as far as was measured.
+    pub fn hop(&self) -> Hop {
+        let mut trips: Vec<u64> = self.hosts.values().map(|h| h.round_trip_ns).collect();
+        trips.retain(|ns| *ns > 0);
+        trips.sort_unstable();
+        let default = Hop::default();
+        let median = trips.get(trips.len() / 2).copied();
+        Hop {
+            latency_s: median.map_or(default.latency_s, |ns| ns as f64 / 2e9),
+            seconds_per_byte: if self.bytes_per_s > 0.0 {
+                1.0 / self.bytes_per_s
+            } else {
+                default.seconds_per_byte
+            },
+        }
+    }
+
+    /// The shape of an object's tree, while it travels.
+    pub fn shape(&self, object: ObjectId) -> Option<Shape> {
+        self.active.get(&object).map(|t| t.estimate.shape)
+    }
+
+    /// The pieces that an object travels in, while it does.
+    pub fn chunk_bytes(&self, object: ObjectId) -> Option<u32> {
+        self.active.get(&object).map(|t| t.estimate.chunk_bytes)
+    }
+
+    /// Hosts need an object. Those that need one under way come behind the others.
+    #[expect(clippy::too_many_arguments, reason = "each is a fact of its own")]
+    pub fn want(
+        &mut self,
+        now: Nanos,
+        object: ObjectId,
+        len_bytes: u64,
+        origin: HostId,
+        hosts: &[HostId],
+        wish: Wish,
+        out: &mut Vec<Order>,
+    ) {
+        let hop = self.hop();
+        let transfer = self.active.entry(object).or_insert_with(|| Transfer {
+            len_bytes,
+            estimate: plan(hosts.len(), len_bytes, hop, wish),
+            order: vec![Place::new(origin, 0, now)],
+            is_told: false,
+        });
+        transfer.order[0].is_complete = true;
+        let known = &self.hosts;
+        let mut fresh: Vec<HostId> = hosts.to_vec();
+        fresh.retain(|host| {
+            known.contains_key(host)
+                && !transfer.order.iter().any(|p| p.host == *host && !p.is_gone)
+        });
+        // Those who cannot serve last, and before them those known to be slow.
+        let mut rates: Vec<f64> = fresh.iter().map(|h| known[h].bytes_per_s).collect();
+        rates.retain(|rate| *rate > 0.0);
+        rates.sort_unstable_by(f64::total_cmp);
+        let half = rates
+            .get(rates.len() / 2)
+            .map_or(0.0, |median| median / 2.0);
+        fresh.sort_by_key(|h| {
+            let host = &known[h];
+            let is_slow = host.bytes_per_s > 0.0 && host.bytes_per_s < half;
+            (!host.can_serve, is_slow, *h)
+        });
+        fresh.dedup();
+        for host in fresh {
+            let place = transfer.order.len();
+            let parent = if known[&host].can_serve {
+                transfer.living(transfer.estimate.shape.parent(place), known)
+            } else {
+                0
+            };
+            transfer.order.push(Place::new(host, parent, now));
+            transfer.is_told = false;
+            out.push(transfer.fetch(object, place, known));
+        }
+    }
+
+    /// A host says how far it is.
+    pub fn on_progress(
+        &mut self,
+        now: Nanos,
+        host: HostId,
+        progress: &Progress,
+        out: &mut Vec<Order>,
+    ) {
+        let Some(transfer) = self.active.get_mut(&progress.object) else {
+            return;
+        };
+        let Some(place) = transfer.place_of(host) else {
+            return;
+        };
+        let at = &mut transfer.order[place];
+        at.have_bytes = progress.have_bytes.min(transfer.len_bytes);
+        // A host says whom it turned to, and only those before it may be believed to be that.
+        if let Some(parent) = transfer.place_of(progress.source).filter(|p| *p < place) {
+            transfer.order[place].parent = parent;
+        }
+        if progress.is_complete && !transfer.order[place].is_complete {
+            transfer.order[place].is_complete = true;
+            let fan_out = transfer.fan_out(place);
+            if progress.have_bytes >= TELLING_BYTES
+                && progress.receiving_ns > 0
+                && progress.resumed_at.is_empty()
+            {
+                let chunk = u64::from(transfer.estimate.chunk_bytes);
+                let timed = progress.have_bytes.saturating_sub(chunk) as f64;
+                let rate = timed * 1e9 / progress.receiving_ns as f64;
+                if let Some(host) = self.hosts.get_mut(&host) {
+                    host.bytes_per_s = blend(host.bytes_per_s, rate);
+                }
+                self.bytes_per_s = blend(self.bytes_per_s, rate * fan_out as f64);
+            }
+        }
+        self.bypass_slow(now, progress.object, out);
+        self.tell_complete(progress.object, out);
+    }
+
+    /// A host is gone: those behind it are taken elsewhere, and nobody waits for it.
+    pub fn on_host_down(&mut self, host: HostId, out: &mut Vec<Order>) {
+        self.hosts.remove(&host);
+        let objects: Vec<ObjectId> = self.active.keys().copied().collect();
+        for object in objects {
+            let Some(transfer) = self.active.get_mut(&object) else {
+                continue;
+            };
+            if let Some(gone) = transfer.place_of(host) {
+                if gone == 0 {
+                    self.active.remove(&object); // With its origin nobody can have it.
+                    continue;
+                }
+                transfer.order[gone].is_gone = true;
+                transfer.move_children(object, gone, &self.hosts, out);
+            }
+            self.tell_complete(object, out);
+        }
+    }
+
+    /// Nobody needs an object any more.
+    pub fn forget(&mut self, object: ObjectId) {
+        self.active.remove(&object);
+    }
+
+    /// A host could not get an object from anybody; nothing more is expected of it.
+    pub fn on_failed(&mut self, host: HostId, object: ObjectId, out: &mut Vec<Order>) {
+        if let Some(transfer) = self.active.get_mut(&object)
+            && let Some(place) = transfer.place_of(host)
+            && place > 0
+        {
+            transfer.order[place].is_gone = true;
+            transfer.move_children(object, place, &self.hosts, out);
+            self.tell_complete(object, out);
+        }
+    }
+
+    /// Those behind a host that is slow by itself go on with its own parent.
+    fn bypass_slow(&mut self, now: Nanos, object: ObjectId, out: &mut Vec<Order>) {
+        let Some(transfer) = self.active.get_mut(&object) else {
+            return;
+        };
+        let mut rates = Vec::new();
+        for place in transfer.order.iter_mut().skip(1) {
+            let (at, had) = place.looked;
+            let elapsed_ns = now.saturating_sub(at);
+            if place.is_gone || place.is_complete || elapsed_ns < SLOW_NS / 4 {
+                continue;
+            }
+            let rate = (place.have_bytes - had) as f64 / elapsed_ns as f64;
+            place.looked = (now, place.have_bytes);
+            rates.push((rate, place.host));
+        }
+        if rates.len() < 2 {
+            return;
+        }
+        let mut sorted: Vec<f64> = rates.iter().map(|(rate, _)| *rate).collect();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let half = sorted[sorted.len() / 2] / 2.0;
+        let lead = 4 * u64::from(transfer.estimate.chunk_bytes);
+        for (rate, host) in rates {
+            let Some(index) = transfer.place_of(host) else {
+                continue;
+            };
+            let parent_has = transfer.has(transfer.order[index].parent);
+            let place = &mut transfer.order[index];
+            // One that has all its parent has is held up by that one.
+            if rate >= half || parent_has < place.have_bytes + lead {
+                place.slow_since = None;
+                continue;
+            }
+            let since = *place.slow_since.get_or_insert(now);
+            if now.saturating_sub(since) >= SLOW_NS {
+                place.slow_since = None;
+                transfer.move_children(object, index, &self.hosts, out);
+            }
+        }
+    }
+
+    fn tell_complete(&mut self, object: ObjectId, out: &mut Vec<Order>) {
+        let Some(transfer) = self.active.get_mut(&object) else {
+            return;
+        };
+        let all = transfer.order.iter().all(|p| p.is_gone || p.is_complete);
+        if all && !core::mem::replace(&mut transfer.is_told, true) {
+            out.push(Order::Complete { object });
+        }
+    }
+
+    /// Verifies that every host's parent stands before it, and that nobody waits for one who is gone.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        for (object, transfer) in &self.active {
+            for (index, place) in transfer.order.iter().enumerate().skip(1) {
+                if place.is_gone {
+                    continue;
+                }
+                if place.parent >= index {
+                    return Err(format!("{object:?}: place {index} is behind its parent"));
+                }
+                if !place.is_complete && transfer.order[place.parent].is_gone {
+                    return Err(format!(
+                        "{object:?}: place {index} waits for one who is gone"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    fn new(host: HostId, parent: usize, now: Nanos) -> Self {
+        Self {
+            host,
+            is_gone: false,
+            is_complete: false,
+            parent,
+            epoch: 0,
+            have_bytes: 0,
+            looked: (now, 0),
+            slow_since: None,
+        }
+    }
+}
+
+impl Transfer {
+    fn place_of(&self, host: HostId) -> Option<usize> {
+        self.order
+            .iter()
+            .rposition(|p| p.host == host && !p.is_gone)
+    }
+
+    fn has(&self, place: usize) -> u64 {
+        let at = &self.order[place];
+        if at.is_complete {
+            self.len_bytes
+        } else {
+            at.have_bytes
+        }
+    }
+
+    /// The place itself if it can be a parent, else the nearest before it that can.
+    fn living(&self, place: usize, hosts: &BTreeMap<HostId, Host>) -> usize {
+        (0..=place)
+            .rev()
+            .find(|index| *index == 0 || self.can_serve(*index, hosts))
+            .unwrap_or(0)
+    }
+
+    fn can_serve(&self, place: usize, hosts: &BTreeMap<HostId, Host>) -> bool {
+        let at = &self.order[place];
+        !at.is_gone && hosts.get(&at.host).is_some_and(|h| h.can_serve)
+    }
+
+    /// Has everyone whose parent this is go on with the parent's own.
+    fn move_children(
+        &mut self,
+        object: ObjectId,
+        from: usize,
+        hosts: &BTreeMap<HostId, Host>,
+        out: &mut Vec<Order>,
+    ) {
+        let to = self.living(self.order[from].parent, hosts);
+        for index in from + 1..self.order.len() {
+            let place = &mut self.order[index];
+            if place.parent == from && !place.is_gone && !place.is_complete {
+                place.parent = to;
+                place.epoch += 1;
+                out.push(self.fetch(object, index, hosts));
+            }
+        }
+    }
+
+    fn fetch(&self, object: ObjectId, place: usize, hosts: &BTreeMap<HostId, Host>) -> Order {
+        let at = &self.order[place];
+        let mut sources = vec![at.parent];
+        if hosts.get(&at.host).is_some_and(|h| h.can_serve) {
+            let others = (1..place).rev().filter(|i| *i != at.parent);
+            sources.extend(others.filter(|i| self.can_serve(*i, hosts)).take(FALLBACKS));
+        }
+        if at.parent != 0 {
+            sources.push(0);
+        }
+        Order::Fetch {
+            host: at.host,
+            object,
+            len_bytes: self.len_bytes,
+            chunk_bytes: self.estimate.chunk_bytes,
+            sources: sources.iter().map(|i| self.order[*i].host).collect(),
+            epoch: at.epoch,
+        }
+    }
+
+    /// Most children of any host that stands between the origin and this place.
+    fn fan_out(&self, place: usize) -> usize {
+        let children = |of: usize| {
+            let of_this = |p: &&Place| p.parent == of && !p.is_gone;
+            self.order.iter().skip(1).filter(of_this).count()
+        };
+        let (mut at, mut most) = (place, 1);
+        while at != 0 {
+            at = self.order[at].parent;
+            most = most.max(children(at));
+        }
+        most
+    }
+}
+
+fn plan(hosts: usize, bytes: u64, hop: Hop, wish: Wish) -> Estimate {
+    match wish {
+        Wish::Cheapest => cost::choose(hosts, bytes, hop),
+        Wish::Shape(shape) => cost::estimate(shape, hosts, bytes, hop),
+        Wish::AnyKary => [2, 3, 4, 8]
+            .map(|arity| cost::estimate(Shape::Kary(arity), hosts, bytes, hop))
+            .into_iter()
+            .min_by(|a, b| a.seconds.total_cmp(&b.seconds))
+            .unwrap_or_else(|| cost::choose(hosts, bytes, hop)),
+    }
+}
+
+fn blend(before: f64, now: f64) -> f64 {
+    if before > 0.0 {
+        before / 2.0 + now / 2.0
+    } else {
+        now
+    }
+}

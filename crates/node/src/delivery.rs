@@ -1,0 +1,414 @@
+//! What waits for payload from other hosts: at a relay, tasks for its engines; at the controller's
+//! node, the values of tasks, and the news of engines that must not overtake them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::AsFd;
+
+use broadleaf_core::Input;
+use broadleaf_core::transfer::{Order as TransferOrder, Wish, cost};
+use broadleaf_net::LinkError;
+use broadleaf_proto::relay::{AssignMany, Fetch, RelayCommand, RelayEvent, Source};
+use broadleaf_proto::task::DoneRecord;
+use broadleaf_proto::{
+    AssignRecord, DecodeError, EngineId, HostId, ObjectId, SegmentRef, TransferPlan,
+};
+
+use crate::node::Node;
+use crate::objects::{RESULT_CHUNK_BYTES, wish};
+use crate::payload::{News, Order};
+use crate::segments::NODE;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    /// At a relay: tasks of each engine, in order, from the first whose payload is not here.
+    tasks: BTreeMap<EngineId, VecDeque<AssignRecord>>,
+    /// At the controller's node: values that are not here.
+    values: BTreeMap<EngineId, Vec<DoneRecord>>,
+    /// News of an engine that must come after its values.
+    news: BTreeMap<EngineId, Vec<RelayEvent>>,
+}
+
+impl Node {
+    // Tasks, at a relay
+
+    /// Offers a task to engines of this host; they get it once its payload is here. Until then it can
+    /// be taken back like any other.
+    pub(crate) fn assign_many(&mut self, mut many: AssignMany) {
+        let is_missing = self.objects.is_missing(&many.payload).is_some();
+        if !is_missing {
+            self.objects.import(&mut many.payload);
+            self.segments.adopt(NODE, &mut many.payload);
+        }
+        for (engine, key, offer) in many.offers {
+            if !self.offer(engine, offer) {
+                continue; // Gone; the controller is told of what never reached its board.
+            }
+            let record = AssignRecord {
+                key,
+                offer,
+                function: many.function,
+                payload: many.payload.clone(),
+            };
+            if let Some(queue) = self.waiting.tasks.get_mut(&engine) {
+                queue.push_back(record);
+            } else if is_missing {
+                let queue = VecDeque::from([record]);
+                self.waiting.tasks.insert(engine, queue);
+            } else {
+                self.hand_over(engine, &record);
+            }
+        }
+    }
+
+    /// An engine is gone: what waited for it is no more.
+    pub(crate) fn drop_waiting(&mut self, engine: EngineId) {
+        self.waiting.tasks.remove(&engine);
+    }
+
+    fn hand_over_waiting(&mut self) {
+        let engines: Vec<EngineId> = self.waiting.tasks.keys().copied().collect();
+        for engine in engines {
+            while let Some(queue) = self.waiting.tasks.get_mut(&engine) {
+                let Some(record) = queue.front() else {
+                    self.waiting.tasks.remove(&engine);
+                    break;
+                };
+                // One that was let wait for its engine's order alone has its segments already.
+                let missing = match record.payload.lease {
+                    Some(_) => None,
+                    None => self.objects.is_missing(&record.payload),
+                };
+                if missing == Some(Ok(())) {
+                    break;
+                }
+                let Some(mut record) = queue.pop_front() else {
+                    break;
+                };
+                if let Some(Err(reason)) = missing {
+                    self.give_up(engine, &record, reason);
+                    continue;
+                }
+                if record.payload.lease.is_none() {
+                    self.objects.import(&mut record.payload);
+                    self.segments.adopt(NODE, &mut record.payload);
+                }
+                self.hand_over(engine, &record);
+            }
+        }
+    }
+
+    /// A task whose payload will not come: taken back, unless it was already.
+    fn give_up(&mut self, engine: EngineId, record: &AssignRecord, reason: String) {
+        let won = self.board(engine).is_some_and(|b| b.revoke(record.offer));
+        if won {
+            let key = record.key;
+            self.tell_controller(&RelayEvent::Undeliverable {
+                engine,
+                key,
+                reason,
+            });
+        }
+    }
+
+    // Values, at the controller's node
+
+    /// A task ended on another host. Its value may have to be fetched from there first.
+    pub(crate) fn on_relayed_done(
+        &mut self,
+        host: HostId,
+        engine: EngineId,
+        record: DoneRecord,
+    ) -> Result<(), LinkError> {
+        if record.payload.segments.is_empty() {
+            self.input(Input::Done { engine, record });
+            return Ok(());
+        }
+        for place in &record.payload.segments {
+            let object = ObjectId(place.segment.0);
+            if object.origin() != host {
+                return Err(DecodeError::Malformed.into());
+            }
+            self.objects.fetch(Fetch {
+                object,
+                len_bytes: place.len_bytes,
+                chunk_bytes: RESULT_CHUNK_BYTES,
+                sources: vec![Source {
+                    host,
+                    address: None,
+                }],
+                epoch: 0,
+            });
+        }
+        self.waiting.values.entry(engine).or_default().push(record);
+        self.take_values();
+        Ok(())
+    }
+
+    /// Keeps news of an engine's end back while values of its tasks are on their way.
+    pub(crate) fn defer(&mut self, engine: EngineId, event: RelayEvent) -> Option<RelayEvent> {
+        if !self.waiting.values.contains_key(&engine) {
+            return Some(event);
+        }
+        self.waiting.news.entry(engine).or_default().push(event);
+        None
+    }
+
+    fn take_values(&mut self) {
+        let engines: Vec<EngineId> = self.waiting.values.keys().copied().collect();
+        for engine in engines {
+            let records = self.waiting.values.remove(&engine).unwrap_or_default();
+            let mut still = Vec::new();
+            for mut record in records {
+                let names: Vec<ObjectId> = record
+                    .payload
+                    .segments
+                    .iter()
+                    .map(|place| ObjectId(place.segment.0))
+                    .collect();
+                match self.objects.is_missing(&record.payload) {
+                    Some(Ok(())) => {
+                        still.push(record);
+                        continue;
+                    }
+                    Some(Err(reason)) => {
+                        let key = record.key;
+                        self.input(Input::Undeliverable {
+                            engine,
+                            key,
+                            reason,
+                        });
+                    }
+                    None => {
+                        self.objects.import(&mut record.payload);
+                        self.segments.adopt(NODE, &mut record.payload);
+                        self.input(Input::Done { engine, record });
+                    }
+                }
+                for object in names {
+                    self.objects.forget(object, &self.segments);
+                    self.tell_host(object.origin(), &RelayCommand::Forget(vec![object]));
+                }
+            }
+            if !still.is_empty() {
+                self.waiting.values.insert(engine, still);
+                continue;
+            }
+            let host = self.decider.host_of(engine);
+            for event in self.waiting.news.remove(&engine).unwrap_or_default() {
+                // It was checked when it came.
+                let _ = self.on_relay_event(host, event);
+            }
+        }
+    }
+
+    /// A host is gone: its values do not come any more.
+    pub(crate) fn drop_values(&mut self, host: HostId) {
+        let decider = &self.decider;
+        self.waiting
+            .news
+            .retain(|engine, _| decider.host_of(*engine) != host);
+        let lost: Vec<EngineId> = self
+            .waiting
+            .values
+            .keys()
+            .copied()
+            .filter(|engine| decider.host_of(*engine) == host)
+            .collect();
+        for engine in lost {
+            for record in self.waiting.values.remove(&engine).unwrap_or_default() {
+                for place in &record.payload.segments {
+                    let object = ObjectId(place.segment.0);
+                    self.objects.forget(object, &self.segments);
+                }
+            }
+        }
+    }
+
+    // Both
+
+    /// Takes in what the payload plane has done.
+    pub(crate) fn on_plane_news(&mut self) {
+        let Some(plane) = &self.objects.plane else {
+            return;
+        };
+        let mut is_moved = false;
+        for news in plane.take_news() {
+            match news {
+                News::Progress(progress) => {
+                    self.tell_controller(&RelayEvent::Fetched(progress));
+                }
+                News::Ready {
+                    object,
+                    segment,
+                    fd,
+                    segment_bytes,
+                } => {
+                    is_moved = true;
+                    self.segments.on_own(segment, segment_bytes, fd);
+                    self.objects.on_ready(object, segment);
+                }
+                News::Failed { object, reason } => {
+                    is_moved = true;
+                    self.tell_controller(&RelayEvent::FetchFailed {
+                        object,
+                        reason: reason.clone(),
+                    });
+                    self.objects.on_failed(object, reason);
+                }
+                News::Dropped(lease) => {
+                    for id in self.objects.on_lease_back(lease) {
+                        self.retire(id);
+                    }
+                }
+            }
+        }
+        if is_moved {
+            self.hand_over_waiting();
+            self.take_values();
+        }
+    }
+
+    /// Objects that no record will name any more.
+    pub(crate) fn on_forget(&mut self, objects: Vec<ObjectId>) {
+        let host = self.uplink().map(|u| u.host);
+        for object in objects {
+            if Some(object.origin()) == host {
+                self.objects.release(object);
+            } else {
+                self.objects.forget(object, &self.segments);
+            }
+        }
+        self.hand_over_waiting();
+    }
+
+    /// Tells hosts of objects whose last payload here is gone.
+    pub(crate) fn drop_objects(&mut self) {
+        let mut by_host: BTreeMap<HostId, Vec<ObjectId>> = BTreeMap::new();
+        for object in self.segments.take_dropped_objects() {
+            for host in self.objects.on_dropped(object) {
+                by_host.entry(host).or_default().push(object);
+            }
+        }
+        for (host, objects) in by_host {
+            self.tell_host(host, &RelayCommand::Forget(objects));
+        }
+    }
+
+    // Transfers, at the controller's node
+
+    /// Makes objects of what assignments to these hosts name, and has those who need them get them.
+    pub(crate) fn plan_transfers(&mut self, hosts: &[HostId]) {
+        let mut wanted: BTreeMap<ObjectId, (u64, TransferPlan, Vec<HostId>)> = BTreeMap::new();
+        let mut fresh: BTreeMap<ObjectId, SegmentRef> = BTreeMap::new();
+        for host in hosts {
+            let Some(link) = self.relays.links.get_mut(host) else {
+                continue;
+            };
+            for (record, plan) in link.open_records() {
+                fresh.extend(self.objects.export(&mut record.payload));
+                for place in &record.payload.segments {
+                    let entry = wanted
+                        .entry(ObjectId(place.segment.0))
+                        .or_insert_with(|| (place.len_bytes, *plan, Vec::new()));
+                    entry.2.push(*host);
+                }
+            }
+        }
+        let mut orders = Vec::new();
+        for (object, (len_bytes, plan, hosts)) in wanted {
+            let wish = wish(plan, self.cluster_wish(hosts.len()));
+            let transfers = &mut self.objects.transfers;
+            let origin = HostId::CONTROLLER;
+            transfers.want(
+                self.now_ns,
+                object,
+                len_bytes,
+                origin,
+                &hosts,
+                wish,
+                &mut orders,
+            );
+            let chunk_bytes = transfers.chunk_bytes(object);
+            let place = fresh.remove(&object);
+            let bytes = place.and_then(|place| self.segments.map(&place));
+            if let (Some(bytes), Some(chunk_bytes)) = (bytes, chunk_bytes) {
+                self.objects.order(Order::Provide {
+                    object,
+                    bytes,
+                    chunk_bytes,
+                });
+            }
+        }
+        self.carry_out_transfers(orders);
+    }
+
+    fn cluster_wish(&self, n_hosts: usize) -> Wish {
+        let options = &self.config.options;
+        let arity = match (options.tree_arity, options.tree_depth) {
+            (0, 0) => 0,
+            (0, depth) => cost::arity_for(n_hosts, depth),
+            (arity, _) => arity,
+        };
+        let plan = match options.broadcast_plan.as_str() {
+            "flat" => TransferPlan::Flat,
+            "binomial" => TransferPlan::Binomial,
+            "chain" => TransferPlan::Chain,
+            "k-ary" => TransferPlan::Kary(arity),
+            _ if arity > 0 => TransferPlan::Kary(arity),
+            _ => TransferPlan::Auto,
+        };
+        wish(plan, Wish::Cheapest)
+    }
+
+    /// Carries out what the transfer machine asks for.
+    pub(crate) fn carry_out_transfers(&mut self, orders: Vec<TransferOrder>) {
+        for order in orders {
+            let (host, fetch) = match order {
+                TransferOrder::Complete { object } => {
+                    self.objects.on_complete(object);
+                    continue;
+                }
+                TransferOrder::Fetch {
+                    host,
+                    object,
+                    len_bytes,
+                    chunk_bytes,
+                    sources,
+                    epoch,
+                } => {
+                    let sources = sources.into_iter().filter_map(|host| {
+                        let listen = |link: &crate::relays::RelayLink| link.listen.clone();
+                        let address = self.relays.links.get(&host).and_then(listen);
+                        let is_reachable = host == HostId::CONTROLLER || address.is_some();
+                        is_reachable.then_some(Source { host, address })
+                    });
+                    let fetch = Fetch {
+                        object,
+                        len_bytes,
+                        chunk_bytes,
+                        sources: sources.collect(),
+                        epoch,
+                    };
+                    (host, fetch)
+                }
+            };
+            self.objects.note_host(fetch.object, host);
+            self.tell_host(host, &RelayCommand::Fetch(fetch));
+        }
+    }
+
+    fn tell_host(&mut self, host: HostId, command: &RelayCommand) {
+        if let Some(token) = self.relays.links.get(&host).map(|link| link.token) {
+            self.command(token, command);
+        }
+    }
+
+    /// The payload plane, for the poller.
+    pub(crate) fn watch_plane(&self) -> Result<(), crate::error::NodeError> {
+        match &self.objects.plane {
+            Some(plane) => self.watch(plane.as_fd(), crate::node::PLANE),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Why a node could not start or go on.
+
+use std::io;
+
+use broadleaf_net::LinkError;
+use broadleaf_net::tls::KeyError;
+
+/// See the module.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The operating system failed a call.
+    #[error("{context}: {source}")]
+    Io {
+        /// What was tried.
+        context: &'static str,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// The keys cannot be used.
+    #[error("keys of the node: {0}")]
+    Tls(#[from] KeyError),
+    /// The link to the controller failed before it was accepted.
+    #[error("the controller: {0}")]
+    Link(#[from] LinkError),
+    /// The controller does not want this relay.
+    #[error("the controller refused this relay: {0}")]
+    Refused(String),
+    /// The controller said neither yes nor no.
+    #[error("the controller did not answer; is it reachable from this host?")]
+    NoAnswer,
+}
+
+pub(crate) fn io_error<E: Into<io::Error>>(context: &'static str) -> impl FnOnce(E) -> NodeError {
+    move |source| NodeError::Io {
+        context,
+        source: source.into(),
+    }
+}

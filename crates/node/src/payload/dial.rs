@@ -1,0 +1,130 @@
+//! How payload connections come about: dialled, accepted, introduced.
+
+use std::net::{SocketAddr, TcpStream};
+use std::time::Instant;
+
+use broadleaf_net::tls::PeerKey;
+use broadleaf_net::{Frame, Link, LinkError};
+use broadleaf_proto::control::{Hello, Role, Welcome};
+use broadleaf_proto::{ClientId, DecodeError, EngineId, FrameKind, HostId, control, limits};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::connection::Connection;
+use super::fetch::SILENCE;
+use super::plane::{PlaneThread, watch};
+
+/// Type of service of payload: routers and queues may let others go first.
+const BULK: u8 = 0x08;
+
+impl PlaneThread {
+    pub(super) fn add(&mut self, connection: Connection) -> Option<usize> {
+        let entry = self.connections.vacant_entry();
+        let token = entry.key();
+        let connection = entry.insert(connection);
+        connection
+            .link
+            .set_frame_limit(limits::MAX_CHUNK_FRAME_BYTES);
+        let size = self.setup.socket_buffer_bytes;
+        // The kernel's own choice serves as well, only with longer queues.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(connection.link.as_fd(), size);
+        let _ = rustix::net::sockopt::set_ip_tos(connection.link.as_fd(), BULK);
+        if watch(&self.poller, connection.link.as_fd(), token as u64).is_err() {
+            self.connections.remove(token);
+            return None;
+        }
+        Some(token)
+    }
+
+    pub(super) fn find(&self, host: HostId) -> Option<usize> {
+        let of_host = |c: &Connection| c.host == Some(host);
+        let mut all = self.connections.iter().filter(|(_, c)| of_host(c));
+        all.clone()
+            .find(|(_, c)| c.is_up)
+            .or_else(|| all.next())
+            .map(|(token, _)| token)
+    }
+
+    /// A relay's connection to the controller is there before it is needed: the controller cannot dial.
+    pub(super) fn keep_controller(&mut self) {
+        if self.setup.dialer.is_none() || self.find(HostId::CONTROLLER).is_some() {
+            return;
+        }
+        let now = Instant::now();
+        let is_soon = |at: Instant| now.duration_since(at) < SILENCE;
+        if !self.last_dialled.is_some_and(is_soon) {
+            self.last_dialled = Some(now);
+            self.dial(HostId::CONTROLLER, None);
+        }
+    }
+
+    pub(super) fn dial(&mut self, host: HostId, address: Option<&str>) -> Option<usize> {
+        let dialer = self.setup.dialer.as_ref()?;
+        let (address, tls) = if host == HostId::CONTROLLER {
+            (dialer.controller, &dialer.controller_tls)
+        } else {
+            (address?.parse::<SocketAddr>().ok()?, &dialer.relay_tls)
+        };
+        let stream = start_connecting(&address).ok()?;
+        let mut link = match tls {
+            Some(tls) => Link::tls_client(stream, tls).ok()?,
+            None => Link::tcp(stream).ok()?,
+        };
+        let hello = control::encode(&self.setup.hello);
+        link.send(FrameKind::Hello, &hello, &[]).ok()?;
+        self.add(Connection::new(link, Some(host), false))
+    }
+
+    pub(super) fn accept(&mut self) {
+        while let Some(listener) = &self.setup.listener {
+            match listener.accept() {
+                Ok(Some(link)) => drop(self.add(Connection::new(link, None, false))),
+                _ => return,
+            }
+        }
+    }
+
+    /// Another relay dials: it has our key, and must be of our cluster.
+    pub(super) fn on_hello(&mut self, token: usize, frame: &Frame) -> Result<(), LinkError> {
+        let hello: Hello = control::decode(&frame.body)?;
+        let ours = &self.setup.hello;
+        let is_ours = hello.protocol == ours.protocol
+            && hello.broadleaf == ours.broadleaf
+            && hello.cluster_id == ours.cluster_id;
+        let connection = &mut self.connections[token];
+        let is_proven = matches!(connection.link.peer_key(), None | Some(PeerKey::Engine));
+        let Role::Payload { host } = hello.role else {
+            return Err(DecodeError::Malformed.into());
+        };
+        if !is_ours || !is_proven {
+            return Err(DecodeError::Malformed.into());
+        }
+        connection.host = Some(host);
+        connection.is_up = true;
+        let welcome = Welcome {
+            client: ClientId(0),
+            engine: EngineId(0),
+            segment_token: 0,
+            host,
+            max_outstanding_tasks: 0,
+            max_outstanding_bytes: 0,
+            engines: Vec::new(),
+        };
+        let body = control::encode(&welcome);
+        connection.link.send(FrameKind::Welcome, &body, &[])
+    }
+}
+
+/// A connection that is on its way: it tells by its first read or write whether it came about.
+fn start_connecting(address: &SocketAddr) -> std::io::Result<TcpStream> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, address) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,155 @@
+//! A fetch: one object this host is getting, and from whom.
+
+use std::time::{Duration, Instant};
+
+use broadleaf_proto::relay::{Fetch, Progress, Source};
+use broadleaf_proto::{HostId, ObjectId};
+
+/// Silence after which a source is given up.
+pub const SILENCE: Duration = Duration::from_secs(1);
+/// Time between two reports of progress.
+const REPORT: Duration = Duration::from_millis(250);
+/// Times that all sources are tried before the fetch has failed.
+const ROUNDS: u32 = 8;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Fetching {
+    /// What was ordered last.
+    pub order: Fetch,
+    /// Place of the present source in the order.
+    source: usize,
+    rounds: u32,
+    /// The connection that was asked, while it is asked.
+    pub connection: Option<usize>,
+    /// Number of the pull; chunks of earlier ones are not taken.
+    pub pull: u32,
+    /// When the present source was turned to.
+    pub asked: Instant,
+    first: Option<Instant>,
+    wire_bytes: u64,
+    resumed_at: Vec<u64>,
+    corrupt_chunks: u32,
+    reported: (Instant, u64),
+}
+
+impl Fetching {
+    /// A fetch that has asked nobody yet.
+    pub fn new(order: Fetch, now: Instant) -> Self {
+        Self {
+            order,
+            source: 0,
+            rounds: 0,
+            connection: None,
+            pull: 0,
+            asked: now,
+            first: None,
+            wire_bytes: 0,
+            resumed_at: Vec::new(),
+            corrupt_chunks: 0,
+            reported: (now, 0),
+        }
+    }
+
+    /// Who is, or was last, asked.
+    pub fn source(&self) -> Option<&Source> {
+        self.order.sources.get(self.source)
+    }
+
+    fn host(&self) -> HostId {
+        self.source().map_or(HostId::CONTROLLER, |s| s.host)
+    }
+
+    /// Another order for the same object: its sources count from now on. False when it is an old one.
+    pub fn redirect(&mut self, order: Fetch, have_bytes: u64, now: Instant) -> bool {
+        if order.epoch <= self.order.epoch {
+            return false;
+        }
+        let before = self.host();
+        self.order = order;
+        self.source = 0;
+        self.rounds = 0;
+        if self.host() != before {
+            self.turn(have_bytes, now);
+        }
+        true
+    }
+
+    /// Turns to the next source. False when all have been tried too often.
+    pub fn next_source(&mut self, have_bytes: u64, now: Instant) -> bool {
+        self.source += 1;
+        if self.source >= self.order.sources.len() {
+            self.source = 0;
+            self.rounds += 1;
+        }
+        self.turn(have_bytes, now);
+        self.rounds < ROUNDS && !self.order.sources.is_empty()
+    }
+
+    fn turn(&mut self, have_bytes: u64, now: Instant) {
+        self.connection = None;
+        self.pull += 1;
+        self.asked = now;
+        self.resumed_at.push(have_bytes);
+    }
+
+    /// Asks the same source again, from where the fetch stands.
+    pub fn ask_again(&mut self, now: Instant) {
+        self.connection = None;
+        self.pull += 1;
+        self.asked = now;
+    }
+
+    /// A chunk came.
+    pub fn on_chunk(&mut self, bytes: usize, was_corrupt: bool, now: Instant) {
+        self.first.get_or_insert(now);
+        self.wire_bytes += bytes as u64;
+        if was_corrupt {
+            self.corrupt_chunks += 1;
+        } else {
+            self.rounds = 0;
+        }
+    }
+
+    /// Whether corrupt chunks have come often enough to turn away from who sends them.
+    pub fn is_corrupt_again(&self) -> bool {
+        self.corrupt_chunks.is_multiple_of(2)
+    }
+
+    /// Whether the present source has been silent too long, given when its connection was last heard.
+    pub fn is_silent(&self, heard: Option<Instant>, now: Instant) -> bool {
+        let since = heard.map_or(self.asked, |heard| heard.max(self.asked));
+        now.duration_since(since) > SILENCE
+    }
+
+    /// The report to make now, if one is due.
+    pub fn report(
+        &mut self,
+        have_bytes: u64,
+        is_complete: bool,
+        is_due: bool,
+        now: Instant,
+    ) -> Option<Progress> {
+        let (at, had) = self.reported;
+        let is_time = now.duration_since(at) >= REPORT && had != have_bytes;
+        if !(is_complete || is_due || is_time) {
+            return None;
+        }
+        self.reported = (now, have_bytes);
+        let first = self.first.unwrap_or(now);
+        Some(Progress {
+            object: self.object(),
+            have_bytes,
+            is_complete,
+            source: self.host(),
+            receiving_ns: now.duration_since(first).as_nanos() as u64,
+            wire_bytes: self.wire_bytes,
+            resumed_at: self.resumed_at.clone(),
+            corrupt_chunks: self.corrupt_chunks,
+        })
+    }
+
+    fn object(&self) -> ObjectId {
+        self.order.object
+    }
+}

@@ -1,0 +1,209 @@
+//! The payload plane: objects on their way between hosts, on a thread and connections of their own.
+//!
+//! The node's thread orders, this one carries out: it pulls objects into segments, chunk by chunk,
+//! and serves what has arrived to other hosts while the rest is still coming. So a small task never
+//! waits behind payload, in a queue or for a thread.
+
+mod connection;
+mod dial;
+mod fetch;
+mod object;
+mod plane;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use broadleaf_net::tls::ClientTls;
+use broadleaf_net::{Link, Listener};
+use broadleaf_proto::control::Hello;
+use broadleaf_proto::relay::{Fetch, Progress};
+use broadleaf_proto::{HostId, ObjectId, SegmentId};
+use broadleaf_shm::{Lease, Mapping};
+use rustix::event::{EventfdFlags, eventfd};
+
+/// What the node's thread wants.
+#[derive(Debug)]
+pub enum Order {
+    /// Serve an object that is all here.
+    Provide {
+        /// The object.
+        object: ObjectId,
+        /// Its bytes.
+        bytes: Mapping,
+        /// The pieces it travels in.
+        chunk_bytes: u32,
+    },
+    /// Get an object; without a lease, get one that is under way elsewhere.
+    Fetch {
+        /// What, and from whom.
+        fetch: Fetch,
+        /// Where its bytes go.
+        lease: Option<Lease>,
+    },
+    /// Forget an object; its lease comes back by [`News::Dropped`].
+    Drop(ObjectId),
+    /// Serve and use a connection that was accepted elsewhere.
+    Adopt {
+        /// The connection, after its hello.
+        link: Box<Link>,
+        /// Who is at its other end.
+        host: HostId,
+    },
+    /// End the thread.
+    Stop,
+}
+
+/// What the node's thread is told.
+#[derive(Debug)]
+pub enum News {
+    /// How far a fetch is.
+    Progress(Progress),
+    /// A fetched object is complete and checked.
+    Ready {
+        /// The object.
+        object: ObjectId,
+        /// The segment it lies in, from its first byte on.
+        segment: SegmentId,
+        /// The segment's descriptor.
+        fd: OwnedFd,
+        /// The segment's size.
+        segment_bytes: u64,
+    },
+    /// Nobody gave the object, or there is no memory for it.
+    Failed {
+        /// The object.
+        object: ObjectId,
+        /// For the user.
+        reason: String,
+    },
+    /// The segment of a dropped object.
+    Dropped(Lease),
+}
+
+/// How this host reaches others.
+#[derive(Debug)]
+pub struct Dialer {
+    /// Of the controller.
+    pub controller: SocketAddr,
+    /// For the controller; `None` without encryption.
+    pub controller_tls: Option<ClientTls>,
+    /// For other relays.
+    pub relay_tls: Option<ClientTls>,
+}
+
+/// What a plane is made of.
+#[derive(Debug)]
+pub struct Setup {
+    /// What this side says first; its role holds the host's number.
+    pub hello: Hello,
+    /// Where other relays dial in.
+    pub listener: Option<Listener>,
+    /// `None` for the controller's node, which dials nobody.
+    pub dialer: Option<Dialer>,
+    /// Send buffer of a payload connection: what may wait in the network.
+    pub socket_buffer_bytes: usize,
+}
+
+/// The node's end of the plane.
+#[derive(Debug)]
+pub struct Plane {
+    orders: Sender<Order>,
+    news: Receiver<News>,
+    bell: Arc<OwnedFd>,
+    node_bell: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The plane's end of the same.
+#[derive(Debug)]
+struct NodeSide {
+    orders: Receiver<Order>,
+    news: Sender<News>,
+    bell: Arc<OwnedFd>,
+    node_bell: Arc<OwnedFd>,
+}
+
+impl NodeSide {
+    fn tell(&self, news: News) {
+        // A node that is gone ends this thread with it.
+        if self.news.send(news).is_ok() {
+            ring(&self.node_bell);
+        }
+    }
+}
+
+fn ring(bell: &OwnedFd) {
+    // A counter at its limit wakes the other side all the same.
+    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+}
+
+fn silence(bell: &OwnedFd) {
+    let _ = rustix::io::read(bell, &mut [0_u8; 8]);
+}
+
+impl Plane {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system gives no descriptors or no thread.
+    pub fn start(setup: Setup) -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = Arc::new(eventfd(0, flags)?);
+        let node_bell = Arc::new(eventfd(0, flags)?);
+        let (orders, order_receiver) = channel();
+        let (news_sender, news) = channel();
+        let side = NodeSide {
+            orders: order_receiver,
+            news: news_sender,
+            bell: Arc::clone(&bell),
+            node_bell: Arc::clone(&node_bell),
+        };
+        let plane = plane::PlaneThread::new(setup, side)?;
+        let thread = std::thread::Builder::new()
+            .name("broadleaf-data".to_owned())
+            .spawn(move || plane.run())?;
+        Ok(Self {
+            orders,
+            news,
+            bell,
+            node_bell,
+            thread: Some(thread),
+        })
+    }
+
+    /// Hands an order over.
+    pub fn order(&self, order: Order) {
+        // The thread ends only after `Stop`; then nobody waits for what it would have done.
+        let _ = self.orders.send(order);
+        ring(&self.bell);
+    }
+
+    /// Everything that has happened since the last call.
+    pub fn take_news(&self) -> Vec<News> {
+        silence(&self.node_bell);
+        self.news.try_iter().collect()
+    }
+}
+
+impl AsFd for Plane {
+    /// Readable while there is news.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.node_bell.as_fd()
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        self.order(Order::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported there.
+            let _ = thread.join();
+        }
+    }
+}

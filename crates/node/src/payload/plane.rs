@@ -1,0 +1,459 @@
+//! The thread of the payload plane.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use broadleaf_net::{Frame, LinkError};
+use broadleaf_proto::relay::{Chunk, Fetch, PayloadCommand};
+use broadleaf_proto::{DecodeError, FrameKind, HostId, ObjectId, control};
+use broadleaf_shm::Lease;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use slab::Slab;
+
+use super::connection::Connection;
+use super::fetch::Fetching;
+use super::object::{Object, Rejection};
+use super::{News, NodeSide, Order, Setup, silence};
+
+const ORDERS: u64 = u64::MAX;
+const LISTENER: u64 = u64::MAX - 1;
+
+/// Time between two looks at what stalls, while anything is under way.
+const TICK: Duration = Duration::from_millis(50);
+/// Time that a connection may take to be accepted.
+const HELLO: Duration = Duration::from_secs(5);
+/// Payload yields to everything else on the processor.
+const NICE: i32 = 5;
+
+/// See the module.
+pub(super) struct PlaneThread {
+    pub(super) setup: Setup,
+    pub(super) side: NodeSide,
+    pub(super) poller: OwnedFd,
+    pub(super) connections: Slab<Connection>,
+    objects: BTreeMap<ObjectId, Object>,
+    fetches: BTreeMap<ObjectId, Fetching>,
+    last_tick: Instant,
+    pub(super) last_dialled: Option<Instant>,
+}
+
+impl PlaneThread {
+    pub(super) fn new(setup: Setup, side: NodeSide) -> std::io::Result<Self> {
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        watch(&poller, side.bell.as_fd(), ORDERS)?;
+        if let Some(listener) = &setup.listener {
+            watch(&poller, listener.as_fd(), LISTENER)?;
+        }
+        Ok(Self {
+            setup,
+            side,
+            poller,
+            connections: Slab::new(),
+            objects: BTreeMap::new(),
+            fetches: BTreeMap::new(),
+            last_tick: Instant::now(),
+            last_dialled: None,
+        })
+    }
+
+    /// Runs until it is told to stop.
+    pub(super) fn run(mut self) {
+        // Without the permission to yield it runs all the same.
+        let _ = rustix::process::nice(NICE);
+        let mut events = Vec::with_capacity(64);
+        loop {
+            self.keep_controller();
+            let timeout = self.is_busy().then_some(rustix::time::Timespec {
+                tv_sec: 0,
+                tv_nsec: i64::from(TICK.subsec_nanos()),
+            });
+            events.clear();
+            let room = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.poller, room, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return, // Nothing can be waited for: the node's own poller fails likewise.
+            }
+            let now = Instant::now();
+            for event in &events {
+                match event.data.u64() {
+                    ORDERS => {
+                        silence(&self.side.bell);
+                        if !self.obey(now) {
+                            return;
+                        }
+                    }
+                    LISTENER => self.accept(),
+                    token => self.on_ready(token as usize, event.flags, now),
+                }
+            }
+            self.pump_all(now);
+            if now.duration_since(self.last_tick) >= TICK {
+                self.last_tick = now;
+                self.on_tick(now);
+            }
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        let is_owed = self.setup.dialer.is_some() && self.find(HostId::CONTROLLER).is_none();
+        is_owed
+            || !self.fetches.is_empty()
+            || self
+                .connections
+                .iter()
+                .any(|(_, c)| c.is_serving() || !c.is_up)
+    }
+
+    fn obey(&mut self, now: Instant) -> bool {
+        while let Ok(order) = self.side.orders.try_recv() {
+            match order {
+                Order::Provide {
+                    object,
+                    bytes,
+                    chunk_bytes,
+                } => {
+                    self.objects
+                        .insert(object, Object::lent(bytes, chunk_bytes));
+                }
+                Order::Fetch { fetch, lease } => self.fetch(fetch, lease, now),
+                Order::Drop(object) => self.drop_object(object),
+                Order::Adopt { link, host } => {
+                    if let Some(token) = self.add(Connection::new(*link, Some(host), true)) {
+                        // Words may have come together with the hello.
+                        self.take_frames(token, now);
+                    }
+                }
+                Order::Stop => return false,
+            }
+        }
+        true
+    }
+
+    // Objects
+
+    fn drop_object(&mut self, id: ObjectId) {
+        if let Some(fetch) = self.fetches.remove(&id)
+            && let Some(connection) = fetch.connection.and_then(|t| self.connections.get_mut(t))
+        {
+            // A connection that fails is found out by its next event.
+            let _ = connection.say(&PayloadCommand::Cancel { object: id });
+        }
+        for (_, connection) in &mut self.connections {
+            connection.cancel(id);
+        }
+        if let Some(lease) = self.objects.remove(&id).and_then(Object::into_lease) {
+            self.side.tell(News::Dropped(lease));
+        }
+    }
+
+    fn fetch(&mut self, order: Fetch, lease: Option<Lease>, now: Instant) {
+        let id = order.object;
+        if let Some(fetch) = self.fetches.get_mut(&id) {
+            let have_bytes = self.objects.get(&id).map_or(0, Object::have_bytes);
+            let before = fetch.connection;
+            fetch.redirect(order, have_bytes, now);
+            if fetch.connection.is_none() {
+                self.cancel_at(before, id);
+                self.ask(id, now);
+            }
+            return;
+        }
+        let Some(lease) = lease else { return };
+        let mut object = Object::empty(lease, order.len_bytes, order.chunk_bytes);
+        let reserved = object.reserve();
+        self.objects.insert(id, object);
+        if let Err(error) = reserved {
+            self.fail(id, error.to_string());
+            return;
+        }
+        self.fetches.insert(id, Fetching::new(order, now));
+        self.ask(id, now);
+    }
+
+    fn cancel_at(&mut self, token: Option<usize>, object: ObjectId) {
+        if let Some(connection) = token.and_then(|t| self.connections.get_mut(t)) {
+            let _ = connection.say(&PayloadCommand::Cancel { object });
+        }
+    }
+
+    fn fail(&mut self, object: ObjectId, reason: String) {
+        self.fetches.remove(&object);
+        self.side.tell(News::Failed { object, reason });
+    }
+
+    /// Asks the present source, if there is a connection to it; else opens one, or waits for it.
+    fn ask(&mut self, id: ObjectId, now: Instant) {
+        let Some(fetch) = self.fetches.get(&id) else {
+            return;
+        };
+        let Some(source) = fetch.source().cloned() else {
+            return;
+        };
+        let token = self
+            .find(source.host)
+            .or_else(|| self.dial(source.host, source.address.as_deref()));
+        let Some(token) = token else { return };
+        let connection = &mut self.connections[token];
+        if !connection.is_up {
+            return; // Asked once it is.
+        }
+        let offset_bytes = self.objects.get(&id).map_or(0, Object::have_bytes);
+        let Some(fetch) = self.fetches.get_mut(&id) else {
+            return;
+        };
+        fetch.connection = Some(token);
+        fetch.asked = now;
+        let pull = fetch.pull;
+        let word = PayloadCommand::Pull {
+            object: id,
+            offset_bytes,
+            pull,
+        };
+        if connection.say(&word).is_err() {
+            self.close(token, now);
+        }
+    }
+
+    fn next_source(&mut self, id: ObjectId, now: Instant) {
+        let have_bytes = self.objects.get(&id).map_or(0, Object::have_bytes);
+        let Some(fetch) = self.fetches.get_mut(&id) else {
+            return;
+        };
+        if fetch.next_source(have_bytes, now) {
+            if let Some(progress) = fetch.report(have_bytes, false, true, now) {
+                self.side.tell(News::Progress(progress));
+            }
+            self.ask(id, now);
+        } else {
+            self.fail(id, "no host that has the data could be reached".to_owned());
+        }
+    }
+
+    // Connections
+
+    fn on_ready(&mut self, token: usize, flags: EventFlags, now: Instant) {
+        let Some(connection) = self.connections.get_mut(token) else {
+            return;
+        };
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            if connection.fill(now).is_err() {
+                self.close(token, now);
+                return;
+            }
+            self.take_frames(token, now);
+        }
+    }
+
+    fn take_frames(&mut self, token: usize, now: Instant) {
+        loop {
+            let Some(connection) = self.connections.get_mut(token) else {
+                return;
+            };
+            let result = match connection.link.next_frame() {
+                Ok(Some(frame)) => self.on_frame(token, frame, now),
+                Ok(None) => return,
+                Err(error) => Err(error),
+            };
+            if result.is_err() {
+                self.close(token, now);
+                return;
+            }
+        }
+    }
+
+    fn on_frame(&mut self, token: usize, frame: Frame, now: Instant) -> Result<(), LinkError> {
+        let is_up = self.connections[token].is_up;
+        match frame.kind {
+            FrameKind::Hello if !is_up => self.on_hello(token, &frame),
+            FrameKind::Welcome if !is_up => {
+                self.connections[token].is_up = true;
+                let host = self.connections[token].host;
+                self.ask_all(host, now);
+                Ok(())
+            }
+            FrameKind::PayloadCommand if is_up => {
+                match control::decode(&frame.body)? {
+                    PayloadCommand::Pull {
+                        object,
+                        offset_bytes,
+                        pull,
+                    } => self.connections[token].pull(object, offset_bytes, pull, now),
+                    PayloadCommand::Cancel { object } => self.connections[token].cancel(object),
+                    PayloadCommand::Refuse { object, pull } => {
+                        let fetch = self.fetches.get(&object);
+                        if fetch.is_some_and(|f| f.connection == Some(token) && f.pull == pull) {
+                            self.next_source(object, now);
+                        }
+                    }
+                    // That it came is all it says.
+                    PayloadCommand::Waiting { .. } => {}
+                }
+                Ok(())
+            }
+            FrameKind::Chunk if is_up => {
+                self.on_chunk(token, &Chunk::decode(frame.body)?, now);
+                Ok(())
+            }
+            kind => Err(DecodeError::UnknownKind(kind as u8).into()),
+        }
+    }
+
+    /// Asks a host that can be asked now for all that is wanted of it.
+    fn ask_all(&mut self, host: Option<HostId>, now: Instant) {
+        let of_host = |f: &Fetching| f.connection.is_none() && f.source().map(|s| s.host) == host;
+        let wanted: Vec<ObjectId> = self
+            .fetches
+            .iter()
+            .filter(|(_, f)| of_host(f))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in wanted {
+            self.ask(id, now);
+        }
+    }
+
+    fn on_chunk(&mut self, token: usize, chunk: &Chunk, now: Instant) {
+        let id = chunk.object;
+        let (Some(fetch), Some(object)) = (self.fetches.get_mut(&id), self.objects.get_mut(&id))
+        else {
+            return; // Dropped while it was on the way.
+        };
+        if fetch.connection != Some(token) || fetch.pull != chunk.pull {
+            return; // Of a pull that was given up.
+        }
+        let accepted = object.accept(chunk.offset_bytes, &chunk.bytes, chunk.checksum);
+        fetch.on_chunk(chunk.bytes.len(), accepted == Err(Rejection::Corrupt), now);
+        match accepted {
+            Ok(()) => {}
+            Err(Rejection::NoMemory(reason)) => return self.fail(id, reason),
+            Err(Rejection::OutOfPlace) => return self.next_source(id, now),
+            Err(Rejection::Corrupt) if fetch.is_corrupt_again() => {
+                self.cancel_at(Some(token), id);
+                return self.next_source(id, now);
+            }
+            Err(Rejection::Corrupt) => {
+                fetch.ask_again(now);
+                return self.ask(id, now);
+            }
+        }
+        let is_complete = object.is_complete();
+        if let Some(progress) = fetch.report(object.have_bytes(), is_complete, false, now) {
+            self.side.tell(News::Progress(progress));
+        }
+        if is_complete {
+            self.finish(id);
+        }
+    }
+
+    fn finish(&mut self, id: ObjectId) {
+        self.fetches.remove(&id);
+        let lease = self.objects.get(&id).and_then(Object::lease);
+        let segment = lease.and_then(|lease| Some((lease.id(), lease.segment()?)));
+        let Some((segment, memory)) = segment else {
+            return;
+        };
+        match memory.fd().try_clone_to_owned() {
+            Ok(fd) => {
+                let segment_bytes = memory.len();
+                self.side.tell(News::Ready {
+                    object: id,
+                    segment,
+                    fd,
+                    segment_bytes,
+                });
+            }
+            Err(error) => self.fail(id, error.to_string()),
+        }
+    }
+
+    fn pump_all(&mut self, now: Instant) {
+        let mut failed = Vec::new();
+        for (token, connection) in &mut self.connections {
+            if connection.pump(&mut self.objects, now).is_err() {
+                failed.push(token);
+                continue;
+            }
+            let wants_write = connection.link.wants_write();
+            if wants_write != connection.watches_write {
+                connection.watches_write = wants_write;
+                let flags = if wants_write {
+                    EventFlags::IN | EventFlags::OUT
+                } else {
+                    EventFlags::IN
+                };
+                let data = EventData::new_u64(token as u64);
+                // It can only fail for a descriptor that is not registered, and this one is.
+                let _ = epoll::modify(&self.poller, connection.link.as_fd(), data, flags);
+            }
+        }
+        for token in failed {
+            self.close(token, now);
+        }
+    }
+
+    /// Drops a connection, and has the fetches that used it go on elsewhere.
+    fn close(&mut self, token: usize, now: Instant) {
+        let Some(gone) = self.connections.try_remove(token) else {
+            return;
+        };
+        let used = |f: &Fetching| {
+            f.connection == Some(token)
+                || f.connection.is_none() && f.source().map(|s| s.host) == gone.host && !gone.is_up
+        };
+        let orphans: Vec<ObjectId> = self
+            .fetches
+            .iter()
+            .filter(|(_, f)| used(f))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in orphans {
+            self.next_source(id, now);
+        }
+    }
+
+    fn on_tick(&mut self, now: Instant) {
+        let mut failed = Vec::new();
+        for (token, connection) in &mut self.connections {
+            let is_late = !connection.is_up && now.duration_since(connection.opened) > HELLO;
+            if is_late || connection.on_tick(&self.objects, now).is_err() {
+                failed.push(token);
+            }
+        }
+        let mut silent = Vec::new();
+        let mut unasked = Vec::new();
+        for (id, fetch) in &mut self.fetches {
+            let have_bytes = self.objects.get(id).map_or(0, Object::have_bytes);
+            if let Some(progress) = fetch.report(have_bytes, false, false, now) {
+                self.side.tell(News::Progress(progress));
+            }
+            let connection = fetch.connection.and_then(|t| self.connections.get(t));
+            if fetch.is_silent(connection.map(|c| c.heard), now) {
+                silent.push((*id, fetch.connection));
+            } else if fetch.connection.is_none() {
+                unasked.push(*id);
+            }
+        }
+        for (id, token) in silent {
+            match token {
+                // One that says nothing at all is of no use to anybody.
+                Some(token) => failed.push(token),
+                None => self.next_source(id, now),
+            }
+        }
+        failed.sort_unstable();
+        failed.dedup();
+        for token in failed {
+            self.close(token, now);
+        }
+        for id in unasked {
+            self.ask(id, now);
+        }
+    }
+}
+
+pub(super) fn watch(poller: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> std::io::Result<()> {
+    epoll::add(poller, fd, EventData::new_u64(token), EventFlags::IN)?;
+    Ok(())
+}

@@ -1,0 +1,334 @@
+//! A plane against peers that send rubbish, stop in the middle, or say nothing.
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+use std::net::{SocketAddr, TcpListener};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use broadleaf_net::Link;
+use broadleaf_proto::control::{Hello, Role, Welcome};
+use broadleaf_proto::relay::{Chunk, Fetch, PayloadCommand, Progress, Source};
+use broadleaf_proto::{ClientId, EngineId, FrameKind, HostId, ObjectId, control, limits};
+use broadleaf_shm::{Pool, PoolConfig, Segment};
+
+use super::{Dialer, News, Order, Plane, Setup};
+
+const CHUNK: u32 = 32 * 1024;
+const OBJECT: ObjectId = ObjectId(5);
+const N_CHUNKS: u64 = 12;
+
+fn data() -> Vec<u8> {
+    let n = N_CHUNKS as usize * CHUNK as usize - 100;
+    (0..n).map(|i| (i * 31 % 251) as u8).collect()
+}
+
+fn hello(host: u32) -> Hello {
+    Hello {
+        protocol: 2,
+        broadleaf: "test".to_owned(),
+        python: "3.11".to_owned(),
+        cluster_id: "c".to_owned(),
+        role: Role::Payload { host: HostId(host) },
+    }
+}
+
+fn next(link: &mut Link, kind: FrameKind) -> Option<bytes::Bytes> {
+    loop {
+        link.flush().ok()?;
+        if let Some(frame) = link.next_frame().ok()? {
+            if frame.kind == kind {
+                return Some(frame.body);
+            }
+            continue;
+        }
+        link.wait(true, Some(Duration::from_secs(20))).ok()?;
+        link.fill().ok()?;
+    }
+}
+
+/// Accepts one dialler and says welcome.
+fn accept(listener: &TcpListener) -> Link {
+    let mut link = Link::tcp(listener.accept().unwrap().0).unwrap();
+    link.set_frame_limit(limits::MAX_CHUNK_FRAME_BYTES);
+    next(&mut link, FrameKind::Hello).unwrap();
+    let welcome = Welcome {
+        client: ClientId(0),
+        engine: EngineId(0),
+        segment_token: 0,
+        host: HostId(0),
+        max_outstanding_tasks: 0,
+        max_outstanding_bytes: 0,
+        engines: Vec::new(),
+    };
+    link.send(FrameKind::Welcome, &control::encode(&welcome), &[])
+        .unwrap();
+    link.flush().unwrap();
+    link
+}
+
+/// The offset and number of the next pull.
+fn next_pull(link: &mut Link) -> Option<(u64, u32)> {
+    loop {
+        let body = next(link, FrameKind::PayloadCommand)?;
+        if let PayloadCommand::Pull {
+            offset_bytes, pull, ..
+        } = control::decode(&body).ok()?
+        {
+            return Some((offset_bytes, pull));
+        }
+    }
+}
+
+/// Sends chunks from an offset on, `n` at most; those at `spoilt` with a wrong byte.
+fn send(link: &mut Link, (mut offset, pull): (u64, u32), n: u64, spoilt: Option<u64>) {
+    let data = data();
+    for _ in 0..n {
+        if offset >= data.len() as u64 {
+            break;
+        }
+        let end = (offset as usize + CHUNK as usize).min(data.len());
+        let mut bytes = data[offset as usize..end].to_vec();
+        let sum = crc32c::crc32c(&bytes);
+        if spoilt == Some(offset) {
+            bytes[7] ^= 1;
+        }
+        let mut head = Vec::new();
+        Chunk::encode_head(OBJECT, pull, sum, offset, &mut head);
+        link.send_parts(FrameKind::Chunk, &head, &bytes).unwrap();
+        offset = end as u64;
+    }
+    link.flush().unwrap();
+}
+
+fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+fn plane(controller: SocketAddr) -> Plane {
+    Plane::start(Setup {
+        hello: hello(9),
+        listener: None,
+        dialer: Some(Dialer {
+            controller,
+            controller_tls: None,
+            relay_tls: None,
+        }),
+        socket_buffer_bytes: 256 * 1024,
+    })
+    .unwrap()
+}
+
+fn fetch(plane: &Plane, pool: &mut Pool, sources: Vec<Source>) {
+    let len_bytes = data().len() as u64;
+    plane.order(Order::Fetch {
+        fetch: Fetch {
+            object: OBJECT,
+            len_bytes,
+            chunk_bytes: CHUNK,
+            sources,
+            epoch: 0,
+        },
+        lease: Some(pool.allocate(len_bytes).unwrap()),
+    });
+}
+
+fn source(host: u32, address: Option<SocketAddr>) -> Source {
+    Source {
+        host: HostId(host),
+        address: address.map(|a| a.to_string()),
+    }
+}
+
+/// Waits for the object, and gives its bytes and the last report.
+fn wait_for(plane: &Plane) -> Result<(Vec<u8>, Progress), String> {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let mut last = None;
+    loop {
+        for news in plane.take_news() {
+            match news {
+                News::Progress(progress) => last = Some(progress),
+                News::Ready {
+                    fd, segment_bytes, ..
+                } => {
+                    let segment = Segment::from_fd(fd, segment_bytes).unwrap();
+                    let mapping = segment.map_readonly(0, data().len() as u64).unwrap();
+                    return Ok((mapping.to_vec(), last.unwrap()));
+                }
+                News::Failed { reason, .. } => return Err(reason),
+                News::Dropped(_) => {}
+            }
+        }
+        assert!(Instant::now() < deadline, "nothing came");
+        std::thread::yield_now();
+    }
+}
+
+fn serve(act: impl FnOnce(TcpListener) + Send + 'static) -> (SocketAddr, JoinHandle<()>) {
+    let (listener, address) = listen();
+    (address, std::thread::spawn(move || act(listener)))
+}
+
+fn pool() -> Pool {
+    Pool::new(1, PoolConfig::default())
+}
+
+#[test]
+fn a_corrupted_chunk_is_refused_and_fetched_again() {
+    let bad = 3 * u64::from(CHUNK);
+    let (address, server) = serve(move |listener| {
+        let mut link = accept(&listener);
+        let first = next_pull(&mut link).unwrap();
+        assert_eq!(first.0, 0);
+        send(&mut link, first, N_CHUNKS, Some(bad));
+        let again = next_pull(&mut link).unwrap();
+        assert_eq!(
+            again.0, bad,
+            "from where it was spoilt, and not from the start"
+        );
+        assert!(again.1 > first.1);
+        send(&mut link, again, N_CHUNKS, None);
+        next_pull(&mut link);
+    });
+    let plane = plane(address);
+    fetch(&plane, &mut pool(), vec![source(0, None)]);
+    let (bytes, progress) = wait_for(&plane).unwrap();
+    assert!(bytes == data());
+    assert_eq!(progress.corrupt_chunks, 1);
+    drop(plane);
+    server.join().unwrap();
+}
+
+#[test]
+fn one_that_always_spoils_is_turned_away_from() {
+    let (good, good_server) = serve(|listener| {
+        let mut link = accept(&listener);
+        while let Some(pull) = next_pull(&mut link) {
+            send(&mut link, pull, N_CHUNKS, None);
+        }
+    });
+    let (bad, bad_server) = serve(|listener| {
+        let mut link = accept(&listener);
+        while let Some(pull) = next_pull(&mut link) {
+            send(&mut link, pull, N_CHUNKS, Some(pull.0));
+        }
+    });
+    let plane = plane(good);
+    let sources = vec![source(3, Some(bad)), source(0, None)];
+    fetch(&plane, &mut pool(), sources);
+    let (bytes, progress) = wait_for(&plane).unwrap();
+    assert!(bytes == data());
+    assert_eq!(progress.source, HostId(0));
+    drop(plane);
+    good_server.join().unwrap();
+    bad_server.join().unwrap();
+}
+
+#[test]
+fn the_rest_comes_from_the_next_source_when_one_ends_or_says_nothing() {
+    for is_silent in [false, true] {
+        let (good, good_server) = serve(|listener| {
+            let mut link = accept(&listener);
+            let pull = next_pull(&mut link).unwrap();
+            assert_eq!(pull.0, 5 * u64::from(CHUNK), "it resumes");
+            send(&mut link, pull, N_CHUNKS, None);
+            next_pull(&mut link);
+        });
+        let (bad, bad_server) = serve(move |listener| {
+            let mut link = accept(&listener);
+            let pull = next_pull(&mut link).unwrap();
+            send(&mut link, pull, 5, None);
+            if is_silent {
+                // Until the other end gives up.
+                next_pull(&mut link);
+            }
+        });
+        let plane = plane(good);
+        let sources = vec![source(3, Some(bad)), source(0, None)];
+        fetch(&plane, &mut pool(), sources);
+        let (bytes, progress) = wait_for(&plane).unwrap();
+        assert!(bytes == data());
+        assert_eq!(progress.resumed_at, [5 * u64::from(CHUNK)]);
+        assert_eq!(progress.wire_bytes, data().len() as u64);
+        drop(plane);
+        good_server.join().unwrap();
+        bad_server.join().unwrap();
+    }
+}
+
+#[test]
+fn a_plane_serves_what_it_is_still_getting() {
+    let (origin, origin_server) = serve(|listener| {
+        // The head and the tail both dial the origin; only the head asks it.
+        let mut links = [accept(&listener), accept(&listener)];
+        let mut asked = loop {
+            let mut found = None;
+            for (i, link) in links.iter_mut().enumerate() {
+                link.wait(true, Some(Duration::from_millis(20))).unwrap();
+                let _ = link.fill();
+                if let Ok(Some(frame)) = link.next_frame()
+                    && let Ok(PayloadCommand::Pull {
+                        offset_bytes, pull, ..
+                    }) = control::decode(&frame.body)
+                {
+                    found = Some((i, (offset_bytes, pull)));
+                }
+            }
+            if let Some(found) = found {
+                break found;
+            }
+        };
+        let link = &mut links[asked.0];
+        send(link, asked.1, N_CHUNKS / 2, None);
+        asked.1.0 += N_CHUNKS / 2 * u64::from(CHUNK);
+        send(link, asked.1, N_CHUNKS, None);
+        next_pull(link);
+    });
+    let listener = broadleaf_net::Listener::tcp(("127.0.0.1", 0)).unwrap();
+    let address = listener.tcp_address().unwrap();
+    let head = Plane::start(Setup {
+        hello: hello(1),
+        listener: Some(listener),
+        dialer: Some(Dialer {
+            controller: origin,
+            controller_tls: None,
+            relay_tls: None,
+        }),
+        socket_buffer_bytes: 256 * 1024,
+    })
+    .unwrap();
+    let tail = plane(origin);
+    let (mut head_pool, mut tail_pool) = (pool(), pool());
+    // The tail asks before the head has heard of the object.
+    fetch(&tail, &mut tail_pool, vec![source(1, Some(address))]);
+    fetch(&head, &mut head_pool, vec![source(0, None)]);
+    assert!(wait_for(&head).unwrap().0 == data());
+    let (bytes, progress) = wait_for(&tail).unwrap();
+    assert!(bytes == data());
+    assert_eq!(progress.source, HostId(1));
+    drop((head, tail));
+    origin_server.join().unwrap();
+}
+
+#[test]
+fn when_nobody_gives_it_the_fetch_fails() {
+    let (origin, server) = serve(|listener| {
+        let mut link = accept(&listener);
+        while let Some((_, pull)) = next_pull(&mut link) {
+            let word = PayloadCommand::Refuse {
+                object: OBJECT,
+                pull,
+            };
+            link.send(FrameKind::PayloadCommand, &control::encode(&word), &[])
+                .unwrap();
+            link.flush().unwrap();
+        }
+    });
+    let plane = plane(origin);
+    fetch(&plane, &mut pool(), vec![source(0, None)]);
+    let reason = wait_for(&plane).unwrap_err();
+    assert!(reason.contains("no host"), "{reason}");
+    drop(plane);
+    server.join().unwrap();
+}

@@ -1,0 +1,458 @@
+//! The controller's links to relays: what the controller wants of the engines of other hosts goes
+//! there, and what they have to say comes from there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use broadleaf_core::{Input, Output};
+use broadleaf_net::{Frame, LinkError};
+use broadleaf_proto::control::SpawnerEvent;
+use broadleaf_proto::relay::{self, AssignMany, Progress, RelayCommand, RelayEvent, RelayedDone};
+use broadleaf_proto::task::OutputRecord;
+use broadleaf_proto::wire::Reader;
+use broadleaf_proto::{
+    AssignRecord, DecodeError, EngineId, FrameKind, FunctionId, HostId, TransferPlan,
+};
+
+use crate::node::Node;
+
+/// Records of one batch that are looked through for one to join.
+const OPEN_RECORDS: usize = 8;
+/// Time between two heartbeats.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+
+/// A relay's link, as the controller's node keeps it.
+#[derive(Debug)]
+pub struct RelayLink {
+    /// Its connection.
+    pub token: usize,
+    /// Its host's name.
+    pub name: String,
+    /// Where other relays reach it for payload.
+    pub listen: Option<String>,
+    /// Functions it has, by id and content.
+    functions: BTreeMap<FunctionId, broadleaf_proto::FunctionHash>,
+    /// The number after the last offer sent to each engine there.
+    next_offers: BTreeMap<EngineId, u32>,
+    /// Assignments of this batch, not written yet.
+    open: Vec<(AssignMany, TransferPlan)>,
+    heard: Instant,
+    /// Last measured round trip, ns.
+    pub round_trip_ns: u64,
+    /// Payload that came to it: objects, bytes over the wire, changes of parent, corrupt chunks.
+    pub fetched: Fetched,
+}
+
+/// What a relay has fetched so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fetched {
+    /// Objects that are complete.
+    pub objects: u64,
+    /// Bytes over the wire for them.
+    pub wire_bytes: u64,
+    /// Times that one went on from another parent.
+    pub resumptions: u64,
+    /// The highest offset at which one did.
+    pub resumed_at_bytes: u64,
+    /// Chunks that were refused.
+    pub corrupt_chunks: u64,
+    /// Time from the first chunk of the last one to its end, ns.
+    pub last_ns: u64,
+}
+
+/// The relays there are.
+#[derive(Debug)]
+pub struct Relays {
+    /// By host.
+    pub links: BTreeMap<HostId, RelayLink>,
+    /// Hosts with assignments that are not written yet.
+    unsent: BTreeSet<HostId>,
+    last: u32,
+    beat_at: Instant,
+}
+
+impl Default for Relays {
+    fn default() -> Self {
+        Self {
+            links: BTreeMap::new(),
+            unsent: BTreeSet::new(),
+            last: 0,
+            beat_at: Instant::now(),
+        }
+    }
+}
+
+impl Relays {
+    /// Takes a relay in; gives its host's number.
+    pub fn insert(&mut self, token: usize, name: String, listen: Option<String>) -> HostId {
+        self.last += 1;
+        let host = HostId(self.last);
+        let link = RelayLink {
+            token,
+            name,
+            listen,
+            functions: BTreeMap::new(),
+            next_offers: BTreeMap::new(),
+            open: Vec::new(),
+            heard: Instant::now(),
+            round_trip_ns: 0,
+            fetched: Fetched::default(),
+        };
+        self.links.insert(host, link);
+        host
+    }
+}
+
+impl Relays {
+    fn note_progress(&mut self, host: HostId, progress: &Progress) {
+        let link = self.links.get_mut(&host);
+        let Some(fetched) = link
+            .map(|l| &mut l.fetched)
+            .filter(|_| progress.is_complete)
+        else {
+            return;
+        };
+        let latest = progress.resumed_at.iter().copied().max().unwrap_or(0);
+        fetched.objects += 1;
+        fetched.wire_bytes += progress.wire_bytes;
+        fetched.resumptions += progress.resumed_at.len() as u64;
+        fetched.resumed_at_bytes = fetched.resumed_at_bytes.max(latest);
+        fetched.corrupt_chunks += u64::from(progress.corrupt_chunks);
+        fetched.last_ns = progress.receiving_ns;
+    }
+}
+
+impl RelayLink {
+    /// Adds an assignment to the batch: to a record with the same arguments, if the engine's order allows.
+    fn assign(&mut self, engine: EngineId, record: AssignRecord, plan: TransferPlan) {
+        self.next_offers
+            .insert(engine, record.offer.wrapping_add(1));
+        let offer = (engine, record.key, record.offer);
+        for (open, _) in self.open.iter_mut().rev().take(OPEN_RECORDS) {
+            let same = open.function == record.function
+                && open.payload.segments == record.payload.segments
+                && open.payload.bytes.as_ptr() == record.payload.bytes.as_ptr()
+                && open.payload.bytes.len() == record.payload.bytes.len();
+            if same {
+                open.offers.push(offer);
+                return;
+            }
+            if open.offers.iter().any(|(other, ..)| *other == engine) {
+                break;
+            }
+        }
+        let many = AssignMany {
+            offers: vec![offer],
+            function: record.function,
+            payload: record.payload,
+        };
+        self.open.push((many, plan));
+    }
+
+    /// Assignments that are not written yet, and how their payload is to travel.
+    pub fn open_records(&mut self) -> impl Iterator<Item = &mut (AssignMany, TransferPlan)> {
+        self.open.iter_mut()
+    }
+}
+
+/// The engine that an output is for.
+fn engine_of(output: &Output) -> Option<EngineId> {
+    match output {
+        Output::Function { engine, .. }
+        | Output::Assign { engine, .. }
+        | Output::Revoke { engine, .. }
+        | Output::Interrupt { engine, .. }
+        | Output::Kill { engine, .. }
+        | Output::Stop { engine }
+        | Output::Spawn { engine } => Some(*engine),
+        _ => None,
+    }
+}
+
+impl Node {
+    /// Sends what is for an engine of another host there; gives back what is not.
+    pub(crate) fn relay_out(&mut self, output: Output) -> Option<Output> {
+        let Some(engine) = engine_of(&output) else {
+            return Some(output);
+        };
+        let host = self.decider.host_of(engine);
+        if host == HostId::CONTROLLER {
+            return Some(output);
+        }
+        // Its relay's link may just have closed: the controller hears of that next.
+        let link = self.relays.links.get_mut(&host)?;
+        let command = match output {
+            Output::Assign {
+                engine,
+                record,
+                plan,
+            } => {
+                link.assign(engine, record, plan);
+                self.relays.unsent.insert(host);
+                return None;
+            }
+            Output::Function { engine, record } => {
+                let (token, function) = (link.token, record.function);
+                if link.functions.insert(function, record.hash) != Some(record.hash) {
+                    let command = RelayCommand::Function {
+                        function,
+                        hash: record.hash,
+                        body: record.body.to_vec(),
+                    };
+                    self.command(token, &command);
+                }
+                // Ahead of the batch, which is no harm: no task of the batch means another function by this id.
+                self.command(token, &RelayCommand::GiveFunction { engine, function });
+                return None;
+            }
+            Output::Revoke { engine, key, offer } => RelayCommand::Revoke { engine, key, offer },
+            Output::Interrupt { engine, offer, .. } => RelayCommand::Interrupt { engine, offer },
+            Output::Kill {
+                engine,
+                pid,
+                signal,
+            } => RelayCommand::Kill {
+                engine,
+                pid,
+                signal,
+            },
+            Output::Stop { engine } => RelayCommand::Stop { engine },
+            Output::Spawn { engine } => RelayCommand::Spawn { engine },
+            other => return Some(other),
+        };
+        let token = link.token;
+        if self.relays.unsent.remove(&host) {
+            self.plan_transfers(&[host]);
+            self.send_assignments(host);
+        }
+        self.command(token, &command);
+        None
+    }
+
+    /// Lets relays drop the bodies of functions that nobody names any more.
+    pub(crate) fn forget_functions(&mut self) {
+        let freed = self.decider.take_freed_functions();
+        if freed.is_empty() {
+            return;
+        }
+        let mut tokens = Vec::new();
+        for link in self.relays.links.values_mut() {
+            link.functions.retain(|id, _| !freed.contains(id));
+            tokens.push(link.token);
+        }
+        let command = RelayCommand::ForgetFunctions(freed);
+        for token in tokens {
+            self.command(token, &command);
+        }
+    }
+
+    /// Queues a command for the relay at the other end of a connection.
+    pub(crate) fn command(&mut self, token: usize, command: &RelayCommand) {
+        self.append(token, FrameKind::RelayCommand, |frame| {
+            relay::append(command, frame);
+        });
+    }
+
+    /// Writes the assignments of this batch: one record for all engines of a host that share arguments.
+    pub(crate) fn send_all_assignments(&mut self) {
+        if self.relays.unsent.is_empty() {
+            return;
+        }
+        let hosts: Vec<HostId> = std::mem::take(&mut self.relays.unsent)
+            .into_iter()
+            .collect();
+        self.plan_transfers(&hosts);
+        for host in hosts {
+            self.send_assignments(host);
+        }
+    }
+
+    fn send_assignments(&mut self, host: HostId) {
+        let Some(link) = self.relays.links.get_mut(&host) else {
+            return;
+        };
+        let token = link.token;
+        for (record, _) in std::mem::take(&mut link.open) {
+            self.append(token, FrameKind::AssignMany, |frame| record.encode(frame));
+        }
+    }
+
+    /// Takes in one frame of a relay. What it says of engines that are not its own is not believed.
+    pub(crate) fn on_relay_frame(&mut self, host: HostId, frame: &Frame) -> Result<(), LinkError> {
+        if let Some(link) = self.relays.links.get_mut(&host) {
+            link.heard = Instant::now();
+        }
+        let mut reader = Reader::new(frame.body.clone());
+        match frame.kind {
+            FrameKind::RelayedDone => {
+                while !reader.is_empty() {
+                    let RelayedDone { engine, record } = RelayedDone::decode(&mut reader)?;
+                    self.check_host(host, engine)?;
+                    self.ring.task(
+                        engine.0,
+                        record.key.0,
+                        record.started_ns,
+                        record.completed_ns,
+                    );
+                    self.on_relayed_done(host, engine, record)?;
+                }
+            }
+            FrameKind::Output => {
+                while !reader.is_empty() {
+                    let record = OutputRecord::decode(&mut reader)?;
+                    let engine = record.engine;
+                    self.check_host(host, engine)?;
+                    self.input(Input::Output { engine, record });
+                }
+            }
+            FrameKind::RelayEvent => {
+                for event in relay::decode_all(&frame.body)? {
+                    self.on_relay_event(host, event)?;
+                }
+            }
+            kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
+        }
+        Ok(())
+    }
+
+    fn check_host(&self, host: HostId, engine: EngineId) -> Result<(), LinkError> {
+        if self.decider.host_of(engine) == host {
+            Ok(())
+        } else {
+            Err(DecodeError::Malformed.into())
+        }
+    }
+
+    pub(crate) fn on_relay_event(
+        &mut self,
+        host: HostId,
+        event: RelayEvent,
+    ) -> Result<(), LinkError> {
+        let ends = match &event {
+            RelayEvent::EngineDown { engine, .. }
+            | RelayEvent::Spawner(SpawnerEvent::Exited { engine, .. }) => Some(*engine),
+            _ => None,
+        };
+        let event = match ends {
+            Some(engine) => {
+                self.check_host(host, engine)?;
+                let Some(event) = self.defer(engine, event) else {
+                    return Ok(());
+                };
+                event
+            }
+            None => event,
+        };
+        match event {
+            RelayEvent::EngineUp(info) => {
+                self.check_host(host, info.engine)?;
+                if let Some(link) = self.relays.links.get_mut(&host) {
+                    link.next_offers.remove(&info.engine);
+                }
+                self.input(Input::EngineUp { info });
+            }
+            RelayEvent::EngineDown {
+                engine,
+                mut unclaimed_offers,
+                next_offer,
+            } => {
+                self.check_host(host, engine)?;
+                // What was still on its way there when the engine left was never started either.
+                let link = self.relays.links.get_mut(&host);
+                let sent = link.and_then(|l| l.next_offers.remove(&engine));
+                let on_the_way = sent.map_or(0, |sent| sent.wrapping_sub(next_offer));
+                unclaimed_offers.extend((0..on_the_way).map(|n| next_offer.wrapping_add(n)));
+                self.input(Input::EngineDown {
+                    engine,
+                    unclaimed_offers,
+                });
+            }
+            RelayEvent::Revoked { engine, key, won } => {
+                self.check_host(host, engine)?;
+                self.input(Input::Revoked { engine, key, won });
+            }
+            RelayEvent::Spawner(event) => self.input(Input::Spawner(event)),
+            RelayEvent::Fetched(progress) => {
+                let mut orders = Vec::new();
+                let transfers = &mut self.objects.transfers;
+                transfers.on_progress(self.now_ns, host, &progress, &mut orders);
+                self.carry_out_transfers(orders);
+                self.relays.note_progress(host, &progress);
+            }
+            RelayEvent::FetchFailed { object, .. } => {
+                let mut orders = Vec::new();
+                let transfers = &mut self.objects.transfers;
+                transfers.on_failed(host, object, &mut orders);
+                self.carry_out_transfers(orders);
+            }
+            RelayEvent::Undeliverable {
+                engine,
+                key,
+                reason,
+            } => {
+                self.check_host(host, engine)?;
+                self.input(Input::Undeliverable {
+                    engine,
+                    key,
+                    reason,
+                });
+            }
+            RelayEvent::Pong { sent_ns } => {
+                let now_ns = self.epoch.elapsed().as_nanos() as u64;
+                let ns = now_ns.saturating_sub(sent_ns);
+                if let Some(link) = self.relays.links.get_mut(&host) {
+                    link.round_trip_ns = ns;
+                }
+                self.objects.transfers.on_round_trip(host, ns);
+            }
+        }
+        Ok(())
+    }
+
+    /// A relay's connection is gone.
+    pub(crate) fn on_relay_gone(&mut self, host: HostId) {
+        self.relays.links.remove(&host);
+        self.relays.unsent.remove(&host);
+        self.drop_values(host);
+        let mut orders = Vec::new();
+        self.objects.transfers.on_host_down(host, &mut orders);
+        self.carry_out_transfers(orders);
+        self.input(Input::HostDown { host });
+    }
+
+    /// When the next heartbeat is due; `None` where there is nobody to hear one.
+    pub(crate) fn heartbeat_at(&self) -> Option<Instant> {
+        let watched = !self.relays.links.is_empty() || self.decider.is_upstream();
+        watched.then_some(self.relays.beat_at)
+    }
+
+    /// Sends heartbeats that are due, and gives up on those who have not answered for too long.
+    pub(crate) fn beat(&mut self) {
+        let now = Instant::now();
+        if self.heartbeat_at().is_none_or(|at| at > now) {
+            return;
+        }
+        self.relays.beat_at = now + HEARTBEAT;
+        if self.is_controller_silent(now) {
+            self.leave();
+        }
+        if !self.decider.is_upstream() {
+            self.objects.abandon_unwanted();
+        }
+        let sent_ns = self.epoch.elapsed().as_nanos() as u64;
+        let most = self.config.options.host_timeout();
+        let links: Vec<(usize, bool)> = self
+            .relays
+            .links
+            .values()
+            .map(|l| (l.token, now.duration_since(l.heard) > most))
+            .collect();
+        for (token, is_silent) in links {
+            if is_silent {
+                self.close(token);
+            } else {
+                self.command(token, &RelayCommand::Ping { sent_ns });
+            }
+        }
+    }
+}

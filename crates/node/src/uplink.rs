@@ -1,0 +1,348 @@
+//! The relay's side: a node whose decisions are made by the controller at the other end of a link.
+//!
+//! Its engines and fork server connect to it as they do to the controller's node. What they say goes
+//! up the link as it would go into the controller's machine, and what that machine wants of them
+//! comes down.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use broadleaf_core::{Controller, Input, Nanos, Output};
+use broadleaf_net::{Frame, LinkError};
+use broadleaf_proto::control::{self, SpawnerCommand, SpawnerEvent};
+use broadleaf_proto::relay::{self, AssignMany, RelayCommand, RelayEvent, RelayedDone};
+use broadleaf_proto::task::FunctionRecord;
+use broadleaf_proto::wire::Reader;
+use broadleaf_proto::{DecodeError, EngineId, FrameKind, FunctionId, HostId};
+
+use crate::node::Node;
+use crate::objects::RESULT_CHUNK_BYTES;
+use crate::payload::Order;
+
+/// Who decides.
+pub enum Decider {
+    /// This node is the controller's.
+    Own(Box<Controller>),
+    /// This node is a relay.
+    Upstream(Uplink),
+}
+
+/// The relay's connection to its controller, and what it keeps for it.
+#[derive(Debug)]
+pub struct Uplink {
+    /// The connection.
+    pub token: usize,
+    /// This host's number.
+    pub host: HostId,
+    heard: Instant,
+    /// Bodies of functions, for engines that come to need them.
+    functions: BTreeMap<FunctionId, FunctionRecord>,
+    /// Engines wanted before the fork server was there.
+    wanted: Vec<EngineId>,
+    /// Engines that were asked for, and their processes once known: only these are let in and signalled.
+    places: BTreeMap<EngineId, Option<u32>>,
+}
+
+impl Decider {
+    /// The host of an engine, as its place says.
+    pub fn host_of(&self, engine: EngineId) -> HostId {
+        match self {
+            Self::Own(controller) => controller.host_of(engine),
+            Self::Upstream(_) => HostId::CONTROLLER,
+        }
+    }
+
+    /// Whether this node is a relay.
+    pub fn is_upstream(&self) -> bool {
+        matches!(self, Self::Upstream(_))
+    }
+
+    /// The controller, where it is here.
+    pub fn controller(&self) -> Option<&Controller> {
+        match self {
+            Self::Own(controller) => Some(controller),
+            Self::Upstream(_) => None,
+        }
+    }
+
+    /// Whether an engine may say hello for this place.
+    pub fn expects(&self, engine: EngineId) -> bool {
+        match self {
+            Self::Own(controller) => controller.expects(engine),
+            Self::Upstream(uplink) => uplink.places.contains_key(&engine),
+        }
+    }
+
+    /// Functions that relays need not keep.
+    pub fn take_freed_functions(&mut self) -> Vec<FunctionId> {
+        match self {
+            Self::Own(controller) => controller.take_freed_functions(),
+            Self::Upstream(_) => Vec::new(),
+        }
+    }
+
+    /// When the controller wants to be called next.
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        self.controller().and_then(Controller::next_deadline)
+    }
+
+    /// Does what is due.
+    pub fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        if let Self::Own(controller) = self {
+            controller.on_deadline(now, out);
+        }
+    }
+
+    /// Places ready tasks.
+    pub fn schedule(&mut self, now: Nanos, out: &mut Vec<Output>) {
+        if let Self::Own(controller) = self {
+            controller.schedule(now, out);
+        }
+    }
+}
+
+impl Uplink {
+    /// A link that was just accepted.
+    pub fn new(token: usize, host: HostId) -> Self {
+        Self {
+            token,
+            host,
+            heard: Instant::now(),
+            functions: BTreeMap::new(),
+            wanted: Vec::new(),
+            places: BTreeMap::new(),
+        }
+    }
+}
+
+impl Node {
+    pub(crate) fn uplink(&mut self) -> Option<&mut Uplink> {
+        match &mut self.decider {
+            Decider::Upstream(uplink) => Some(uplink),
+            Decider::Own(_) => None,
+        }
+    }
+
+    /// Tells the controller what a relay's node would have told its own.
+    pub(crate) fn report(&mut self, input: Input) {
+        let event = match input {
+            Input::EngineUp { info } => RelayEvent::EngineUp(info),
+            Input::Revoked { engine, key, won } => RelayEvent::Revoked { engine, key, won },
+            Input::Spawner(event) => {
+                self.note_process(&event);
+                RelayEvent::Spawner(event)
+            }
+            Input::Done { engine, mut record } => {
+                for (object, place) in self.objects.export(&mut record.payload) {
+                    let Some(bytes) = self.segments.map(&place) else {
+                        continue; // The controller finds nobody to get it from, and says so.
+                    };
+                    self.objects.order(Order::Provide {
+                        object,
+                        bytes,
+                        chunk_bytes: RESULT_CHUNK_BYTES,
+                    });
+                }
+                let done = RelayedDone { engine, record };
+                if let Some(token) = self.uplink().map(|u| u.token) {
+                    self.append(token, FrameKind::RelayedDone, |frame| done.encode(frame));
+                }
+                return;
+            }
+            Input::Output { record, .. } => {
+                if let Some(token) = self.uplink().map(|u| u.token) {
+                    self.append(token, FrameKind::Output, |frame| record.encode(frame));
+                }
+                return;
+            }
+            Input::SpawnerUp => {
+                let wanted = self.uplink().map(|u| std::mem::take(&mut u.wanted));
+                for engine in wanted.unwrap_or_default() {
+                    self.carry_out_one(Output::Spawn { engine });
+                }
+                return;
+            }
+            // Engines do not outlive their fork server.
+            Input::SpawnerDown => {
+                self.finished = true;
+                return;
+            }
+            Input::OwnerDown => {
+                self.leave();
+                return;
+            }
+            // Of clients and hosts, which a relay has none of; `EngineDown` is `on_engine_gone`'s.
+            _ => return,
+        };
+        self.tell_controller(&event);
+    }
+
+    /// An engine's link closed.
+    pub(crate) fn on_engine_gone(
+        &mut self,
+        engine: EngineId,
+        unclaimed_offers: Vec<u32>,
+        next_offer: u32,
+    ) {
+        self.drop_waiting(engine);
+        if self.decider.is_upstream() {
+            self.tell_controller(&RelayEvent::EngineDown {
+                engine,
+                unclaimed_offers,
+                next_offer,
+            });
+        } else {
+            self.input(Input::EngineDown {
+                engine,
+                unclaimed_offers,
+            });
+        }
+    }
+
+    pub(crate) fn tell_controller(&mut self, event: &RelayEvent) {
+        if let Some(token) = self.uplink().map(|u| u.token) {
+            self.append(token, FrameKind::RelayEvent, |frame| {
+                relay::append(event, frame);
+            });
+        }
+    }
+
+    fn note_process(&mut self, event: &SpawnerEvent) {
+        let Some(uplink) = self.uplink() else { return };
+        match event {
+            SpawnerEvent::Spawned(engine, pid) => {
+                uplink.places.insert(*engine, Some(*pid));
+            }
+            SpawnerEvent::Exited { engine, pid, .. } => {
+                if uplink.places.get(engine) == Some(&Some(*pid)) {
+                    uplink.places.remove(engine);
+                }
+            }
+        }
+    }
+
+    /// Ends the relay: its engines first, by their fork server.
+    pub(crate) fn leave(&mut self) {
+        match self.spawner {
+            Some(token) => self.send(
+                token,
+                FrameKind::SpawnerCommand,
+                &control::encode(&SpawnerCommand::Stop),
+            ),
+            None => self.finished = true,
+        }
+    }
+
+    /// Whether a relay's controller has said nothing for too long.
+    pub(crate) fn is_controller_silent(&mut self, now: Instant) -> bool {
+        let most = self.config.options.host_timeout();
+        self.uplink()
+            .is_some_and(|u| now.duration_since(u.heard) > most)
+    }
+
+    /// Takes in one frame of the controller.
+    pub(crate) fn on_controller_frame(&mut self, frame: Frame) -> Result<(), LinkError> {
+        if let Some(uplink) = self.uplink() {
+            uplink.heard = Instant::now();
+        }
+        match frame.kind {
+            FrameKind::AssignMany => {
+                let mut reader = Reader::new(frame.body);
+                while !reader.is_empty() {
+                    let many = AssignMany::decode(&mut reader)?;
+                    self.assign_many(many);
+                }
+            }
+            FrameKind::RelayCommand => {
+                for command in relay::decode_all(&frame.body)? {
+                    self.obey(command);
+                }
+            }
+            kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, command: RelayCommand) {
+        let output = match command {
+            RelayCommand::Function {
+                function,
+                hash,
+                body,
+            } => {
+                let body = body.into();
+                let record = FunctionRecord {
+                    function,
+                    hash,
+                    body,
+                };
+                if let Some(uplink) = self.uplink() {
+                    uplink.functions.insert(function, record);
+                }
+                return;
+            }
+            RelayCommand::GiveFunction { engine, function } => {
+                let known = self.uplink().and_then(|u| u.functions.get(&function));
+                let Some(record) = known.cloned() else { return };
+                Output::Function { engine, record }
+            }
+            RelayCommand::ForgetFunctions(ids) => {
+                if let Some(uplink) = self.uplink() {
+                    uplink.functions.retain(|id, _| !ids.contains(id));
+                }
+                return;
+            }
+            RelayCommand::Revoke { engine, key, offer } => {
+                // After its end there is nothing to answer: the controller knows what it left unclaimed.
+                if !self.engines.contains_key(&engine) {
+                    return;
+                }
+                Output::Revoke { engine, key, offer }
+            }
+            RelayCommand::Interrupt { engine, offer } => {
+                self.interrupt(engine, offer);
+                return;
+            }
+            RelayCommand::Kill {
+                engine,
+                pid,
+                signal,
+            } => {
+                let known = self.uplink().and_then(|u| u.places.get(&engine));
+                if known != Some(&Some(pid)) {
+                    return;
+                }
+                Output::Kill {
+                    engine,
+                    pid,
+                    signal,
+                }
+            }
+            RelayCommand::Stop { engine } => Output::Stop { engine },
+            RelayCommand::Spawn { engine } => {
+                let is_ready = self.spawner.is_some();
+                if let Some(uplink) = self.uplink() {
+                    uplink.places.insert(engine, None);
+                    if !is_ready {
+                        uplink.wanted.push(engine);
+                        return;
+                    }
+                }
+                Output::Spawn { engine }
+            }
+            RelayCommand::Fetch(fetch) => {
+                self.objects.fetch(fetch);
+                return;
+            }
+            RelayCommand::Forget(objects) => {
+                self.on_forget(objects);
+                return;
+            }
+            RelayCommand::Ping { sent_ns } => {
+                self.tell_controller(&RelayEvent::Pong { sent_ns });
+                return;
+            }
+        };
+        self.carry_out_one(output);
+    }
+}

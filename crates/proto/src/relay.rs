@@ -1,0 +1,413 @@
+//! What controller and relays say to each other: the controller's orders for the engines of a host,
+//! the news of them, and the payload plane's own words.
+//!
+//! In records of this module a payload's `segments` name objects: the segment's number is an
+//! [`ObjectId`], and the object is that range from its first byte on.
+
+use bytes::{BufMut, Bytes};
+use serde::{Deserialize, Serialize};
+
+use crate::control::{EngineInfo, SpawnerEvent};
+use crate::ids::{EngineId, FunctionHash, FunctionId, HostId, ObjectId, TaskKey};
+use crate::limits::{CHUNK_BYTES, MAX_RELAYED_ENGINES};
+use crate::task::{DoneRecord, Payload, check};
+use crate::wire::{DecodeError, Reader};
+
+/// Controller to relay. Many to a frame, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RelayCommand {
+    /// The content of a function, once a host; replaces what was known by that id.
+    Function {
+        /// The controller's id for it.
+        function: FunctionId,
+        /// Hash of the body.
+        hash: FunctionHash,
+        /// Pickled function.
+        body: Vec<u8>,
+    },
+    /// Pass a function, sent before, to an engine.
+    GiveFunction {
+        /// The engine.
+        engine: EngineId,
+        /// The function.
+        function: FunctionId,
+    },
+    /// Functions that no task will name any more under these ids.
+    ForgetFunctions(Vec<FunctionId>),
+    /// Take an offer back; answered by [`RelayEvent::Revoked`].
+    Revoke {
+        /// The engine.
+        engine: EngineId,
+        /// The task, repeated by the answer.
+        key: TaskKey,
+        /// Its offer.
+        offer: u32,
+    },
+    /// Interrupt the engine, only if this offer is the one it runs.
+    Interrupt {
+        /// The engine.
+        engine: EngineId,
+        /// The offer.
+        offer: u32,
+    },
+    /// Send a signal to an engine's process.
+    Kill {
+        /// The engine.
+        engine: EngineId,
+        /// Its process.
+        pid: u32,
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Ask an engine to leave when its current task is done.
+    Stop {
+        /// The engine.
+        engine: EngineId,
+    },
+    /// Start an engine for this place.
+    Spawn {
+        /// The place.
+        engine: EngineId,
+    },
+    /// Get an object, or get the rest of it elsewhere than before.
+    Fetch(Fetch),
+    /// Objects that no record will name any more: drop them once no engine holds them.
+    Forget(Vec<ObjectId>),
+    /// Answer [`RelayEvent::Pong`] at once.
+    Ping {
+        /// Repeated by the answer.
+        sent_ns: u64,
+    },
+}
+
+/// Where to get an object from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fetch {
+    /// The object.
+    pub object: ObjectId,
+    /// Its length.
+    pub len_bytes: u64,
+    /// The pieces it travels in; the same for all hosts, ever.
+    pub chunk_bytes: u32,
+    /// First the parent, then who to turn to when it fails, in this order.
+    pub sources: Vec<Source>,
+    /// Higher than in any order for this object before; an older one is not obeyed.
+    pub epoch: u32,
+}
+
+/// A host that has an object, or is getting it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// The host.
+    pub host: HostId,
+    /// Where it listens; `None` for the controller's, reached by the connection there is.
+    pub address: Option<String>,
+}
+
+/// Relay to controller. Many to a frame, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RelayEvent {
+    /// An engine said hello and was accepted.
+    EngineUp(EngineInfo),
+    /// The link of an engine closed.
+    EngineDown {
+        /// The engine.
+        engine: EngineId,
+        /// Offers it never claimed, taken back.
+        unclaimed_offers: Vec<u32>,
+        /// The number after the last offer that reached its board.
+        next_offer: u32,
+    },
+    /// The answer to a revoke.
+    Revoked {
+        /// The engine.
+        engine: EngineId,
+        /// The key of the revoke.
+        key: TaskKey,
+        /// Whether the engine had not started it, and now never will.
+        won: bool,
+    },
+    /// News from the host's fork server.
+    Spawner(SpawnerEvent),
+    /// How far the fetch of an object is: now and then, at its end, and when it changed parents.
+    Fetched(Progress),
+    /// No source could give the object.
+    FetchFailed {
+        /// The object.
+        object: ObjectId,
+        /// For the user.
+        reason: String,
+    },
+    /// A task will never be claimed, because its arguments did not come.
+    Undeliverable {
+        /// The engine.
+        engine: EngineId,
+        /// The task.
+        key: TaskKey,
+        /// For the user.
+        reason: String,
+    },
+    /// The answer to a ping.
+    Pong {
+        /// Of the ping.
+        sent_ns: u64,
+    },
+}
+
+/// How far a host is with an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The object.
+    pub object: ObjectId,
+    /// Bytes that are there and checked.
+    pub have_bytes: u64,
+    /// Whether that is all.
+    pub is_complete: bool,
+    /// Who sends now, or sent last.
+    pub source: HostId,
+    /// Time from the first chunk to now.
+    pub receiving_ns: u64,
+    /// Bytes that came over the wire for it, those refused and repeated included.
+    pub wire_bytes: u64,
+    /// Where it went on after each change of parent.
+    pub resumed_at: Vec<u64>,
+    /// Chunks refused because their content was not what their sum says.
+    pub corrupt_chunks: u32,
+}
+
+/// One task for each of several engines of a host: the same function and arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AssignMany {
+    /// Engine, the controller's name for its task, and the offer's number.
+    pub offers: Vec<(EngineId, TaskKey, u32)>,
+    /// What to call.
+    pub function: FunctionId,
+    /// Arguments.
+    pub payload: Payload,
+}
+
+impl AssignMany {
+    /// Appends the record.
+    pub fn encode(&self, out: &mut impl BufMut) {
+        out.put_u32_le(self.offers.len() as u32);
+        for (engine, key, offer) in &self.offers {
+            out.put_u32_le(engine.0);
+            out.put_u64_le(key.0);
+            out.put_u32_le(*offer);
+        }
+        out.put_u32_le(self.function.0);
+        self.payload.encode(out);
+    }
+    /// Reads one record.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the bytes are not one.
+    pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let n = r.u32()? as usize;
+        check(n, MAX_RELAYED_ENGINES)?;
+        let mut offers = Vec::new();
+        for _ in 0..n {
+            offers.push((EngineId(r.u32()?), TaskKey(r.u64()?), r.u32()?));
+        }
+        Ok(Self {
+            offers,
+            function: FunctionId(r.u32()?),
+            payload: Payload::decode(r)?,
+        })
+    }
+}
+
+/// A task ended on an engine of the relay's host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayedDone {
+    /// The engine.
+    pub engine: EngineId,
+    /// How it ended.
+    pub record: DoneRecord,
+}
+
+impl RelayedDone {
+    /// Appends the record.
+    pub fn encode(&self, out: &mut impl BufMut) {
+        out.put_u32_le(self.engine.0);
+        self.record.encode(out);
+    }
+    /// Reads one record.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the bytes are not one.
+    pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            engine: EngineId(r.u32()?),
+            record: DoneRecord::decode(r)?,
+        })
+    }
+}
+
+/// Between hosts, over payload connections.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PayloadCommand {
+    /// Send the object from this offset on, as its bytes come to be there.
+    Pull {
+        /// The object.
+        object: ObjectId,
+        /// First byte wanted; a whole number of chunks.
+        offset_bytes: u64,
+        /// Repeated by each chunk; chunks of an earlier pull are not taken.
+        pull: u32,
+    },
+    /// Send no more of it.
+    Cancel {
+        /// The object.
+        object: ObjectId,
+    },
+    /// The pulled object cannot be had here.
+    Refuse {
+        /// The object.
+        object: ObjectId,
+        /// Of the pull.
+        pull: u32,
+    },
+    /// The pull is alive, but there is nothing new to send yet.
+    Waiting {
+        /// The object.
+        object: ObjectId,
+        /// Of the pull.
+        pull: u32,
+    },
+}
+
+/// A piece of an object; one to a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// The object.
+    pub object: ObjectId,
+    /// The pull that it answers.
+    pub pull: u32,
+    /// CRC-32C of the bytes, as made by the object's origin.
+    pub checksum: u32,
+    /// Where they belong.
+    pub offset_bytes: u64,
+    /// The bytes.
+    pub bytes: Bytes,
+}
+
+impl Chunk {
+    /// Bytes of a chunk's frame before its content.
+    pub const HEAD_BYTES: usize = 24;
+
+    /// Appends what comes before the content.
+    pub fn encode_head(
+        object: ObjectId,
+        pull: u32,
+        checksum: u32,
+        offset_bytes: u64,
+        out: &mut impl BufMut,
+    ) {
+        out.put_u64_le(object.0);
+        out.put_u32_le(pull);
+        out.put_u32_le(checksum);
+        out.put_u64_le(offset_bytes);
+    }
+
+    /// Takes a frame's body.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when it is no chunk, or one longer than any may be.
+    pub fn decode(body: Bytes) -> Result<Self, DecodeError> {
+        let len = body.len().saturating_sub(Self::HEAD_BYTES);
+        check(len, CHUNK_BYTES.1 as usize)?;
+        let mut r = Reader::new(body);
+        Ok(Self {
+            object: ObjectId(r.u64()?),
+            pull: r.u32()?,
+            checksum: r.u32()?,
+            offset_bytes: r.u64()?,
+            bytes: r.bytes(len)?,
+        })
+    }
+}
+
+/// Appends a message to a frame that holds many of its kind.
+pub fn append<M: Serialize>(message: &M, out: &mut Vec<u8>) {
+    out.extend_from_slice(&crate::control::encode(message));
+}
+
+/// Reads the messages of a frame that holds many.
+///
+/// # Errors
+/// [`DecodeError::Malformed`]; messages before the malformed one are lost with it.
+pub fn decode_all<'a, M: Deserialize<'a>>(mut bytes: &'a [u8]) -> Result<Vec<M>, DecodeError> {
+    let mut messages = Vec::new();
+    while !bytes.is_empty() {
+        let (message, rest) =
+            postcard::take_from_bytes(bytes).map_err(|_| DecodeError::Malformed)?;
+        messages.push(message);
+        bytes = rest;
+    }
+    Ok(messages)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test fails by panicking
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_for_many_engines_is_read_as_it_was_written() {
+        let many = AssignMany {
+            offers: vec![
+                (EngineId(3), TaskKey(1 << 40), 7),
+                (EngineId(5), TaskKey(2), 0),
+            ],
+            function: FunctionId(9),
+            payload: Payload {
+                bytes: Bytes::from_static(b"arguments"),
+                ..Payload::default()
+            },
+        };
+        let mut body = Vec::new();
+        many.encode(&mut body);
+        for end in 0..body.len() {
+            let mut reader = Reader::new(Bytes::copy_from_slice(&body[..end]));
+            assert!(AssignMany::decode(&mut reader).is_err(), "{end}");
+        }
+        let mut reader = Reader::new(body.into());
+        assert_eq!(AssignMany::decode(&mut reader).unwrap(), many);
+        assert!(reader.is_empty());
+    }
+
+    #[test]
+    fn claimed_lengths_are_limited() {
+        let claim = u32::MAX.to_le_bytes().to_vec();
+        let many = AssignMany::decode(&mut Reader::new(claim.into()));
+        assert!(matches!(many, Err(DecodeError::TooLong { .. })));
+        let body = vec![0; Chunk::HEAD_BYTES + CHUNK_BYTES.1 as usize + 1];
+        assert!(matches!(
+            Chunk::decode(body.into()),
+            Err(DecodeError::TooLong { .. })
+        ));
+        assert!(Chunk::decode(Bytes::from_static(&[0; 23])).is_err());
+    }
+
+    #[test]
+    fn many_messages_share_a_frame() {
+        let messages = [
+            RelayCommand::Ping { sent_ns: 5 },
+            RelayCommand::Forget(vec![ObjectId::new(HostId(2), 7)]),
+        ];
+        let mut body = Vec::new();
+        for message in &messages {
+            append(message, &mut body);
+        }
+        assert_eq!(decode_all::<RelayCommand>(&body).unwrap(), messages);
+        body.push(0xff);
+        assert!(decode_all::<RelayCommand>(&body).is_err());
+    }
+
+    #[test]
+    fn an_object_knows_its_origin() {
+        let object = ObjectId::new(HostId(77), 123);
+        assert_eq!(object.origin(), HostId(77));
+    }
+}

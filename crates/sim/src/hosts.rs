@@ -1,0 +1,262 @@
+//! Simulated relays: hosts whose engines reach the driver over one link, and are lost with it.
+
+use std::collections::BTreeMap;
+
+use broadleaf_core::{Input, Nanos, Output};
+use broadleaf_proto::control::{EngineInfo, SpawnerEvent};
+use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
+
+use crate::Mutation;
+use crate::cluster::{Cluster, EngineMessage, Event, Link, NodeEvent};
+use crate::engine::{EngineProcess, Slot};
+
+const MS: Nanos = 1_000_000;
+
+/// One relay.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Host {
+    /// Which of the plan's hosts it is: a later relay of the same takes its places over.
+    pub name: u32,
+    /// Processes that are linked, by place.
+    pub linked: BTreeMap<EngineId, u32>,
+}
+
+/// What reaches a relay.
+#[derive(Clone, Debug)]
+pub(crate) enum RelayMessage {
+    Engine(EngineId, EngineMessage),
+    Revoke(EngineId, TaskKey, u32),
+    Interrupt(EngineId, u32),
+    Kill(u32, i32),
+    Spawn(EngineId),
+}
+
+impl Cluster {
+    /// A relay of that host dials in, unless one of its name is connected.
+    pub(crate) fn start_host(&mut self, name: u32) {
+        if self.stopping || self.finished || self.hosts.values().any(|h| h.name == name) {
+            return;
+        }
+        self.last_host += 1;
+        let host = HostId(self.last_host);
+        let relay = Host {
+            name,
+            linked: BTreeMap::new(),
+        };
+        self.hosts.insert(host, relay);
+        let up = Input::HostUp {
+            host,
+            name: format!("host {name}"),
+            n_engines: self.plan.engines_per_host,
+        };
+        self.host_says(host, NodeEvent::Input(up));
+    }
+
+    fn host_says(&mut self, host: HostId, event: NodeEvent) {
+        self.send(Link::FromHost(host), Event::Node(event));
+    }
+
+    /// The link to a relay is lost, and its engines with it: at once, or when they notice.
+    pub(crate) fn lose_host(&mut self, host: HostId) {
+        let Some(gone) = self.hosts.remove(&host) else {
+            return;
+        };
+        self.host_losses += 1;
+        self.host_says(host, NodeEvent::Input(Input::HostDown { host }));
+        self.cut.insert(Link::FromHost(host));
+        self.cut.insert(Link::ToHost(host));
+        let at_once = self.random.chance(50);
+        let on_it = self
+            .processes
+            .values_mut()
+            .filter(|p| p.host == host && p.alive);
+        let pids: Vec<u32> = on_it.map(|p| p.pid).collect();
+        self.deaths += pids.len() as u32;
+        for pid in pids {
+            let delay = if at_once {
+                0
+            } else {
+                self.random.time(3_000 * MS)
+            };
+            self.after(delay, Event::EngineExits(pid, 1));
+        }
+        // The next of its name comes when the driver has seen the end of this one.
+        let seen = self.last_arrival[&Link::FromHost(host)] - self.now;
+        let delay = seen + 1 + self.random.time(500 * MS);
+        self.after(delay, Event::HostStarts(gone.name));
+    }
+
+    /// Sends what is for an engine of a host to its relay; gives back what is not.
+    pub(crate) fn relay_out(&mut self, output: Output) -> Result<Option<Output>, String> {
+        let engine = match &output {
+            Output::Function { engine, .. }
+            | Output::Assign { engine, .. }
+            | Output::Revoke { engine, .. }
+            | Output::Interrupt { engine, .. }
+            | Output::Kill { engine, .. }
+            | Output::Stop { engine }
+            | Output::Spawn { engine } => *engine,
+            _ => return Ok(Some(output)),
+        };
+        let host = self.controller.host_of(engine);
+        if host == HostId::CONTROLLER {
+            return Ok(Some(output));
+        }
+        let message = match output {
+            Output::Function { record, .. } => {
+                RelayMessage::Engine(engine, EngineMessage::Function(record))
+            }
+            Output::Assign { record, .. } => {
+                let next = self.sent_offers.entry(engine).or_default();
+                if *next != record.offer {
+                    return Err(format!(
+                        "offer {} to {engine:?} is out of order",
+                        record.offer
+                    ));
+                }
+                *next += 1;
+                RelayMessage::Engine(engine, EngineMessage::Assign(record))
+            }
+            Output::Stop { .. } => RelayMessage::Engine(engine, EngineMessage::Stop),
+            Output::Revoke { key, offer, .. } => RelayMessage::Revoke(engine, key, offer),
+            Output::Interrupt { offer, .. } => RelayMessage::Interrupt(engine, offer),
+            Output::Kill { pid, signal, .. } => RelayMessage::Kill(pid, signal),
+            Output::Spawn { .. } => RelayMessage::Spawn(engine),
+            other => return Ok(Some(other)),
+        };
+        self.send(Link::ToHost(host), Event::Relay(host, message));
+        Ok(None)
+    }
+
+    pub(crate) fn relay_gets(&mut self, host: HostId, message: RelayMessage) -> Result<(), String> {
+        let Some(relay) = self.hosts.get(&host) else {
+            return Ok(());
+        };
+        let linked = |engine: EngineId| relay.linked.get(&engine).copied();
+        match message {
+            RelayMessage::Engine(engine, message) => {
+                let Some(pid) = linked(engine) else {
+                    return Ok(()); // Gone; the driver counts what never reached its board.
+                };
+                if let (EngineMessage::Assign(record), Some(process)) =
+                    (&message, self.processes.get_mut(&pid))
+                    && process.board.insert(record.offer, Slot::Offered).is_some()
+                {
+                    return Err(format!("offer {} was made twice", record.offer));
+                }
+                self.engine_gets(pid, message)
+            }
+            RelayMessage::Revoke(engine, key, offer) => {
+                if let Some(pid) = linked(engine) {
+                    let won = self
+                        .processes
+                        .get_mut(&pid)
+                        .is_some_and(|p| p.revoke(offer));
+                    let answer = Input::Revoked { engine, key, won };
+                    self.host_says(host, NodeEvent::Input(answer));
+                }
+                Ok(())
+            }
+            RelayMessage::Interrupt(engine, offer) => {
+                if let Some(pid) = linked(engine) {
+                    self.interrupt_process(pid, offer);
+                }
+                Ok(())
+            }
+            RelayMessage::Kill(pid, signal) => {
+                let is_ours = self.processes.get(&pid).is_some_and(|p| p.host == host);
+                if is_ours {
+                    self.end_process(pid, None, Some(signal));
+                }
+                Ok(())
+            }
+            RelayMessage::Spawn(engine) => {
+                self.spawn_on(host, engine);
+                Ok(())
+            }
+        }
+    }
+
+    fn spawn_on(&mut self, host: HostId, engine: EngineId) {
+        self.next_pid += 1;
+        let pid = self.next_pid;
+        let mut process = EngineProcess::new(engine, pid);
+        process.host = host;
+        self.processes.insert(pid, process);
+        self.host_says(
+            host,
+            NodeEvent::FromSpawner(SpawnerEvent::Spawned(engine, pid)),
+        );
+        let delay = self.random.time(100 * MS);
+        if self.random.chance(self.plan.bad_start_percent) {
+            self.after(delay, Event::EngineExits(pid, 3));
+        } else {
+            self.after(delay, Event::RelayHello(pid));
+        }
+    }
+
+    /// An engine says hello to its relay.
+    pub(crate) fn relay_hello(&mut self, pid: u32) {
+        let Some(process) = self.processes.get_mut(&pid).filter(|p| p.alive) else {
+            return;
+        };
+        let (host, engine) = (process.host, process.engine);
+        let Some(relay) = self.hosts.get_mut(&host) else {
+            return;
+        };
+        if relay.linked.contains_key(&engine) {
+            self.end_process(pid, Some(1), None);
+            return;
+        }
+        process.linked = true;
+        relay.linked.insert(engine, pid);
+        let info = EngineInfo {
+            engine,
+            uuid: format!("{pid:032x}"),
+            pid,
+            host: format!("host {}", relay.name),
+        };
+        self.host_says(host, NodeEvent::RemoteUp(info));
+    }
+
+    /// The link between an engine and its relay is gone: what it never claimed is taken back there.
+    pub(crate) fn relay_link_closed(&mut self, pid: u32) {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        let (host, engine) = (process.host, process.engine);
+        let was_linked = std::mem::take(&mut process.linked);
+        let unclaimed_offers = process.unclaimed();
+        for offer in &unclaimed_offers {
+            process.revoke(*offer);
+        }
+        let next_offer = process.board.last_key_value().map_or(0, |(n, _)| n + 1);
+        let Some(relay) = self.hosts.get_mut(&host).filter(|_| was_linked) else {
+            return;
+        };
+        relay.linked.remove(&engine);
+        let down = NodeEvent::RemoteDown {
+            engine,
+            unclaimed_offers,
+            next_offer,
+        };
+        self.host_says(host, down);
+    }
+
+    /// The driver hears of a remote engine's end.
+    pub(crate) fn remote_down(
+        &mut self,
+        engine: EngineId,
+        mut unclaimed_offers: Vec<u32>,
+        next_offer: u32,
+    ) -> Result<(), String> {
+        let sent = self.sent_offers.remove(&engine).unwrap_or(0);
+        if self.plan.mutation != Mutation::ForgetsOnTheWay {
+            unclaimed_offers.extend(next_offer..sent);
+        }
+        self.feed(Input::EngineDown {
+            engine,
+            unclaimed_offers,
+        })
+    }
+}

@@ -1,0 +1,182 @@
+"""`broadleaf bench hosts`: broadcasts over hosts in namespaces of this machine, by every plan and by the chosen one."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import signal
+import statistics
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import broadleaf
+
+from . import machine, table
+from .environments import OURS
+from .network import HostedCluster, Network, why_not
+from .record import Record
+
+SIZES = (1_000, 100_000, 1_000_000, 16_000_000, 64_000_000)
+PLANS = ("auto", "flat", "binomial", "k-ary", "chain")
+LARGE_BYTES = 1_000_000_000
+
+_held: Any = None
+
+
+def hold(data: Any) -> int:
+    """On an engine: keeps the data, and says when it was there, in ns of the clock all namespaces share."""
+    global _held
+    _held = data
+    return time.monotonic_ns()
+
+
+def checksum() -> int:
+    """On an engine: of the data it holds."""
+    return zlib.crc32(_held)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="broadleaf bench hosts", description=__doc__.partition(": ")[2])
+    made.add_argument("--hosts", default="2,4,8,16", help="numbers of hosts, separated by commas (2,4,8,16)")
+    made.add_argument("--engines", type=int, default=4, metavar="N", help="engines of each host (4)")
+    made.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes, separated by commas")
+    made.add_argument("--plans", default=",".join(PLANS), help=f"separated by commas, of {', '.join(PLANS)}")
+    made.add_argument("--gbit", type=float, default=1.0, help="rate of each host's link (1)")
+    made.add_argument("--repeats", type=int, default=5, metavar="R", help="rounds (5)")
+    made.add_argument("--small-task", action="store_true", help="also a small task beside a broadcast of 1 GB")
+    made.add_argument("--json", type=Path, metavar="FILE", help="append the records to FILE, one JSON object a line")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command."""
+    chosen = parser().parse_args(argv)
+    if (reason := why_not()) is not None:
+        raise SystemExit(f"broadleaf bench hosts: {reason}")
+    signal.signal(signal.SIGTERM, _leave)  # so that the namespaces go too
+    print(machine.line(machine.facts(True)), file=sys.stderr)
+    sizes = [int(size) for size in chosen.sizes.split(",")]
+    plans = chosen.plans.split(",")
+    records: list[Record] = []
+    for n in (int(count) for count in chosen.hosts.split(",")):
+        with (
+            Network(n, rate_mbit=chosen.gbit * 1000) as network,
+            HostedCluster(network, chosen.engines, max_outstanding_bytes=1 << 40) as cluster,
+        ):
+            bench = HostBench(cluster, chosen.gbit, chosen.repeats)
+            small = bench.small_task() if chosen.small_task else ()
+            for record in itertools.chain(bench.broadcasts(sizes, plans), small):
+                records.append(record)
+                print(record.line(), file=sys.stderr, flush=True)
+                if chosen.json:
+                    with chosen.json.open("a") as out:
+                        out.write(record.line() + "\n")
+    table.show(records)
+    return 0
+
+
+class HostBench:
+    """Measurements on one cluster."""
+
+    def __init__(self, cluster: HostedCluster, gbit: float, repeats: int) -> None:
+
+        import numpy as np
+
+        self.cluster = cluster
+        self.hosts = cluster.network.hosts[1:]
+        self.gbit = gbit
+        self.repeats = repeats
+        self.version = broadleaf.__version__
+        self.random = np.random.default_rng(1)
+        self.seed = self.random.integers(0, 256, LARGE_BYTES // 15, dtype=np.uint8)
+
+    def record(self, metric: str, values: list[float], **params: Any) -> Record:
+        shared = {"hosts": len(self.hosts), "engines": self.cluster.engines_per_host, "gbit": self.gbit}
+        return Record(OURS, self.version, "hosts", shared | params, metric, values)
+
+    def data(self, n_bytes: int) -> Any:
+        """Bytes that no host has had before."""
+        import numpy as np
+
+        start = int(self.random.integers(0, 1000))
+        made: Any = np.resize(self.seed[start:], n_bytes)
+        made[:8] = self.random.integers(0, 256, 8, dtype=np.uint8)[: min(8, n_bytes)]
+        return made
+
+    def broadcast(self, plan: str, n_bytes: int) -> tuple[float, float]:
+        """Milliseconds until the last engine holds the data, and payloads that came into the busiest host."""
+        view = self.cluster.client[:]
+        view.plan = plan
+        data = self.data(n_bytes)
+        before = [self.cluster.network.received_bytes(host) for host in self.hosts]
+        started_ns = time.monotonic_ns()
+        ended_ns = max(view.apply_sync(hold, data))
+        received = [self.cluster.network.received_bytes(host) for host in self.hosts]
+        sums = set(view.apply_sync(checksum))
+        if sums != {zlib.crc32(data)}:
+            raise RuntimeError(f"plan {plan}, {n_bytes} bytes: an engine holds other data")
+        most = max(now - had for now, had in zip(received, before, strict=True))
+        return (ended_ns - started_ns) / 1e6, most / n_bytes
+
+    def broadcasts(self, sizes: list[int], plans: list[str]) -> Iterator[Record]:
+        """Every plan for every size; all plans take turns within a round."""
+        self.cluster.client[:].apply_sync(hold, b"")
+        for n_bytes in sizes:
+            times: dict[str, list[float]] = {plan: [] for plan in plans}
+            into: dict[str, list[float]] = {plan: [] for plan in plans}
+            for round_ in range(-1, self.repeats):  # one that warms up
+                for plan in plans:
+                    taken_ms, payloads = self.broadcast(plan, n_bytes)
+                    if round_ >= 0:
+                        times[plan].append(taken_ms)
+                        into[plan].append(payloads)
+            for plan in plans:
+                yield self.record("last_engine", times[plan], bytes=n_bytes, plan=plan)
+                yield self.record("bytes_into_host", into[plan], bytes=n_bytes, plan=plan)
+            forced = [statistics.median(times[plan]) for plan in plans if plan != "auto"]
+            if "auto" in plans:
+                if forced:
+                    ratios = [value / min(forced) for value in times["auto"]]
+                    yield self.record("of_best_plan", ratios, bytes=n_bytes)
+                model_ms = self.model_ms(n_bytes)
+                yield self.record("of_chain_model", [value / model_ms for value in times["auto"]], bytes=n_bytes)
+
+    def model_ms(self, n_bytes: int) -> float:
+        """The chain's time by the model, from the link's rate and the measured round trip."""
+        trips = [entry["round_trip_ns"] for entry in self.cluster.host_status().values()]
+        link = broadleaf.plan.Link.measured(min(trips) / 2000, self.gbit)
+        return broadleaf.plan.transfers(len(self.hosts), n_bytes, link, among=("chain",))[0].seconds * 1000
+
+    def small_task(self) -> Iterator[Record]:
+        """The round trip of an empty task to an idle engine of the first host, alone and beside 1 GB to all others."""
+        first, *others = self.cluster.engines_of(self.hosts[0])
+        targets = others + [e for host in self.hosts[1:] for e in self.cluster.engines_of(host)]
+        one, rest = self.cluster.client[first], self.cluster.client[targets]
+        idle = [_trip_us(one) for _ in range(500)]
+        data = self.data(LARGE_BYTES)
+        rest.apply_sync(hold, data)  # warm memory on every host
+        data[0] ^= 1
+        broadcast = rest.apply_async(hold, data)
+        busy = []
+        while not broadcast.done():
+            busy.append(_trip_us(one))
+            time.sleep(0.002)
+        broadcast.get()
+        idle_us = statistics.median(idle)
+        yield self.record("small_task", idle, beside="nothing")
+        yield self.record("small_task", busy, beside="1 GB")
+        yield self.record("small_task_of_idle", [value / idle_us for value in busy])
+
+
+def _leave(_signal_number: int, _frame: object) -> None:
+    raise SystemExit(143)
+
+
+def _trip_us(view: Any) -> float:
+    started_ns = time.perf_counter_ns()
+    view.apply_sync(int)
+    return (time.perf_counter_ns() - started_ns) / 1000

@@ -1,0 +1,159 @@
+"""A relay: the part of a cluster that lives on another host."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.cluster import files
+from broadleaf.cluster.cores import usable_cores
+from broadleaf.cluster.host_process import HostProcess, python_version, search_path, start_host
+from broadleaf.cluster.launchers.base import ClusterStartError
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+_LOG_TAIL_BYTES = 4096
+_STOP_GRACE_S = 15.0
+
+
+class Relay:
+    """A relay of this host, with `n` engines, that belongs to a cluster of another.
+
+    `connection_file` is the cluster's `Cluster.relay_file`. `name` is the host's in the cluster, by default this
+    machine's. `controller` overrides the address in the file, `listen` is where other relays reach this one for
+    payload, by default the address that the controller is reached from. A relay that is `outbound_only` is never
+    dialled: its payload goes through the controller's host. It ends with its cluster, with `stop`, and when this
+    process ends.
+    """
+
+    def __init__(
+        self,
+        connection_file: str | Path,
+        n: int | None = None,
+        *,
+        name: str | None = None,
+        controller: str | None = None,
+        listen: str | None = None,
+        outbound_only: bool = False,
+    ) -> None:
+        connection = files.read_json(Path(connection_file))
+        if "private_key" not in connection or "cluster_id" not in connection:
+            raise files.ClusterFileError(f"{connection_file} is no connection file")
+        self.cluster_id: str = connection["cluster_id"]
+        self.n = usable_cores() if n is None else n
+        self.name = name or socket.gethostname()
+        self.run_dir = files.make_run_dir(self.cluster_id)
+        try:
+            address = _address(controller) if controller else _controller_of(connection, connection_file)
+            self._host = self._start(connection, address, _address(listen) if listen else None, outbound_only)
+        except BaseException:
+            files.remove_cluster_files(self.run_dir, self.run_dir)
+            raise
+        try:
+            self._host.wait_ready(connection["options"]["start_timeout_s"], self._log_tail)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(
+        self, connection: dict[str, Any], controller: tuple[str, int], listen: tuple[str, int] | None, outbound: bool
+    ) -> HostProcess:
+        unix_path = str(self.run_dir / "node.sock")
+        if len(unix_path) > files.MAX_SOCKET_PATH_BYTES:
+            raise ClusterStartError(f"{unix_path} is too long for a unix socket; use a shorter cluster id")
+        options = connection["options"]
+        node = {
+            "cluster_id": self.cluster_id,
+            "unix_path": unix_path,
+            "python": python_version(),
+            "keys": {
+                "server": {"public": connection["server_public_key"]},
+                "engine": {"private": connection["private_key"]},
+            },
+            "n_engines": self.n,
+            "options": options,
+            "relay": {
+                "controller": controller,
+                "tls": connection["tls"],
+                "name": self.name,
+                "listen": listen,
+                "outbound_only": outbound,
+            },
+        }
+        local = connection | {"unix_path": unix_path, "tcp": None}
+        host = {
+            "connection": json.dumps(local),
+            "run_dir": str(self.run_dir),
+            "cluster_dir": str(self.run_dir),
+            "options": options | {"preload": [name for name in options["preload"] if name != "auto"]},
+            "n_engines": self.n,
+            "n_cores": usable_cores(),
+            "sys_path": search_path(),
+        }
+        log = files.open_log(self.log_path)
+        try:
+            return start_host(self.cluster_id, node, host, log, with_lifeline=True)
+        finally:
+            os.close(log)
+
+    @property
+    def process(self) -> Popen[bytes]:
+        """The host process: the parent of the relay's node and engines."""
+        return self._host.child
+
+    @property
+    def log_path(self) -> Path:
+        """Where the relay's node and fork server write."""
+        return self.run_dir / files.NODE_LOG
+
+    def _log_tail(self) -> str:
+        try:
+            return self.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """The exit code, or None when it still runs after `timeout_s`."""
+        import subprocess
+
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self) -> None:
+        """Ends engines and relay, by force if they do not end by themselves."""
+        if self._host.lifeline is not None:
+            os.close(self._host.lifeline)
+            self._host.lifeline = None
+        if self.wait(_STOP_GRACE_S) is None:
+            # Engines and node go with the host process.
+            self.process.kill()
+            self.process.wait()
+        files.remove_cluster_files(self.run_dir, self.run_dir)
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit():
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _controller_of(connection: dict[str, Any], path: str | Path) -> tuple[str, int]:
+    tcp = connection.get("tcp")
+    if not tcp:
+        raise files.ClusterFileError(
+            f"{path}: the cluster listens on its own host only; start it with listen='<address>:0'"
+        )
+    return tcp["host"], tcp["port"]

@@ -1,0 +1,164 @@
+"""Broadcasts over hosts that die, stop, are cut off, or come late."""
+
+from __future__ import annotations
+
+import signal
+
+import numpy as np
+import pytest
+from broadleaf import interactive
+from broadleaf.bench.network import wait_until
+
+pytestmark = pytest.mark.timeout(180)
+
+N_BYTES = 24_000_000
+
+
+def payload(seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, N_BYTES, dtype=np.uint8)
+
+
+# A lambda travels by value; engines on other hosts have no module of tests.
+checksum = lambda x: __import__("zlib").crc32(x)  # noqa: E731
+
+
+def fetched(cluster, host):
+    return cluster.host_status()[f"host{host.index}"]["fetched"]
+
+
+def begin(cluster, data, hosts=None):
+    """Starts a broadcast, and returns once its first host has a third of it."""
+    view = cluster.client[:]
+    before = {h.index: cluster.network.received_bytes(h) for h in cluster.network.hosts}
+    result = view.apply_async(checksum, data)
+    first = cluster.network.hosts[1]
+    wait_until(
+        lambda: cluster.network.received_bytes(first) - before[first.index] > N_BYTES // 3, 60, "a third of the data"
+    )
+    return result, before
+
+
+def expect_all_but(cluster, result, before, data, dead):
+    import zlib
+
+    expected = zlib.crc32(data)
+    living = [h for h in cluster.network.hosts[1:] if h.index not in dead]
+    values = result.get(timeout=90, return_exceptions=True)
+    for value, engine in zip(values, sorted(cluster.host_of), strict=True):
+        host = cluster.host_of[engine]
+        if host in dead:
+            assert isinstance(value, BaseException), f"engine {engine} of a dead host returned"
+        else:
+            assert value == expected, f"engine {engine} on host {host}: {value!r}"
+    for host in living:
+        received = cluster.network.received_bytes(host) - before[host.index]
+        assert received <= 1.1 * N_BYTES, f"host {host.index} received {received / N_BYTES:.3f} payloads"
+    return [fetched(cluster, host) for host in living]
+
+
+@pytest.fixture
+def four(hosted):
+    cluster = hosted(5, host_timeout_s=3, broadcast_plan="chain")
+    cluster.host_of = {e: h.index for h in cluster.network.hosts[1:] for e in cluster.engines_of(h)}
+    return cluster
+
+
+def test_bytes_cross_into_each_host_once(hosted):
+    cluster = hosted(3, 3, broadcast_plan="chain")
+    data = payload()
+    before = [cluster.network.received_bytes(h) for h in cluster.network.hosts]
+    values = cluster.client[:].apply_sync(checksum, data)
+    assert len(set(values)) == 1
+    for host, had in zip(cluster.network.hosts[1:], before[1:], strict=True):
+        received = cluster.network.received_bytes(host) - had
+        assert N_BYTES <= received <= 1.05 * N_BYTES
+        assert fetched(cluster, host)["wire_bytes"] == N_BYTES
+
+
+# C6, C7
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize("dead", [(1,), (3,), (5,), (2, 3)], ids=["head", "middle", "tail", "two adjacent"])
+def test_the_living_complete_when_relays_end(four, dead, number):
+    data = payload()
+    result, before = begin(four, data)
+    for index in dead:
+        four.network.signal(four.network.hosts[index], number)
+    counts = expect_all_but(four, result, before, data, set(dead))
+    if dead != (5,):
+        assert any(c["resumed_at_bytes"] > 0 for c in counts), "somebody went on from where it stood"
+
+
+def test_a_cut_link_is_noticed_and_passed_by(four):
+    data = payload()
+    result, before = begin(four, data)
+    four.network.cut(four.network.hosts[2])
+    counts = expect_all_but(four, result, before, data, {2})
+    assert any(c["resumed_at_bytes"] > 0 for c in counts)
+
+
+# C8
+def test_a_client_that_goes_away_leaves_nothing_behind(four):
+    client = four.cluster.connect_client_sync()
+    data = payload(2)
+    had = four.network.received_bytes(four.network.hosts[1])
+    client[:].apply_async(checksum, data)
+    first = four.network.hosts[1]
+    wait_until(lambda: four.network.received_bytes(first) - had > N_BYTES // 3, 60, "a third of the data")
+    client.close()
+    wait_until(lambda: four.cluster.status_sync()["node"]["objects_out"] == 0, 60, "the object is given up")
+    assert four.client[:].apply_sync(int) == [0] * 5
+
+
+# C14
+def test_a_task_waits_for_its_data_and_never_sees_the_old(four):
+    view = four.client[:]
+    view.push({"a": payload(3)}, block=True)
+    data = payload(4)
+    four.client[:].push({"a": data}, block=False)
+    look = interactive(lambda: (int(a[0]), int(a[-1]), len(a)))  # noqa: F821
+    again = view.apply_async(look)
+    assert again.get(timeout=60) == [(int(data[0]), int(data[-1]), N_BYTES)] * 5
+
+
+def test_a_small_task_overtakes_the_data(hosted):
+    cluster = hosted(2, 2, rate_mbit=100)
+    first, second = cluster.engines_of(cluster.network.hosts[1])
+    big = cluster.client[[first]].apply_async(checksum, payload(5))
+    assert cluster.client[second].apply_sync(int) == 0
+    assert not big.done()
+    assert len(big.get(timeout=60)) == 1
+
+
+def test_added_latency_changes_the_time_and_nothing_else(hosted):
+    cluster = hosted(2, 1, rate_mbit=100, latency_ms=5)
+    data = payload(6)[: N_BYTES // 8]
+    values = cluster.client[:].apply_sync(checksum, data)
+    assert len(set(values)) == 1
+    trips = [entry["round_trip_ns"] for entry in cluster.host_status().values()]
+    assert min(trips) >= 10_000_000
+
+
+def test_hosts_that_nobody_can_dial_are_served_by_the_controller(hosted):
+    cluster = hosted(1)
+    host = cluster.network.hosts[1]
+    former = cluster.relays.pop(1)
+    former.terminate()
+    assert former.wait(30) == 0
+    wait_until(lambda: not cluster.client.ids, 30, "the relay leaves")
+    cluster.start_relay(host, "--outbound-only")
+    cluster.client.wait_for_engines(1, timeout=30)
+    assert cluster.host_status()["host1"]["listen"] is None
+    data = payload(7)
+    assert cluster.client[:].apply_sync(lambda x: x, data)[0].tobytes() == data.tobytes()
+
+
+def test_a_host_that_comes_back_has_its_places_again(hosted):
+    cluster = hosted(2)
+    before = {h.index: cluster.engines_of(h) for h in cluster.network.hosts[1:]}
+    host = cluster.network.hosts[1]
+    cluster.network.signal(host, signal.SIGKILL)
+    wait_until(lambda: len(cluster.client.ids) == 1, 30, "the loss is noticed")
+    cluster.relays.pop(1).wait()
+    cluster.start_relay(host)
+    cluster.client.wait_for_engines(2, timeout=30)
+    assert {h.index: cluster.engines_of(h) for h in cluster.network.hosts[1:]} == before
