@@ -2,8 +2,9 @@
 //!
 //! [`broadleaf_proto::layout`] describes the bytes.
 
+use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use broadleaf_proto::layout::{Delivery, PICKLED, Pickled};
 use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
 use broadleaf_proto::task::{LeaseGuard, Payload, SegmentRef};
 use broadleaf_proto::{DecodeError, SegmentId, control};
-use broadleaf_shm::{BornSegment, Pool, PoolConfig, Segment, ShmError, forget_born, trim_born};
+use broadleaf_shm::{BornSegment, Pool, PoolConfig, Segment, ShmError, on_connected, on_disconnected, trim_born};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList};
@@ -41,15 +42,33 @@ pub struct Encoded {
     pub held: Vec<LeaseGuard>,
 }
 
+/// References to received segments.
+#[derive(Default)]
+struct References {
+    /// Those that this process has, by segment.
+    held: FxHashMap<SegmentId, u64>,
+    /// Those to give back.
+    released: Vec<SegmentId>,
+}
+
 /// References to segments that this process holds and gives back together.
 struct Hold {
     segments: SmallVec<[SegmentId; 2]>,
-    releases: Arc<Mutex<Vec<SegmentId>>>,
+    references: Arc<Mutex<References>>,
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        lock(&self.releases).extend(self.segments.iter().copied());
+        let mut references = lock(&self.references);
+        for id in &self.segments {
+            if let Entry::Occupied(mut held) = references.held.entry(*id) {
+                *held.get_mut() -= 1;
+                if *held.get() == 0 {
+                    held.remove();
+                }
+            }
+        }
+        references.released.extend(self.segments.iter().copied());
     }
 }
 
@@ -63,25 +82,17 @@ pub struct DataPlane {
     /// Copies into segments that are not the pool's, and their bytes.
     window_copies: (AtomicU64, AtomicU64),
     borrowed: Mutex<FxHashMap<SegmentId, Arc<Segment>>>,
-    releases: Arc<Mutex<Vec<SegmentId>>>,
+    references: Arc<Mutex<References>>,
     /// Buffers above this size go into segments; `usize::MAX` where the peer is on another host.
     inline_limit_bytes: usize,
+    closed: AtomicBool,
     epoch: Instant,
     trimmed_at_s: AtomicU64,
 }
 
-/// Connections of this process.
-static OPEN: AtomicU64 = AtomicU64::new(0);
-
 impl Drop for DataPlane {
     fn drop(&mut self) {
-        // What was lent becomes free only now.
-        drop(std::mem::take(
-            self.lent.get_mut().unwrap_or_else(PoisonError::into_inner),
-        ));
-        if OPEN.fetch_sub(1, Ordering::AcqRel) == 1 {
-            forget_born();
-        }
+        self.on_closed();
     }
 }
 
@@ -92,7 +103,7 @@ impl DataPlane {
         if let Some(max) = pool_max_bytes {
             config.max_bytes = max;
         }
-        OPEN.fetch_add(1, Ordering::AcqRel);
+        on_connected();
         Self {
             pool: Mutex::new(Pool::new(token, config)),
             token,
@@ -100,8 +111,9 @@ impl DataPlane {
             lent: Mutex::default(),
             window_copies: Default::default(),
             borrowed: Mutex::default(),
-            releases: Arc::default(),
+            references: Arc::default(),
             inline_limit_bytes,
+            closed: AtomicBool::new(false),
             epoch: Instant::now(),
             trimmed_at_s: AtomicU64::new(0),
         }
@@ -321,10 +333,15 @@ impl DataPlane {
     /// Marks a received payload's segments as held here until its last clone, or the last array on it, is gone.
     pub fn adopt(&self, payload: &mut Payload) {
         if !payload.segments.is_empty() {
-            let segments = payload.segments.iter().map(|s| s.segment).collect();
+            let segments: SmallVec<_> = payload.segments.iter().map(|s| s.segment).collect();
+            let mut references = lock(&self.references);
+            for id in &segments {
+                *references.held.entry(*id).or_default() += 1;
+            }
+            drop(references);
             payload.lease = Some(LeaseGuard(Arc::new(Hold {
                 segments,
-                releases: Arc::clone(&self.releases),
+                references: Arc::clone(&self.references),
             })));
         }
     }
@@ -361,11 +378,26 @@ impl DataPlane {
 
     /// References to give back to the peer now, if any.
     pub fn take_releases(&self) -> Option<control::SegmentRelease> {
-        let released = std::mem::take(&mut *lock(&self.releases));
+        let released = std::mem::take(&mut lock(&self.references).released);
         let mut retired = self.trim();
         retired.append(&mut lock(&self.lent).take_retired());
         (!released.is_empty() || !retired.is_empty())
             .then_some(control::SegmentRelease { released, retired })
+    }
+
+    /// The connection is closed: frees all segments but those of payloads that are here and may still be decoded.
+    /// May be called again.
+    pub fn on_closed(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let held = std::mem::take(&mut lock(&self.references).held);
+        let is_held = |id: &SegmentId| held.contains_key(id);
+        lock(&self.pool).retain(is_held);
+        lock(&self.lent).retain(is_held);
+        lock(&self.borrowed).retain(|id, _| is_held(id));
+        // What was lent is free by now.
+        on_disconnected();
     }
 
     /// Retires segments that were not used for a while; looks at most once a period.
