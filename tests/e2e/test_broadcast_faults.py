@@ -98,13 +98,15 @@ def killer(engine_pid, least_bytes):
 
 
 def settle(result, killed_at_s):
-    """Waits for a result with one lost part; prints what it took."""
+    """Waits for a result of which engine 2 died; prints what it took."""
     assert result.wait(SETTLED_WITHIN_S)
     took_s = time.clock_gettime(time.CLOCK_MONOTONIC) - killed_at_s
     print(f"settled {took_s * 1e3:.0f} ms after the kill")
     values = result.get(return_exceptions=True)
     lost = [target for target, value in enumerate(values) if isinstance(value, error.EngineError)]
     assert lost == [2], values
+    # Whether it was lost with the engine, or refused because the engine was dead before the call was sent.
+    assert result.status in (["ok", "ok", end, "ok"] for end in ("lost", "refused"))
     assert values[2].certificate.code == signal.SIGKILL
     assert [value for value in values if not isinstance(value, Exception)] == [values[0]] * 3
 
