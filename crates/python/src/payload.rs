@@ -4,7 +4,7 @@
 
 use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -42,33 +42,39 @@ pub struct Encoded {
     pub held: Vec<LeaseGuard>,
 }
 
-/// References to received segments.
+/// Segments of others, and what this process holds of segments.
 #[derive(Default)]
-struct References {
-    /// Those that this process has, by segment.
+struct Borrowed {
+    by_id: FxHashMap<SegmentId, Arc<Segment>>,
+    /// References that received payloads have, by segment, also to segments of its own.
     held: FxHashMap<SegmentId, u64>,
-    /// Those to give back.
+    /// References to give back.
     released: Vec<SegmentId>,
+    /// Nothing is given back any more: a segment goes with its last reference.
+    closed: bool,
 }
 
 /// References to segments that this process holds and gives back together.
 struct Hold {
     segments: SmallVec<[SegmentId; 2]>,
-    references: Arc<Mutex<References>>,
+    borrowed: Arc<Mutex<Borrowed>>,
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let mut references = lock(&self.references);
+        let mut borrowed = lock(&self.borrowed);
         for id in &self.segments {
-            if let Entry::Occupied(mut held) = references.held.entry(*id) {
+            if let Entry::Occupied(mut held) = borrowed.held.entry(*id) {
                 *held.get_mut() -= 1;
                 if *held.get() == 0 {
                     held.remove();
+                    if borrowed.closed {
+                        borrowed.by_id.remove(id);
+                    }
                 }
             }
         }
-        references.released.extend(self.segments.iter().copied());
+        borrowed.released.extend(&self.segments);
     }
 }
 
@@ -81,11 +87,9 @@ pub struct DataPlane {
     lent: Mutex<Lent>,
     /// Copies into segments that are not the pool's, and their bytes.
     window_copies: (AtomicU64, AtomicU64),
-    borrowed: Mutex<FxHashMap<SegmentId, Arc<Segment>>>,
-    references: Arc<Mutex<References>>,
+    borrowed: Arc<Mutex<Borrowed>>,
     /// Buffers above this size go into segments; `usize::MAX` where the peer is on another host.
     inline_limit_bytes: usize,
-    closed: AtomicBool,
     epoch: Instant,
     trimmed_at_s: AtomicU64,
 }
@@ -110,10 +114,8 @@ impl DataPlane {
             received: Arc::default(),
             lent: Mutex::default(),
             window_copies: Default::default(),
-            borrowed: Mutex::default(),
-            references: Arc::default(),
+            borrowed: Arc::default(),
             inline_limit_bytes,
-            closed: AtomicBool::new(false),
             epoch: Instant::now(),
             trimmed_at_s: AtomicU64::new(0),
         }
@@ -320,7 +322,7 @@ impl DataPlane {
                 None => lock(&self.pool).segment(place.segment).map(map),
             }
         } else {
-            let segment = lock(&self.borrowed).get(&place.segment).cloned();
+            let segment = lock(&self.borrowed).by_id.get(&place.segment).cloned();
             segment.as_deref().map(map)
         };
         let (mapping, segment_bytes) = mapped
@@ -334,14 +336,14 @@ impl DataPlane {
     pub fn adopt(&self, payload: &mut Payload) {
         if !payload.segments.is_empty() {
             let segments: SmallVec<_> = payload.segments.iter().map(|s| s.segment).collect();
-            let mut references = lock(&self.references);
+            let mut borrowed = lock(&self.borrowed);
             for id in &segments {
-                *references.held.entry(*id).or_default() += 1;
+                *borrowed.held.entry(*id).or_default() += 1;
             }
-            drop(references);
+            drop(borrowed);
             payload.lease = Some(LeaseGuard(Arc::new(Hold {
                 segments,
-                references: Arc::clone(&self.references),
+                borrowed: Arc::clone(&self.borrowed),
             })));
         }
     }
@@ -356,7 +358,7 @@ impl DataPlane {
         for ((id, len), fd) in announce.segments.into_iter().zip(fds) {
             // A descriptor that is no sealed segment is left out; a payload naming it fails by itself.
             if let Ok(segment) = Segment::from_fd(fd, len) {
-                borrowed.insert(id, Arc::new(segment));
+                borrowed.by_id.insert(id, Arc::new(segment));
             }
         }
     }
@@ -372,13 +374,13 @@ impl DataPlane {
         }
         let mut borrowed = lock(&self.borrowed);
         for id in &release.retired {
-            borrowed.remove(id);
+            borrowed.by_id.remove(id);
         }
     }
 
     /// References to give back to the peer now, if any.
     pub fn take_releases(&self) -> Option<control::SegmentRelease> {
-        let released = std::mem::take(&mut lock(&self.references).released);
+        let released = std::mem::take(&mut lock(&self.borrowed).released);
         let mut retired = self.trim();
         retired.append(&mut lock(&self.lent).take_retired());
         (!released.is_empty() || !retired.is_empty())
@@ -388,14 +390,15 @@ impl DataPlane {
     /// The connection is closed: frees all segments but those of payloads that are here and may still be decoded.
     /// May be called again.
     pub fn on_closed(&self) {
-        if self.closed.swap(true, Ordering::AcqRel) {
+        let mut borrowed = lock(&self.borrowed);
+        if std::mem::replace(&mut borrowed.closed, true) {
             return;
         }
-        let held = std::mem::take(&mut lock(&self.references).held);
-        let is_held = |id: &SegmentId| held.contains_key(id);
-        lock(&self.pool).retain(is_held);
-        lock(&self.lent).retain(is_held);
-        lock(&self.borrowed).retain(|id, _| is_held(id));
+        let held = borrowed.held.clone();
+        borrowed.by_id.retain(|id, _| held.contains_key(id));
+        drop(borrowed);
+        lock(&self.pool).retain(|id| held.contains_key(id));
+        lock(&self.lent).retain(|id| held.contains_key(id));
         // What was lent is free by now.
         on_disconnected();
     }
@@ -421,7 +424,7 @@ impl DataPlane {
 
     /// Shows received bytes in the place of others, without a copy; see [`ReceivedTable::replace`].
     pub fn replace(&self, destination: usize, source: usize, len_bytes: usize) -> bool {
-        let borrowed = |id| lock(&self.borrowed).get(&id).cloned();
+        let borrowed = |id| lock(&self.borrowed).by_id.get(&id).cloned();
         self.received
             .replace((destination, source, len_bytes), borrowed)
     }
