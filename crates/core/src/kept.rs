@@ -456,13 +456,15 @@ impl Controller {
                 self.refuse_unseen(client, None, seq, &reason, out);
                 continue;
             };
+            let weight_bytes = payload.weight_bytes();
             let part = Part {
                 seq,
                 pinned,
-                weight_bytes: payload.weight_bytes(),
+                weight_bytes,
                 payload,
             };
-            let whole = Submission::bare(client, options, function, seq);
+            let over_bytes = self.is_over_bytes(client, weight_bytes);
+            let whole = Submission::bare((client, over_bytes), options, function, seq);
             self.submit_part(now, &whole, part, out);
             self.release_function(function);
             self.options.release(options);

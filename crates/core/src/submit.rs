@@ -33,6 +33,8 @@ pub(crate) struct Submission {
     function: u32,
     first_seq: TaskSeq,
     gathering: Option<u32>,
+    /// Its bytes, all parts together, are more than the client may have unresolved beside what it has.
+    over_bytes: bool,
     after: SmallVec<[TaskSeq; 0]>,
     follow: SmallVec<[TaskSeq; 0]>,
 }
@@ -46,14 +48,20 @@ pub(crate) struct Part {
 }
 
 impl Submission {
-    /// One without dependencies.
-    pub fn bare(client: ClientId, options: u32, function: u32, first_seq: TaskSeq) -> Self {
+    /// One without dependencies, of a client that may be over its bytes with it.
+    pub fn bare(
+        (client, over_bytes): (ClientId, bool),
+        options: u32,
+        function: u32,
+        first_seq: TaskSeq,
+    ) -> Self {
         Self {
             client,
             options,
             function,
             first_seq,
             gathering: None,
+            over_bytes,
             after: SmallVec::new(),
             follow: SmallVec::new(),
         }
@@ -111,6 +119,7 @@ impl Controller {
             function,
             first_seq: record.seq,
             gathering: None,
+            over_bytes: self.is_over_bytes(client, weight_bytes),
             after: record.after,
             follow: record.follow,
         };
@@ -210,18 +219,22 @@ impl Controller {
         }
     }
 
+    /// Whether the client may not have this many bytes more unresolved. Alone they are always let in, as the arguments
+    /// of one task or of all parts of a broadcast: they could never be sent otherwise.
+    pub(crate) fn is_over_bytes(&self, client: ClientId, weight_bytes: u64) -> bool {
+        self.clients.get(&client).is_some_and(|client| {
+            let bytes = client.outstanding_bytes.saturating_add(weight_bytes);
+            client.outstanding_tasks > 0 && bytes > self.config.max_outstanding_bytes
+        })
+    }
+
     /// Why a part cannot be accepted.
     fn objection(&self, whole: &Submission, part: &Part) -> Option<RefusalReason> {
         if self.supervisor.stopping {
             return Some(RefusalReason::Stopping);
         }
         let client = self.clients.get(&whole.client)?;
-        let over_bytes = client.outstanding_bytes.saturating_add(part.weight_bytes)
-            > self.config.max_outstanding_bytes;
-        // One task alone is always let in: it could never run otherwise.
-        if client.outstanding_tasks >= self.config.max_outstanding_tasks
-            || over_bytes && client.outstanding_tasks > 0
-        {
+        if client.outstanding_tasks >= self.config.max_outstanding_tasks || whole.over_bytes {
             return Some(RefusalReason::OverLimit);
         }
         let mut dependencies = whole.after.iter().chain(&whole.follow);

@@ -64,6 +64,12 @@ impl Lent {
         }
     }
 
+    /// Gives up all segments but these: nothing will come back any more.
+    pub fn retain(&mut self, keep: impl Fn(&SegmentId) -> bool) {
+        self.by_id.retain(|id, _| keep(id));
+        self.ids.retain(|_, id| keep(id));
+    }
+
     /// A segment that is lent.
     pub fn segment(&self, id: SegmentId) -> Option<Arc<BornSegment>> {
         self.by_id.get(&id).map(|entry| Arc::clone(&entry.segment))

@@ -2,6 +2,7 @@
 //!
 //! [`broadleaf_proto::layout`] describes the bytes.
 
+use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +12,7 @@ use broadleaf_proto::layout::{Delivery, PICKLED, Pickled};
 use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
 use broadleaf_proto::task::{LeaseGuard, Payload, SegmentRef};
 use broadleaf_proto::{DecodeError, SegmentId, control};
-use broadleaf_shm::{BornSegment, Pool, PoolConfig, Segment, ShmError, forget_born, trim_born};
+use broadleaf_shm::{BornSegment, Pool, PoolConfig, Segment, ShmError, on_connected, on_disconnected, trim_born};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList};
@@ -41,15 +42,39 @@ pub struct Encoded {
     pub held: Vec<LeaseGuard>,
 }
 
+/// Segments of others, and what this process holds of segments.
+#[derive(Default)]
+struct Borrowed {
+    by_id: FxHashMap<SegmentId, Arc<Segment>>,
+    /// References that received payloads have, by segment, also to segments of its own.
+    held: FxHashMap<SegmentId, u64>,
+    /// References to give back.
+    released: Vec<SegmentId>,
+    /// Nothing is given back any more: a segment goes with its last reference.
+    closed: bool,
+}
+
 /// References to segments that this process holds and gives back together.
 struct Hold {
     segments: SmallVec<[SegmentId; 2]>,
-    releases: Arc<Mutex<Vec<SegmentId>>>,
+    borrowed: Arc<Mutex<Borrowed>>,
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        lock(&self.releases).extend(self.segments.iter().copied());
+        let mut borrowed = lock(&self.borrowed);
+        for id in &self.segments {
+            if let Entry::Occupied(mut held) = borrowed.held.entry(*id) {
+                *held.get_mut() -= 1;
+                if *held.get() == 0 {
+                    held.remove();
+                    if borrowed.closed {
+                        borrowed.by_id.remove(id);
+                    }
+                }
+            }
+        }
+        borrowed.released.extend(&self.segments);
     }
 }
 
@@ -62,26 +87,16 @@ pub struct DataPlane {
     lent: Mutex<Lent>,
     /// Copies into segments that are not the pool's, and their bytes.
     window_copies: (AtomicU64, AtomicU64),
-    borrowed: Mutex<FxHashMap<SegmentId, Arc<Segment>>>,
-    releases: Arc<Mutex<Vec<SegmentId>>>,
+    borrowed: Arc<Mutex<Borrowed>>,
     /// Buffers above this size go into segments; `usize::MAX` where the peer is on another host.
     inline_limit_bytes: usize,
     epoch: Instant,
     trimmed_at_s: AtomicU64,
 }
 
-/// Connections of this process.
-static OPEN: AtomicU64 = AtomicU64::new(0);
-
 impl Drop for DataPlane {
     fn drop(&mut self) {
-        // What was lent becomes free only now.
-        drop(std::mem::take(
-            self.lent.get_mut().unwrap_or_else(PoisonError::into_inner),
-        ));
-        if OPEN.fetch_sub(1, Ordering::AcqRel) == 1 {
-            forget_born();
-        }
+        self.on_closed();
     }
 }
 
@@ -92,15 +107,14 @@ impl DataPlane {
         if let Some(max) = pool_max_bytes {
             config.max_bytes = max;
         }
-        OPEN.fetch_add(1, Ordering::AcqRel);
+        on_connected();
         Self {
             pool: Mutex::new(Pool::new(token, config)),
             token,
             received: Arc::default(),
             lent: Mutex::default(),
             window_copies: Default::default(),
-            borrowed: Mutex::default(),
-            releases: Arc::default(),
+            borrowed: Arc::default(),
             inline_limit_bytes,
             epoch: Instant::now(),
             trimmed_at_s: AtomicU64::new(0),
@@ -314,7 +328,7 @@ impl DataPlane {
                 None => lock(&self.pool).segment(place.segment).map(map),
             }
         } else {
-            let segment = lock(&self.borrowed).get(&place.segment).cloned();
+            let segment = lock(&self.borrowed).by_id.get(&place.segment).cloned();
             segment.as_deref().map(map)
         };
         let (mapping, segment_bytes) = mapped
@@ -327,10 +341,15 @@ impl DataPlane {
     /// Marks a received payload's segments as held here until its last clone, or the last array on it, is gone.
     pub fn adopt(&self, payload: &mut Payload) {
         if !payload.segments.is_empty() {
-            let segments = payload.segments.iter().map(|s| s.segment).collect();
+            let segments: SmallVec<_> = payload.segments.iter().map(|s| s.segment).collect();
+            let mut borrowed = lock(&self.borrowed);
+            for id in &segments {
+                *borrowed.held.entry(*id).or_default() += 1;
+            }
+            drop(borrowed);
             payload.lease = Some(LeaseGuard(Arc::new(Hold {
                 segments,
-                releases: Arc::clone(&self.releases),
+                borrowed: Arc::clone(&self.borrowed),
             })));
         }
     }
@@ -345,7 +364,7 @@ impl DataPlane {
         for ((id, len), fd) in announce.segments.into_iter().zip(fds) {
             // A descriptor that is no sealed segment is left out; a payload naming it fails by itself.
             if let Ok(segment) = Segment::from_fd(fd, len) {
-                borrowed.insert(id, Arc::new(segment));
+                borrowed.by_id.insert(id, Arc::new(segment));
             }
         }
     }
@@ -361,17 +380,33 @@ impl DataPlane {
         }
         let mut borrowed = lock(&self.borrowed);
         for id in &release.retired {
-            borrowed.remove(id);
+            borrowed.by_id.remove(id);
         }
     }
 
     /// References to give back to the peer now, if any.
     pub fn take_releases(&self) -> Option<control::SegmentRelease> {
-        let released = std::mem::take(&mut *lock(&self.releases));
+        let released = std::mem::take(&mut lock(&self.borrowed).released);
         let mut retired = self.trim();
         retired.append(&mut lock(&self.lent).take_retired());
         (!released.is_empty() || !retired.is_empty())
             .then_some(control::SegmentRelease { released, retired })
+    }
+
+    /// The connection is closed: frees all segments but those of payloads that are here and may still be decoded.
+    /// May be called again.
+    pub fn on_closed(&self) {
+        let mut borrowed = lock(&self.borrowed);
+        if std::mem::replace(&mut borrowed.closed, true) {
+            return;
+        }
+        let held = borrowed.held.clone();
+        borrowed.by_id.retain(|id, _| held.contains_key(id));
+        drop(borrowed);
+        lock(&self.pool).retain(|id| held.contains_key(id));
+        lock(&self.lent).retain(|id| held.contains_key(id));
+        // What was lent is free by now.
+        on_disconnected();
     }
 
     /// Retires segments that were not used for a while; looks at most once a period.
@@ -395,7 +430,7 @@ impl DataPlane {
 
     /// Shows received bytes in the place of others, without a copy; see [`ReceivedTable::replace`].
     pub fn replace(&self, destination: usize, source: usize, len_bytes: usize) -> bool {
-        let borrowed = |id| lock(&self.borrowed).get(&id).cloned();
+        let borrowed = |id| lock(&self.borrowed).by_id.get(&id).cloned();
         self.received
             .replace((destination, source, len_bytes), borrowed)
     }

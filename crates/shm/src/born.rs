@@ -16,11 +16,14 @@ const IDLE_TRIMS: u32 = 10;
 /// Free segments, warm for the next array, each with the calls of [`trim_born`] it has seen.
 struct Warm {
     process: u32,
+    /// Without a connection nothing is sent soon, and nobody trims.
+    connections: u64,
     segments: Vec<(Segment, u32)>,
 }
 
 static WARM: Mutex<Warm> = Mutex::new(Warm {
     process: 0,
+    connections: 0,
     segments: Vec::new(),
 });
 
@@ -30,6 +33,7 @@ fn warm() -> MutexGuard<'static, Warm> {
     if warm.process != process {
         // What was inherited by a fork is free in the parent too.
         warm.segments.clear();
+        warm.connections = 0;
         warm.process = process;
     }
     warm
@@ -80,7 +84,8 @@ impl Drop for BornSegment {
         let segment = unsafe { ManuallyDrop::take(&mut self.segment) };
         let mut free = warm();
         let held: u64 = free.segments.iter().map(|(segment, _)| segment.len()).sum();
-        if self.process == free.process && held + segment.len() <= memory_limit_bytes() / 8 {
+        let wanted = self.process == free.process && free.connections > 0;
+        if wanted && held + segment.len() <= memory_limit_bytes() / 8 {
             free.segments.push((segment, 0));
         }
     }
@@ -94,9 +99,18 @@ pub fn trim_born() {
     });
 }
 
-/// Closes every free segment: nobody is connected, so nothing will be sent soon.
-pub fn forget_born() {
-    warm().segments.clear();
+/// A connection of this process begins: freed segments stay warm for the next array.
+pub fn on_connected() {
+    warm().connections += 1;
+}
+
+/// A connection that [`on_connected`] was called for has ended; the last closes every free segment.
+pub fn on_disconnected() {
+    let mut warm = warm();
+    warm.connections = warm.connections.saturating_sub(1);
+    if warm.connections == 0 {
+        warm.segments.clear();
+    }
 }
 
 /// How a [`BornMemory`] shows its segment to its maker.

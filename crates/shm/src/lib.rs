@@ -17,7 +17,7 @@ mod pool;
 mod segment;
 mod size_class;
 
-pub use born::{BornMemory, BornSegment, forget_born, trim_born};
+pub use born::{BornMemory, BornSegment, on_connected, on_disconnected, trim_born};
 pub use claims::ClaimBoard;
 pub use error::ShmError;
 pub use lease_table::LeaseTable;

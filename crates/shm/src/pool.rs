@@ -449,6 +449,23 @@ impl Pool {
         std::mem::take(&mut self.retired)
     }
 
+    /// Retires all segments but these and those that are being filled: no reference will be given back any more.
+    pub fn retain(&mut self, keep: impl Fn(&SegmentId) -> bool) {
+        let unwanted: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|(id, entry)| !keep(id) && !matches!(entry.state, State::Leased))
+            .map(|(id, entry)| (*id, matches!(entry.state, State::Warm(..))))
+            .collect();
+        for (id, is_warm) in unwanted {
+            if is_warm {
+                self.retire(id);
+            } else {
+                self.forget(id);
+            }
+        }
+    }
+
     /// What the pool holds and has done.
     pub fn counters(&self) -> PoolCounters {
         PoolCounters {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from broadleaf.client.origin import Origin
@@ -101,7 +102,16 @@ def decode_failure(status: int, payload: bytes, engine_id: int, origin: Origin) 
     if status == STATUS_LOST:
         certificate = death_certificate(reason, engine_id)
         return EngineError("", info or {"engine_id": certificate.engine_id}, certificate)
-    return refusal(reason, info)
+    known = _known_death(reason, origin)
+    return EngineError("", info, known) if known is not None else refusal(reason, info)
+
+
+def _known_death(reason: Any, origin: Origin) -> DeathCertificate | None:
+    """What the client knows of an engine that died before the task reached the controller."""
+    if not isinstance(reason, dict) or "NoSuchEngine" not in reason:
+        return None
+    certificate = origin.client.death_certificate(reason["NoSuchEngine"])
+    return certificate and replace(certificate, task_started=False)
 
 
 def refusal(reason: Any, engine_info: Mapping[str, Any] | None = None) -> Verdict:

@@ -257,6 +257,25 @@ fn over_its_bound_a_client_is_refused() {
 }
 
 #[test]
+fn a_broadcast_over_the_bound_goes_to_all_or_to_none() {
+    let limits = Config {
+        max_outstanding_bytes: 2,
+        ..config()
+    };
+    let mut bench = Bench::new(limits, 3);
+    // Alone it is let in, whatever it weighs.
+    bench.submit_with(each(&[0, 1, 2]));
+    assert_eq!(bench.results().len(), 0);
+    bench.submit_with(each(&[0, 1, 2]));
+    let refused = bench.results();
+    assert_eq!(refused.len(), 3);
+    assert!(refused.iter().all(|r| refusal(r) == RefusalReason::OverLimit));
+    bench.run_all(MS);
+    bench.submit_with(each(&[0, 1, 2]));
+    assert!(bench.results().iter().all(|r| r.status == Status::Ok));
+}
+
+#[test]
 fn a_function_is_sent_once_to_each_engine_and_freed_with_its_last_user() {
     let mut bench = Bench::new(
         Config {

@@ -365,6 +365,7 @@ impl Shared {
                 incoming,
             );
         }
+        self.data.on_closed();
         incoming.notices.push(Notice {
             kind: "link_lost",
             body: json(&error.to_string()),

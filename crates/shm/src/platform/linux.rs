@@ -15,6 +15,9 @@ use crate::ShmError;
 /// Seals without which a mapping could raise SIGBUS behind the reader's back.
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
+/// Unit of a file's `st_blocks`.
+const BLOCK_BYTES: u64 = 512;
+
 /// An interrupted allocation is undone as a whole, so large ones advance in steps.
 const ALLOCATION_STEP_BYTES: u64 = 64 * 1024 * 1024;
 
@@ -76,11 +79,7 @@ pub(crate) fn create(len_bytes: u64, content: &[u8]) -> Result<OwnedFd, ShmError
             requested_bytes: len_bytes,
         });
     }
-    let fd = rustix::fs::memfd_create(
-        c"broadleaf",
-        MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-    )
-    .map_err(|e| system("memfd_create", e))?;
+    let (fd, can_be_sealed) = memory_file()?;
     // Written rather than copied to a mapping: pages need no zeroing and no fault of their own.
     write_all(fd.as_fd(), content)?;
     let mut done = content.len() as u64;
@@ -92,27 +91,63 @@ pub(crate) fn create(len_bytes: u64, content: &[u8]) -> Result<OwnedFd, ShmError
             Err(errno) => return Err(refused("fallocate", len_bytes, errno)),
         }
     }
-    rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS).map_err(|e| system("seal size", e))?;
+    if can_be_sealed {
+        rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS).map_err(|e| system("seal size", e))?;
+    }
     Ok(fd)
+}
+
+/// An empty file of memory, and whether it can be sealed. Where containers forbid `memfd_create` it is a file
+/// without a name in `/dev/shm`, which is as large as they allow it to be, and which holders could shrink: they are
+/// processes of one user, and none of ours does.
+fn memory_file() -> Result<(OwnedFd, bool), ShmError> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Hosts may demand that memory files cannot be executed; kernels before 6.3 do not know the flag.
+    let made = match rustix::fs::memfd_create(c"broadleaf", flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(c"broadleaf", flags),
+        made => made,
+    };
+    match made {
+        Ok(fd) => Ok((fd, true)),
+        Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS) => {
+            let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+            rustix::fs::open(c"/dev/shm", flags, Mode::RUSR | Mode::WUSR)
+                .map(|fd| (fd, false))
+                .map_err(|e| {
+                    system(
+                        "no shared memory: memfd_create is not permitted, and neither are files in /dev/shm",
+                        e,
+                    )
+                })
+        }
+        Err(errno) => Err(system("memfd_create", errno)),
+    }
 }
 
 /// Forbids new writable shared mappings and `write`; mappings that exist keep writing. Final.
 pub(crate) fn seal_contents(fd: BorrowedFd<'_>) -> Result<(), ShmError> {
     match rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
         // Kernels before 5.1 do not know it. It guards against mistakes; safety rests on the size.
-        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        // Nor can files of `/dev/shm` be sealed.
+        Ok(()) | Err(Errno::INVAL | Errno::PERM) => Ok(()),
         Err(errno) => Err(system("seal contents", errno)),
     }
 }
 
-/// Size of a memory file, refused unless it can never change.
+/// Size of a memory file, refused unless it can never change, or it is one of [`memory_file`] that cannot be sealed:
+/// without a name, on a file system of memory, with all of its pages.
 pub(crate) fn sealed_size(fd: BorrowedFd<'_>) -> Result<u64, ShmError> {
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| ShmError::NotSealed)?;
-    if !seals.contains(SIZE_SEALS) {
-        return Err(ShmError::NotSealed);
-    }
     let stat = rustix::fs::fstat(fd).map_err(|e| system("fstat", e))?;
-    u64::try_from(stat.st_size).map_err(|_| ShmError::NotSealed)
+    let size = u64::try_from(stat.st_size).map_err(|_| ShmError::NotSealed)?;
+    let whole = u64::try_from(stat.st_blocks).is_ok_and(|n| n.saturating_mul(BLOCK_BYTES) >= size);
+    // Only such file systems have seals at all.
+    let unsealable = seals == SealFlags::SEAL && stat.st_nlink == 0 && whole;
+    if seals.contains(SIZE_SEALS) || unsealable {
+        Ok(size)
+    } else {
+        Err(ShmError::NotSealed)
+    }
 }
 
 /// What a mapping may do.

@@ -1,0 +1,297 @@
+"""Less memory than the payload needs, a small /dev/shm, no memfd: refused with a clear error, or done another way.
+
+Each case runs as a program of its own, under a limit that it sets itself or is put under before it starts; its cluster
+inherits the limit. A program that dies of a signal fails its test, and so does a cluster that lost an engine.
+"""
+
+import ctypes
+import os
+import platform
+import resource
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import broadleaf as ipp
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+MIB = 1 << 20
+
+PROGRAM = """
+import os
+import broadleaf as ipp, numpy as np
+
+def check(rc):
+    "The cluster is whole and useful."
+    assert rc.ids == [0, 1]
+    assert rc[:].apply_sync(os.getpid) == pids
+    small = np.arange(100_000.0)
+    rc.broadcast_view(coalescing=True).push({"small": small}, block=True)
+    assert all((back == small).all() for back in rc[:]["small"])
+
+def refused(function, *words):
+    try:
+        function()
+    except MemoryError as error:
+        message = str(error)
+    else:
+        raise AssertionError("not refused")
+    assert all(word in message for word in words), message
+    print("refused:", message)
+
+if __name__ == "__main__":
+    with ipp.Cluster(n=2) as rc:
+        rc.wait_for_engines(2, timeout=60)
+        pids = rc[:].apply_sync(os.getpid)
+        view = rc.broadcast_view(coalescing=True)
+        check(rc)
+        BODY
+        check(rc)
+    print("done")
+"""
+
+
+def run(tmp_path, body, before=None, prefix=()):
+    """Runs a program whose cluster is `rc`, with `before` called in the child; gives what it printed."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM.replace("BODY", body.strip().replace("\n", "\n        ")))
+    environment = os.environ | {"PYTHONPATH": str(Path(ipp.__file__).parents[1])}
+    done = subprocess.run(
+        [*prefix, sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment,
+        preexec_fn=before,
+    )
+    assert done.returncode == 0, f"ended with {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}"
+    assert done.stdout.endswith("done\n"), done.stdout
+    print(done.stdout)
+    return done.stdout
+
+
+# What is tried under each limit: 400 MB by every way into a segment.
+EVERY_WAY = """
+array = np.ones(50_000_000)
+refused(lambda: view.push({"x": array}, block=True), "memory")
+refused(lambda: view.push({"x": array}, mode="readonly"), "memory")
+refused(lambda: view.push({"x": array}, mode="shared"), "memory")
+refused(lambda: rc[0].apply_async(len, array), "memory")
+refused(lambda: ipp.empty(50_000_000), "memory")
+check(rc)
+view.push({"x": 0}, block=True)
+assert view["x"] == [0, 0]
+"""
+
+
+# Control groups ---------------------------------------------------------------------------------
+
+
+def memory_group():
+    """Parent of a control group of our own, and the names of its files; None where none can be made."""
+    for parent, limit, swap in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+        (Path("/sys/fs/cgroup"), "memory.max", "memory.swap.max"),
+    ):
+        probe = parent / f"broadleaf-probe-{os.getpid()}"
+        try:
+            probe.mkdir()
+        except OSError:
+            continue
+        try:
+            if (probe / limit).exists() and os.access(probe / limit, os.W_OK):
+                return parent, limit, swap
+        finally:
+            probe.rmdir()
+    return None
+
+
+@pytest.fixture
+def group():
+    """A function that makes a control group of so many bytes; it gives what a child calls to enter it."""
+    found = memory_group()
+    if found is None:
+        pytest.skip("needs a memory control group that may be written to")
+    parent, limit, swap = found
+    made = parent / f"broadleaf-limits-{os.getpid()}"
+    made.mkdir()
+
+    def enter_with(limit_bytes):
+        (made / limit).write_text(str(limit_bytes))
+        return lambda: (made / "cgroup.procs").write_text(str(os.getpid()))
+
+    enter_with.path = made
+    yield enter_with
+    left = (made / "cgroup.procs").read_text()
+    assert left == "", f"processes left in the group: {left}"
+    made.rmdir()
+
+
+def oom_kills(path):
+    for name in ("memory.oom_control", "memory.events"):
+        if (path / name).exists():
+            fields = dict(line.split() for line in (path / name).read_text().splitlines())
+            return int(fields.get("oom_kill", 0))
+    return 0
+
+
+def test_a_control_group_below_the_payload(tmp_path, group):
+    # The array itself has no page of its own: it is zeros that were never written, so only the segment is too much.
+    body = EVERY_WAY.replace("np.ones(50_000_000)", "np.zeros(50_000_000)")
+    run(tmp_path, body, before=group(400 * MIB))
+    assert oom_kills(group.path) == 0
+
+
+def test_a_control_group_that_fills_up(tmp_path, group):
+    """Payloads that fit one by one, and then no longer: the next is refused, and those there stay whole."""
+    body = """
+kept = []
+try:
+    for number in range(100):
+        view.push({f"x{number}": np.full(4_000_000, float(number))}, block=True)
+        kept.append(number)
+except MemoryError as error:
+    print("refused:", error)
+assert 3 <= len(kept) < 50, kept
+for number in kept:
+    assert view.apply_sync(np.sum, ipp.Reference(f"x{number}")) == [4e6 * number] * 2
+"""
+    run(tmp_path, body, before=group(600 * MIB))
+    assert oom_kills(group.path) == 0
+
+
+# Limits of a process ----------------------------------------------------------------------------
+
+
+def test_a_limit_on_file_size(tmp_path):
+    """Going over it raises a signal in whoever writes."""
+    run(tmp_path, EVERY_WAY, before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100 * MIB, 100 * MIB)))
+
+
+def test_a_limit_on_address_space(tmp_path):
+    """The client alone is limited: it cannot map the segment to fill it."""
+    limit = """
+import resource
+array = np.zeros(50_000_000)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 100_000_000, resource.RLIM_INFINITY))
+"""
+    run(tmp_path, limit + EVERY_WAY.replace("array = np.ones(50_000_000)\n", ""))
+
+
+def test_the_bound_of_the_pool(tmp_path):
+    body = """
+rc.close()
+with ipp.Cluster(n=2, pool_max_bytes=100 << 20) as rc:
+    pids = rc[:].apply_sync(os.getpid)
+    view = rc.broadcast_view(coalescing=True)
+    refused(lambda: view.push({"x": np.zeros(50_000_000)}), "pool is full", "asked for")
+    check(rc)
+rc = rc_before.connect_client_sync()
+pids = rc[:].apply_sync(os.getpid)
+"""
+    run(tmp_path, "rc_before = rc.cluster\n" + body.strip())
+
+
+# /dev/shm and memfd -----------------------------------------------------------------------------
+
+
+def can_unshare():
+    return subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+
+
+@pytest.fixture
+def small_dev_shm():
+    """Command line that runs what follows with a /dev/shm of 64 MB, as containers have it."""
+    try:
+        allowed = can_unshare()
+    except FileNotFoundError:
+        allowed = False
+    if not allowed:
+        pytest.skip("needs the right to a mount namespace of its own (unshare -m)")
+    mount = 'mount -t tmpfs -o size=64m shm /dev/shm && exec "$@"'
+    return ["unshare", "-m", "--propagation", "private", "sh", "-c", mount, "sh"]
+
+
+ARRIVES = """
+array = np.random.default_rng(0).random(25_000_000)
+for mode in ("private", "readonly", "shared"):
+    view.push({"x": array}, mode=mode, block=True)
+    assert view.apply_sync(np.sum, ipp.Reference("x")) == [array.sum()] * 2
+view.push({"x": np.zeros(25_000_000)}, block=True)
+view.push({"x": array}, mode="inplace", block=True)
+assert view.apply_sync(np.sum, ipp.Reference("x")) == [array.sum()] * 2
+assert (rc[0]["x"] == array).all()
+"""
+
+
+def test_a_small_dev_shm_does_not_matter(tmp_path, small_dev_shm):
+    run(tmp_path, "assert os.statvfs('/dev/shm').f_blocks * os.statvfs('/dev/shm').f_frsize == 64 << 20\n" + ARRIVES.strip(),
+        prefix=small_dev_shm)  # fmt: skip
+
+
+# Numbers of <linux/filter.h>, <linux/seccomp.h>, and of the call on each machine.
+MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
+AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
+LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
+ALLOW, ERRNO = 0x7FFF0000, 0x00050000
+
+
+def forbid_memfd():
+    """From here on memfd_create fails with EPERM, in this process and all it starts."""
+
+    class Program(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+
+    machine = platform.machine()
+    steps = [
+        (LOAD, 0, 0, 4),  # the architecture
+        (JUMP_IF_EQUAL, 0, 3, AUDIT_ARCH[machine]),
+        (LOAD, 0, 0, 0),  # the call's number
+        (JUMP_IF_EQUAL, 0, 1, MEMFD_CREATE[machine]),
+        (RETURN, 0, 0, ERRNO | 1),
+        (RETURN, 0, 0, ALLOW),
+    ]
+    code = b"".join(struct.pack("HBBI", *step) for step in steps)
+    libc = ctypes.CDLL(None, use_errno=True)
+    program = Program(len(steps), code)
+    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(
+        PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0
+    ):
+        raise OSError(ctypes.get_errno(), "seccomp filters are not permitted")
+
+
+@pytest.fixture
+def without_memfd():
+    """What a child calls so that memfd_create is denied to it."""
+    if platform.machine() not in MEMFD_CREATE:
+        pytest.skip(f"the filter is not written for {platform.machine()}")
+    probe = (
+        "import os\ntry:\n    os.memfd_create('x')\nexcept PermissionError:\n    raise SystemExit(0)\nraise SystemExit(1)"
+    )
+    try:
+        done = subprocess.run([sys.executable, "-c", probe], preexec_fn=forbid_memfd)
+    except subprocess.SubprocessError:
+        pytest.skip("needs seccomp filters, which are not permitted here")
+    assert done.returncode == 0, "the filter does not forbid memfd_create"
+    return forbid_memfd
+
+
+def test_without_memfd_nameless_files_serve(tmp_path, without_memfd):
+    before = set(os.listdir("/dev/shm"))
+    body = """
+array = np.ones(1_000_000)
+view.push({"x": array}, block=True)
+maps = open("/proc/self/maps").read()
+assert "memfd:broadleaf" not in maps and "/dev/shm/" in maps, maps
+"""
+    run(tmp_path, body + ARRIVES.strip(), before=without_memfd)
+    assert set(os.listdir("/dev/shm")) - before == set()
+
+
+def test_without_memfd_and_with_a_small_dev_shm(tmp_path, without_memfd, small_dev_shm):
+    run(tmp_path, EVERY_WAY.strip() + "\nrefused(lambda: view.push({'x': array[:10_000_000]}), 'memory')",
+        before=without_memfd, prefix=small_dev_shm)  # fmt: skip
