@@ -15,7 +15,7 @@ from .record import Record
 COLOURS = dict(
     zip(
         SYSTEMS,
-        ("#0b5d3b", "#555555", "#0072b2", "#56b4e9", "#d55e00", "#e69f00", "#cc79a7", "#7a5195", "#9c755f"),
+        ("#0b5d3b", "#555555", "#0072b2", "#56b4e9", "#d55e00", "#e69f00", "#cc79a7", "#7a5195", "#9c755f", "#66a61e"),
         strict=True,
     )
 )
