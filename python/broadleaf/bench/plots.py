@@ -19,7 +19,7 @@ COLOURS = dict(
         strict=True,
     )
 )
-MARKERS = dict(zip(SYSTEMS, "os^vD<>pP", strict=True))
+MARKERS = dict(zip(SYSTEMS, "os^vD<>pPX", strict=True))
 SIZE_INCHES = (7.2, 4.6)
 
 
