@@ -11,6 +11,7 @@ use broadleaf_proto::{ClientId, EngineId, FrameKind, Payload, SegmentId, Status}
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::node::Node;
+use crate::payload::Order;
 use crate::peers::Role;
 use crate::segments::NODE;
 
@@ -186,6 +187,10 @@ impl Node {
 
     fn return_segments(&mut self) {
         self.drop_objects();
+        let closing = self.segments.take_closing();
+        if !closing.is_empty() {
+            self.objects.order(Order::Close(closing));
+        }
         let returns = self.segments.take_returns();
         if returns.is_empty() {
             return;
