@@ -58,7 +58,8 @@ def expect_all_but(cluster, result, before, data, dead):
 
 @pytest.fixture
 def four(hosted):
-    cluster = hosted(5, host_timeout_s=3, broadcast_plan="chain")
+    # Slow enough that two thirds of the data take longer than finding the processes to end.
+    cluster = hosted(5, rate_mbit=60, host_timeout_s=3, broadcast_plan="chain")
     cluster.host_of = {e: h.index for h in cluster.network.hosts[1:] for e in cluster.engines_of(h)}
     return cluster
 

@@ -12,6 +12,7 @@ use broadleaf_proto::{ClientId, EngineId, FrameKind, Payload, SegmentId, Status}
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::node::Node;
+use crate::payload::Order;
 use crate::peers::Role;
 use crate::segments::NODE;
 
@@ -200,6 +201,10 @@ impl Node {
 
     fn return_segments(&mut self) {
         self.drop_objects();
+        let closing = self.segments.take_closing();
+        if !closing.is_empty() {
+            self.objects.order(Order::Close(closing));
+        }
         let (returns, forget) = self.segments.take_returns();
         if returns.is_empty() && forget.is_empty() {
             return;

@@ -16,6 +16,9 @@ use broadleaf_shm::{LeaseTable, Mapping, Segment};
 /// The owner of what lies in the node's own segments.
 pub const NODE: u32 = u32::MAX;
 
+/// Size from which a segment is freed by another thread, if there is one.
+const SLOW_TO_FREE_BYTES: u64 = 16 * 1024 * 1024;
+
 /// What payloads have let go of.
 #[derive(Debug, Default)]
 struct Let {
@@ -64,6 +67,8 @@ pub struct Segments {
     dropped: Dropped,
     /// Segments that lost a holder since the last look.
     maybe_free: Vec<SegmentId>,
+    /// Descriptors of large segments that are gone: closing the last one frees their pages, which takes time.
+    closing: Vec<OwnedFd>,
 }
 
 fn lock(dropped: &Dropped) -> std::sync::MutexGuard<'_, Let> {
@@ -163,6 +168,11 @@ impl Segments {
         }
     }
 
+    /// Descriptors to close where nobody waits for it.
+    pub fn take_closing(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.closing)
+    }
+
     /// Whether nobody holds a segment.
     pub fn is_free(&self, id: SegmentId) -> bool {
         let in_payloads = self
@@ -211,6 +221,9 @@ impl Segments {
                 .is_some_and(|entry| entry.owner == Some(peer))
                 && let Some(entry) = self.entries.remove(id)
             {
+                if entry.len_bytes >= SLOW_TO_FREE_BYTES {
+                    self.closing.push(entry.fd);
+                }
                 forget.extend(entry.announced.into_iter().map(|peer| (peer, *id)));
             }
         }

@@ -55,6 +55,8 @@ pub enum Order {
         /// Who is at its other end.
         host: HostId,
     },
+    /// Close these: the last descriptor of a large segment takes its pages with it, which takes time.
+    Close(Vec<OwnedFd>),
     /// End the thread.
     Stop,
 }

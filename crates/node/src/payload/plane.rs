@@ -125,6 +125,7 @@ impl PlaneThread {
                         self.take_frames(token, now);
                     }
                 }
+                Order::Close(fds) => drop(fds),
                 Order::Stop => return false,
             }
         }

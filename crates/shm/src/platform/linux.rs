@@ -21,6 +21,9 @@ const BLOCK_BYTES: u64 = 512;
 /// An interrupted allocation is undone as a whole, so large ones advance in steps.
 const ALLOCATION_STEP_BYTES: u64 = 64 * 1024 * 1024;
 
+/// Bytes whose page table entries are made by one call: a few milliseconds of new memory.
+const POPULATE_STEP_BYTES: usize = 8 * 1024 * 1024;
+
 /// Size from which a segment is checked against the memory available.
 const ASK_FROM_BYTES: u64 = 16 * 1024 * 1024;
 
@@ -258,12 +261,19 @@ pub(crate) fn populate(region: &Region, written: usize) -> Result<(), ShmError> 
         0 => (region.len(), Advice::LinuxPopulateWrite),
         _ => (written.min(region.len()), Advice::LinuxPopulateRead),
     };
-    // SAFETY: populating changes no byte of the mapped range.
-    match unsafe { rustix::mm::madvise(region.as_ptr().cast::<c_void>(), len, advice) } {
-        // Kernels before 5.14 do not know it; then the first writes fault, as ever.
-        Ok(()) | Err(Errno::INVAL) => Ok(()),
-        Err(errno) => Err(refused("populate", region.len() as u64, errno)),
+    // In steps: a call holds the process's memory map for its time, and other threads may want to map.
+    for start in (0..len).step_by(POPULATE_STEP_BYTES) {
+        let step = (len - start).min(POPULATE_STEP_BYTES);
+        let at = region.as_ptr().wrapping_add(start).cast::<c_void>();
+        // SAFETY: populating changes no byte of the mapped range, which `at` and `step` stay inside.
+        match unsafe { rustix::mm::madvise(at, step, advice) } {
+            Ok(()) => {}
+            // Kernels before 5.14 do not know it; then the first writes fault, as ever.
+            Err(Errno::INVAL) => return Ok(()),
+            Err(errno) => return Err(refused("populate", region.len() as u64, errno)),
+        }
     }
+    Ok(())
 }
 
 /// Bits of an entry of `/proc/self/pagemap`: in memory, swapped out, a page of a file.
