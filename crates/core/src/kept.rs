@@ -21,6 +21,9 @@ const RECORD_BYTES: u64 = 2 * size_of::<KeptTask>() as u64;
 /// Payloads up to this size are copied: they share a large buffer with what is not kept.
 const COPIED_BYTES: usize = 64 * 1024;
 
+/// From how many bytes on the ring's front is given up.
+const DEAD_BYTES: usize = 16 * 1024;
+
 /// What is kept of a payload.
 #[derive(Debug)]
 enum KeptPayload {
@@ -97,6 +100,8 @@ pub(crate) struct Kept {
     tasks: VecDeque<KeptTask>,
     /// Small payloads, in the order of their tasks: each one's arguments, then its result.
     small: VecDeque<u8>,
+    /// Bytes at the front of `small` that are of no task any more: they go many at once.
+    small_dead: usize,
     /// Bytes that went out of `small`.
     small_gone: u64,
     held_bytes: u64,
@@ -108,6 +113,7 @@ impl Kept {
         Self {
             tasks: VecDeque::new(),
             small: VecDeque::new(),
+            small_dead: 0,
             small_gone: 0,
             held_bytes: 0,
             limit_bytes,
@@ -127,15 +133,16 @@ impl Kept {
     }
     pub fn is_consistent(&self) -> bool {
         let held = self.tasks.iter().map(KeptTask::weight_bytes).sum::<u64>();
-        let mut small_at = self.small_gone;
+        let small_end = self.small_gone + self.small.len() as u64;
+        let mut small_at = self.small_gone + self.small_dead as u64;
         let in_order = self.tasks.iter().all(|task| {
             let is_next = task.small_at == small_at;
             small_at += task.small_bytes() as u64;
             is_next
         });
-        let n_small = (small_at - self.small_gone) as usize;
         in_order
-            && n_small == self.small.len()
+            && small_at == small_end
+            && self.small_dead < DEAD_BYTES
             && held == self.held_bytes
             && held <= self.limit_bytes
     }
@@ -156,13 +163,14 @@ impl Kept {
         self.tasks.push_back(task);
     }
 
-    /// Makes room in the ring, which never needs more than the bound.
+    /// Makes room in the ring, which never needs more than the bound and what is dead.
     fn grow(&mut self, more: usize) {
         let wanted = self.small.len() + more;
         let capacity = self.small.capacity();
         if wanted > capacity {
             let limit = usize::try_from(self.limit_bytes).unwrap_or(usize::MAX);
-            let capacity = capacity.saturating_mul(2).min(limit).max(wanted);
+            let most = limit.saturating_add(DEAD_BYTES);
+            let capacity = capacity.saturating_mul(2).min(most).max(wanted);
             self.small.reserve_exact(capacity - self.small.len());
         }
     }
@@ -170,9 +178,12 @@ impl Kept {
     /// Takes the oldest task out.
     fn pop(&mut self) -> Option<KeptTask> {
         let task = self.tasks.pop_front()?;
-        let small_bytes = task.small_bytes();
-        self.small.drain(..small_bytes);
-        self.small_gone += small_bytes as u64;
+        self.small_dead += task.small_bytes();
+        if self.small_dead >= DEAD_BYTES {
+            self.small.drain(..self.small_dead);
+            self.small_gone += self.small_dead as u64;
+            self.small_dead = 0;
+        }
         self.held_bytes -= task.weight_bytes();
         Some(task)
     }
@@ -435,6 +446,10 @@ impl Controller {
         let kept = self.kept.find(names);
         let mut copies = Vec::new();
         for (name, seq) in names.iter().zip(first.0..) {
+            if self.known(client, TaskSeq(seq)) != Known::Unknown {
+                self.totals.ignored += 1;
+                continue;
+            }
             let live = self.live(*name).and_then(|key| self.tasks.get(key));
             let found = live
                 .map(|t| (t.function, t.options, t.pinned, t.payload.clone()))

@@ -101,6 +101,11 @@ impl Controller {
         } else {
             self.targets_now(options)
         };
+        let mut others = (1..targets.len() as u64).map(|part| TaskSeq(record.seq.0 + part));
+        if others.any(|seq| self.known(client, seq) != Known::Unknown) {
+            self.totals.ignored += 1;
+            return;
+        }
         let Some(Some(function)) = function else {
             let reason = match function {
                 Some(_) => RefusalReason::OverLimit,
@@ -171,10 +176,6 @@ impl Controller {
         part: Part,
         out: &mut Vec<Output>,
     ) {
-        if matches!(self.known(whole.client, part.seq), Known::Live(_)) {
-            self.totals.ignored += 1;
-            return;
-        }
         if let Some(reason) = self.objection(whole, &part) {
             self.refuse_unseen(whole.client, whole.gathering, part.seq, &reason, out);
             return;
