@@ -166,7 +166,7 @@ def test_an_engine_killed_right_before_a_push(rc):
     settle(result, time.clock_gettime(time.CLOCK_MONOTONIC))
     # Sent after: said at once, by name and cause; no byte moves.
     copied = rc.counters()["copied_bytes"]
-    with pytest.raises(IndexError, match="2: it .*SIGKILL"):
+    with pytest.raises(IndexError, match=r"2: it .*SIGKILL"):
         view.push({"x": np.ones(1_000_000)}, block=True)
     assert rc.counters()["copied_bytes"] == copied
     rc.broadcast_view(coalescing=True).push({"x": np.full(1_000_000, 2.0)}, block=True)

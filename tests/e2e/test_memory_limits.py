@@ -273,9 +273,7 @@ def without_memfd():
     """What a child calls so that memfd_create is denied to it."""
     if platform.machine() not in MEMFD_CREATE:
         pytest.skip(f"the filter is not written for {platform.machine()}")
-    probe = (
-        "import os\ntry:\n    os.memfd_create('x')\nexcept PermissionError:\n    raise SystemExit(0)\nraise SystemExit(1)"
-    )
+    probe = "import os\ntry:\n    os.memfd_create('x')\nexcept PermissionError:\n    raise SystemExit(0)\nraise SystemExit(1)"
     try:
         done = subprocess.run([sys.executable, "-c", probe], preexec_fn=forbid_memfd)
     except subprocess.SubprocessError:

@@ -12,7 +12,9 @@ use broadleaf_proto::layout::{Delivery, PICKLED, Pickled};
 use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
 use broadleaf_proto::task::{LeaseGuard, Payload, SegmentRef};
 use broadleaf_proto::{DecodeError, SegmentId, control};
-use broadleaf_shm::{BornSegment, Pool, PoolConfig, Segment, ShmError, on_connected, on_disconnected, trim_born};
+use broadleaf_shm::{
+    BornSegment, Pool, PoolConfig, Segment, ShmError, on_connected, on_disconnected, trim_born,
+};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList};

@@ -269,7 +269,11 @@ fn a_broadcast_over_the_bound_goes_to_all_or_to_none() {
     bench.submit_with(each(&[0, 1, 2]));
     let refused = bench.results();
     assert_eq!(refused.len(), 3);
-    assert!(refused.iter().all(|r| refusal(r) == RefusalReason::OverLimit));
+    assert!(
+        refused
+            .iter()
+            .all(|r| refusal(r) == RefusalReason::OverLimit)
+    );
     bench.schedule();
     bench.run_all(MS);
     let ended = bench.results();
