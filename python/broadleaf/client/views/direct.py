@@ -60,8 +60,10 @@ class DirectView(View):
 
     # Submission ---------------------------------------------------------------------------------
 
-    # Whether replies arrive together: broadcast views decide.
-    _coalesces = False
+    @property
+    def _coalesces(self) -> bool:
+        """Whether replies arrive together: broadcast views decide."""
+        return False
 
     def _submitter(
         self, method: str, kind: str, targets: Any, label: Any, mode: str | None = None
