@@ -1,9 +1,10 @@
 """One array for all engines of a host: by a file that all of them map, and by a plain push, which does that by itself.
 
-The program of IPython Parallel's page on broadcasting with memmap, corrected. As published the path of the file is set on
-the one engine of each host that wrote it, and looked up on all engines, so all others fail; and `np.memmap` without a dtype
-maps the header and bytes of the file as numbers. Here every engine is told the path of its host's file, and `np.load` maps
-what is behind the header. Run it with the number of engines, or with none for a running cluster of the profile "mpi".
+The program of IPython Parallel's page on broadcasting with memmap, corrected. As published the path of the file is set
+on the one engine of each host that wrote it, and looked up on all engines, so all others fail; and `np.memmap` without
+a dtype maps the header and bytes of the file as numbers. Here every engine is told the path of its host's file, and
+`np.load` maps what is behind the header. Run it with the number of engines, or with none for a running cluster of the
+profile "mpi".
 """
 
 import socket

@@ -59,7 +59,10 @@ for n in n_list:
     bcast_times.append(tr.average)
 """,
     # Not on the page: every engine has the last array.
-    "assert all((received == chunk).all() for received in direct_view['chunk']) and len(direct_view['chunk']) == ENGINES",
+    """
+received = direct_view["chunk"]
+assert len(received) == ENGINES and all((array == chunk).all() for array in received)
+""",
     """
 import pandas as pd
 import matplotlib.pyplot as plt

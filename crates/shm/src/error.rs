@@ -30,7 +30,10 @@ pub enum ShmError {
     #[error("no segment can have {0} bytes")]
     BadSize(u64),
     /// The host, or a limit of this process, does not give that much memory.
-    #[error("out of shared memory: {requested_bytes} bytes refused by the system")]
+    #[error(
+        "out of shared memory: {requested_bytes} bytes are more than the host, its control group, or a limit of this \
+         process (on file size or address space) has left"
+    )]
     OutOfMemory {
         /// Bytes that were asked for.
         requested_bytes: u64,

@@ -157,3 +157,19 @@ fn a_forked_child_cannot_write_into_its_parents_segments() {
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0, "the child was given a segment");
 }
+
+#[test]
+fn a_pool_that_gets_nothing_back_keeps_only_what_is_wanted() {
+    let mut pool = pool(64 << 20);
+    let [used, kept, warm] = [1, 2, 3].map(|byte| pool.copy_in(&[byte; 70_000]).unwrap().segment);
+    pool.release(warm).unwrap();
+    let lease = pool.allocate(200_000).unwrap();
+    pool.retain(|id| *id == kept);
+    assert!(pool.segment(kept).is_some());
+    assert!(pool.segment(used).is_none() && pool.segment(warm).is_none());
+    let counters = pool.counters();
+    assert_eq!((counters.segments, counters.warm_bytes), (2, 0));
+    pool.cancel(lease);
+    pool.retain(|_| false);
+    assert_eq!((pool.counters().segments, pool.counters().bytes), (0, 0));
+}

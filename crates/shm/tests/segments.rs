@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
 
 use broadleaf_shm::{Segment, ShmError};
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -111,6 +111,32 @@ fn descriptors_that_could_fault_are_refused() {
         Err(ShmError::NotSealed)
     ));
     assert!(Segment::from_fd(memfd(LEN, both), LEN).is_ok());
+}
+
+#[test]
+fn a_file_that_cannot_be_sealed_is_taken_if_it_is_whole_and_has_no_name() {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let Ok(fd) = rustix::fs::open(c"/dev/shm", flags, Mode::RUSR | Mode::WUSR) else {
+        return; // no such file system here
+    };
+    rustix::fs::ftruncate(&fd, LEN).unwrap();
+    let copy = || fd.try_clone().unwrap();
+    assert!(matches!(
+        Segment::from_fd(copy(), LEN),
+        Err(ShmError::NotSealed)
+    ));
+    rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, LEN).unwrap();
+    assert!(Segment::from_fd(copy(), LEN).is_ok());
+    assert!(matches!(
+        Segment::from_fd(copy(), LEN + 1),
+        Err(ShmError::SizeMismatch { .. })
+    ));
+    let path = format!("/dev/shm/broadleaf-test-{}", std::process::id());
+    let named = File::create_new(&path).unwrap();
+    rustix::fs::fallocate(&named, FallocateFlags::empty(), 0, LEN).unwrap();
+    let refused = Segment::from_fd(named.into(), LEN);
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(refused, Err(ShmError::NotSealed)));
 }
 
 #[test]
