@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 Order = Literal["C", "F"]
+_CONTIGUOUS: dict[Order, Literal["C_CONTIGUOUS", "F_CONTIGUOUS"]] = {"C": "C_CONTIGUOUS", "F": "F_CONTIGUOUS"}
 
 
 def empty(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order = "C") -> NDArray[Any]:
@@ -27,12 +28,12 @@ def zeros(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order =
     return _make(shape, dtype, order, zeroed=True)
 
 
-def asarray(values: ArrayLike, dtype: DTypeLike = None, order: Order = "C") -> NDArray[Any]:
+def asarray(values: ArrayLike, dtype: DTypeLike | None = None, order: Order = "C") -> NDArray[Any]:
     """The values as an array born in shared memory: they are copied, unless they are one already."""
     import numpy as np
 
     given = np.asarray(values, dtype)
-    if _is_born(given) and given.flags[f"{order}_CONTIGUOUS"]:
+    if _is_born(given) and given.flags[_CONTIGUOUS[order]]:
         return given
     array = empty(given.shape, given.dtype, order)
     array[...] = given

@@ -76,14 +76,14 @@ class DirectView(View):
         if isinstance(given, slice):
             # Cannot be hashed before Python 3.12.
             given = client.ids[given]
-        mode = self.mode if mode is None else mode
-        key = (method, kind, tuple(given) if isinstance(given, list | range | set) else given, label, mode)
+        delivery: str = self.mode if mode is None else mode
+        key = (method, kind, tuple(given) if isinstance(given, list | range | set) else given, label, delivery)
         found = self._submitters.get(key)
         if found is None:
             if len(self._submitters) >= _SUBMITTERS:
                 self._submitters.clear()
             ids, single = client.resolve_targets(given)
-            found = self._submitters[key] = self._new_submitter(method, kind, ids, single, label, mode), ids
+            found = self._submitters[key] = self._new_submitter(method, kind, ids, single, label, delivery), ids
         return found
 
     def _new_submitter(self, method: str, kind: str, ids: tuple[int, ...], single: bool, label: Any, mode: str) -> Any:
