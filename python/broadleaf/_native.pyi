@@ -214,6 +214,7 @@ class SharedMemory:
     def __new__(cls, n_bytes: int, zeroed: bool) -> SharedMemory:
         """Raises MemoryError. Without `zeroed` the content is anything."""
     def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def encode_plain(value: Any) -> bytes | None:
     """The fast encoding of exact None, bool, int (64 bit), float, str, bytes and tuples of them; None for all else."""

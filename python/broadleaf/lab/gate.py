@@ -74,6 +74,7 @@ def gate(
     looks = looks_until(max_pairs)
     rng = random.Random(seed)
     begin = time.monotonic()
+    decided: tuple[Interval, Judgement] | None = None
     with RunsFile(study.directory.resolve() / CACHE / "gate.csv", (*study.factors, CHANGE)) as runs:
         pairs = _Pairs(executor, runs, variants, rng, on_run, (base, head))
         pairs.warm_up()
@@ -85,11 +86,13 @@ def gate(
                     f"the budget of {budget_s:g} s was spent after {len(pairs.ratios)} pairs, {LOOKS[0]} are needed. "
                     "Allow more with --budget, or fewer tasks in the study file."
                 )
-            interval, verdict = decide(pairs.ratios, len(looks), study.rope_pct)
+            decided = interval, verdict = decide(pairs.ratios, len(looks), study.rope_pct)
             if on_look is not None:
                 on_look(interval, len(pairs.ratios))
             if verdict.harmless is not None or len(pairs.ratios) < look:
                 break
+    assert decided is not None, "there is at least one look: max_pairs is no less than the first"
+    interval, verdict = decided
     return Outcome(
         verdict,
         _sentence(base, head, verdict, interval, study.rope_pct, len(pairs.ratios)),

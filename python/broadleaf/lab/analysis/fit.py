@@ -81,7 +81,8 @@ class Fit:
     ) -> None:
         import statsmodels.api as sm
 
-        self.frame, self.coding, self.scale, self.notes = frame, coding, scale, notes
+        self.scale: Scale = scale
+        self.frame, self.coding, self.notes = frame, coding, notes
         self.factors, self.with_drift = coding.factors, drift
         y = scales.transform(frame["y_us"].to_numpy(dtype=float), scale)
         treatment = coding.matrix(frame)
@@ -114,7 +115,7 @@ class Fit:
         white_y, white = (y, design) if self._whiten is None else (self._whiten @ y, self._whiten @ design)
         # With random blocks these are whitened: ordinary least squares on them is the generalised one.
         self.white_design, self.white_y = white, white_y
-        self.covariance_type = covariance
+        self.covariance_type: Covariance = covariance
         self.result: Any = sm.OLS(white_y, white).fit(cov_type=covariance, use_t=True)
         self.df = int(self.result.df_resid)
         self.params: np.ndarray = np.asarray(self.result.params)

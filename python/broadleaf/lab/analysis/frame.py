@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ def load(
     run is left.
     """
     if isinstance(source, pd.DataFrame):
-        rows = source
+        rows = cast(pd.DataFrame, source)
     elif isinstance(source, str | Path):
         from broadleaf.lab.runs import read_runs
 

@@ -107,7 +107,7 @@ def _climb(matrix: NDArray[np.float64], chosen: NDArray[np.intp], sweeps: int) -
     chosen = chosen.copy()
     for _ in range(sweeps):
         # Afresh in each sweep: rank-1 updates gather rounding errors.
-        inverse = np.linalg.inv(matrix[chosen].T @ matrix[chosen])
+        inverse = np.asarray(np.linalg.inv(matrix[chosen].T @ matrix[chosen]), dtype=np.float64)
         leverage = np.einsum("ij,jk,ik->i", matrix, inverse, matrix, optimize=True)
         moved = False
         for position, old in enumerate(chosen):

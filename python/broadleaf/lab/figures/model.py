@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import altair as alt
 import numpy as np
@@ -195,11 +196,12 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
         ),
         tooltip=["name", alt.Tooltip("estimate", format="+.3~g")],
     )
+    sides: list[tuple[str, Literal["left", "right"], int]] = [("right", "left", 9), ("left", "right", -9)]
     labels = [
         alt.Chart(shown[shown["side"] == side])
         .mark_text(align=align, dx=shift, fontSize=12, limit=320)
         .encode(x="quantile:Q", y="size:Q", text="label:N")
-        for side, align, shift in (("right", "left", 9), ("left", "right", -9))
+        for side, align, shift in sides
     ]
     line = pd.DataFrame({"quantile": [0, end], "size": [0, end * error]})
     noise = alt.Chart(line).mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2).encode(x="quantile:Q", y="size:Q")

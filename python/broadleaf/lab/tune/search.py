@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -193,8 +193,8 @@ def _suggested(trial: optuna.Trial, factor: Factor) -> Level:
     if factor.is_numeric:
         index: int = trial.suggest_int(factor.name, 0, len(factor.levels) - 1)
         return factor.levels[index]
-    level: Level = trial.suggest_categorical(factor.name, factor.levels)
-    return level
+    # One of the levels it was given; its own type also allows None.
+    return cast(Level, trial.suggest_categorical(factor.name, factor.levels))
 
 
 def ranked(meter: Meter, model: PairModel, trials: Sequence[Trial], noise_sd: float) -> list[tuple[float, Config]]:
