@@ -40,7 +40,7 @@ def checksum() -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="broadleaf bench hosts", description=__doc__.partition(": ")[2])
+    made = argparse.ArgumentParser(prog="broadleaf bench hosts", description=(__doc__ or "").partition(": ")[2])
     made.add_argument("--hosts", default="2,4,8,16", help="numbers of hosts, separated by commas (2,4,8,16)")
     made.add_argument("--engines", type=int, default=4, metavar="N", help="engines of each host (4)")
     made.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes, separated by commas")

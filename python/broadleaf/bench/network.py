@@ -116,7 +116,7 @@ class Network:
         """Runs a command in a namespace to its end; returns its output."""
         return _run("ip", "netns", "exec", namespace, *command)
 
-    def start(self, host: Host, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    def start(self, host: Host, *arguments: str, **options: Any) -> subprocess.Popen[Any]:
         """Starts a `broadleaf` command on a host."""
         command = ["ip", "netns", "exec", host.namespace, sys.executable, "-c", _CLI, *arguments]
         return subprocess.Popen(command, **options)
