@@ -73,6 +73,9 @@ impl BornSegment {
     }
 
     /// The segment.
+    ///
+    /// # Panics
+    /// Never: only dropping takes it out.
     pub fn segment(&self) -> &Segment {
         &self.segment
     }
