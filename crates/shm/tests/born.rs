@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use broadleaf_shm::{BornMemory, BornSegment, Segment, forget_born, trim_born};
+use broadleaf_shm::{BornMemory, BornSegment, Segment, on_connected, on_disconnected, trim_born};
 
 const LEN: u64 = 300_000;
 
@@ -11,7 +11,9 @@ const LEN: u64 = 300_000;
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    forget_born();
+    on_connected();
+    on_disconnected();
+    on_connected();
     turn
 }
 

@@ -135,21 +135,7 @@ impl Client {
         let job = &jobs[task.job as usize];
         let retries = job.options.retries;
         if let Some(original) = around.original {
-            if original
-                .status
-                .is_some_and(|status| status != record.status)
-            {
-                return wrong(&format!("the original ended {:?}", original.status));
-            }
-            if record.status == Status::Ok
-                && record.payload.bytes != Job::value(job.index, job.body)
-            {
-                return wrong("another task's value");
-            }
-            if record.status == Status::Cancelled && !original.may_be_cancelled {
-                return wrong("nobody cancelled the original");
-            }
-            return Ok(());
+            return Self::judge_copy(record, job, original).or_else(|e| wrong(&e));
         }
         if around.starts > (1 + retries) * (1 + around.reruns) + around.unmet {
             return wrong(&format!(
@@ -224,6 +210,22 @@ impl Client {
         Ok(())
     }
 
+    fn judge_copy(record: &ResultRecord, job: &Job, original: Original) -> Result<(), String> {
+        if original
+            .status
+            .is_some_and(|status| status != record.status)
+        {
+            return Err(format!("the original ended {:?}", original.status));
+        }
+        if record.status == Status::Ok && record.payload.bytes != Job::value(job.index, job.body) {
+            return Err("another task's value".into());
+        }
+        if record.status == Status::Cancelled && !original.may_be_cancelled {
+            return Err("nobody cancelled the original".into());
+        }
+        Ok(())
+    }
+
     fn judge_refusal(
         record: &ResultRecord,
         job: &Job,
@@ -236,12 +238,12 @@ impl Client {
             RefusalReason::Undefined
             | RefusalReason::OverLimit
             | RefusalReason::InvalidDependency
+            | RefusalReason::NotKept
             | RefusalReason::Undeliverable(_) => false,
             RefusalReason::ImpossibleDependency => job.dependent,
             RefusalReason::UnmetEverywhere => {
                 matches!(job.fate, Fate::UnmetEverywhere | Fate::UnmetOnEven)
             }
-            RefusalReason::NotKept => false,
             RefusalReason::Stopping => around.stopping,
         };
         if fair {

@@ -263,7 +263,7 @@ impl Bench {
             .iter()
             .position(|o| matches!(o, Output::Assign { .. }));
         match self.out.remove(at.unwrap()) {
-            Output::Assign { engine, record } => (engine.0, record),
+            Output::Assign { engine, record, .. } => (engine.0, record),
             other => panic!("{other:?}"),
         }
     }

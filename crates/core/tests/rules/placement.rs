@@ -274,6 +274,7 @@ fn a_broadcast_over_the_bound_goes_to_all_or_to_none() {
             .iter()
             .all(|r| refusal(r) == RefusalReason::OverLimit)
     );
+    bench.schedule();
     bench.run_all(MS);
     let ended = bench.results();
     assert_eq!(ended.len(), 3);

@@ -226,7 +226,7 @@ impl Shared {
     /// Looks at each number once, however often it is asked.
     pub fn drop_resolved(&self, seqs: &mut Vec<u64>) -> bool {
         let table = lock(&self.table);
-        while seqs.pop_if(|seq| !table.contains(seq)).is_some() {}
+        while seqs.pop_if(|seq| !table.contains(*seq)).is_some() {}
         seqs.is_empty()
     }
 

@@ -74,10 +74,10 @@ impl Table {
     }
 
     /// Whether a part has no result.
-    pub fn contains(&self, seq: &u64) -> bool {
-        self.single.contains_key(seq)
-            || self.together_with(*seq).is_some_and(|(first, entry)| {
-                let index = (*seq - first) as usize;
+    pub fn contains(&self, seq: u64) -> bool {
+        self.single.contains_key(&seq)
+            || self.together_with(seq).is_some_and(|(first, entry)| {
+                let index = (seq - first) as usize;
                 entry.request.status(index).is_none()
             })
     }
