@@ -161,7 +161,8 @@ fn a_forked_child_cannot_write_into_its_parents_segments() {
 #[test]
 fn a_pool_that_gets_nothing_back_keeps_only_what_is_wanted() {
     let mut pool = pool(64 << 20);
-    let [used, kept, warm] = [1, 2, 3].map(|byte| pool.copy_in(&[byte; 70_000]).unwrap().segment);
+    let [used, kept, warm] =
+        [1, 2, 3].map(|byte| pool.copy_in(&vec![byte; 70_000]).unwrap().segment);
     pool.release(warm).unwrap();
     let lease = pool.allocate(200_000).unwrap();
     pool.retain(|id| *id == kept);

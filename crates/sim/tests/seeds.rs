@@ -28,7 +28,7 @@ fn the_seeds_reach_every_ending_and_every_move() {
     let mut resolved = [0; 7];
     let (mut retried, mut revoked, mut steals, mut discarded, mut restarts) = (0, 0, 0, 0, 0);
     // Most clients let their tasks go on when they leave: fewer seeds discard too few.
-    for seed in 0..400 {
+    for seed in 0..500 {
         let plan = Plan::of_seed(seed, Mutation::None);
         let counters = run(plan, false).map(|o| o.counters);
         let counters = counters.unwrap_or_else(|failure| panic!("{failure}"));
