@@ -108,7 +108,7 @@ impl Controller {
             Input::Revoked { engine, key, won } => self.on_revoked(now, engine, key, won, out),
             Input::ClientUp { client, name } => self.on_client_up(client, name, out),
             Input::ClientDown { client } => self.on_client_down(client, out),
-            Input::Function { client, record } => self.on_function(client, record),
+            Input::Function { client, record } => self.on_function(client, &record),
             Input::Options { client, define } => self.on_options(client, define),
             Input::ClientCongested { client, congested } => self.on_congested(client, congested),
             Input::Request {
@@ -252,7 +252,7 @@ impl Controller {
         }
     }
 
-    fn on_function(&mut self, client: ClientId, record: FunctionRecord) {
+    fn on_function(&mut self, client: ClientId, record: &FunctionRecord) {
         let Some(known) = self.clients.get(&client) else {
             self.totals.ignored += 1;
             return;
