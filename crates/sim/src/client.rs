@@ -133,21 +133,7 @@ impl Client {
         let job = &jobs[task.job as usize];
         let retries = job.options.retries;
         if let Some(original) = around.original {
-            if original
-                .status
-                .is_some_and(|status| status != record.status)
-            {
-                return wrong(&format!("the original ended {:?}", original.status));
-            }
-            if record.status == Status::Ok
-                && record.payload.bytes != Job::value(job.index, job.body)
-            {
-                return wrong("another task's value");
-            }
-            if record.status == Status::Cancelled && !original.may_be_cancelled {
-                return wrong("nobody cancelled the original");
-            }
-            return Ok(());
+            return judge_copy(record, job, original).or_else(|e| wrong(&e));
         }
         if around.starts > (1 + retries) * (1 + around.reruns) + around.unmet {
             return wrong(&format!(
@@ -226,12 +212,12 @@ impl Client {
             RefusalReason::NoEngines | RefusalReason::NoSuchEngine(_) => true,
             RefusalReason::Undefined
             | RefusalReason::OverLimit
-            | RefusalReason::InvalidDependency => false,
+            | RefusalReason::InvalidDependency
+            | RefusalReason::NotKept => false,
             RefusalReason::ImpossibleDependency => job.dependent,
             RefusalReason::UnmetEverywhere => {
                 matches!(job.fate, Fate::UnmetEverywhere | Fate::UnmetOnEven)
             }
-            RefusalReason::NotKept => false,
             RefusalReason::Stopping => around.stopping,
         };
         if fair {
@@ -240,6 +226,21 @@ impl Client {
             Err(format!("no reason for {reason:?}"))
         }
     }
+}
+
+/// What is wrong with the result of another's task.
+fn judge_copy(record: &ResultRecord, job: &Job, original: Original) -> Result<(), String> {
+    let status = record.status;
+    if original.status.is_some_and(|before| before != status) {
+        return Err(format!("the original ended {:?}", original.status));
+    }
+    if status == Status::Ok && record.payload.bytes != Job::value(job.index, job.body) {
+        return Err("another task's value".into());
+    }
+    if status == Status::Cancelled && !original.may_be_cancelled {
+        return Err("nobody cancelled the original".into());
+    }
+    Ok(())
 }
 
 fn is_not_kept(record: &ResultRecord) -> bool {
