@@ -26,15 +26,16 @@ def fetched(cluster, host):
     return cluster.host_status()[f"host{host.index}"]["fetched"]
 
 
-def begin(cluster, data, hosts=None):
-    """Starts a broadcast, and returns once its first host has a third of it."""
+def begin(cluster, data):
+    """Starts a broadcast, and returns once every host has a quarter of it."""
     view = cluster.client[:]
     before = {h.index: cluster.network.received_bytes(h) for h in cluster.network.hosts}
     result = view.apply_async(checksum, data)
-    first = cluster.network.hosts[1]
-    wait_until(
-        lambda: cluster.network.received_bytes(first) - before[first.index] > N_BYTES // 3, 60, "a third of the data"
-    )
+
+    def has_a_quarter(host):
+        return cluster.network.received_bytes(host) - before[host.index] > N_BYTES // 4
+
+    wait_until(lambda: all(map(has_a_quarter, cluster.network.hosts[1:])), 60, "a quarter of the data everywhere")
     return result, before
 
 
