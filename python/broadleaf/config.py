@@ -126,7 +126,7 @@ OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
         # Scheduling
-        Option("prefetch_target_us", "int", 2000, "node", "Work kept ahead on an engine: its prefetch window is this "
+        Option("prefetch_target_us", "int", 8000, "node", "Work kept ahead on an engine: its prefetch window is this "
                "over the engine's mean task time, in microseconds.", most=_HOUR_US),
         Option("prefetch_min", "int", 2, "node", "Least tasks in an engine's window, the running one included.",
                least=1, most=_CLAIM_SLOTS),
@@ -140,6 +140,9 @@ OPTIONS: dict[str, Option] = {
         # Batching
         Option("client_linger_us", "int", 100, "client", "Longest time a submitted task may wait in the client for "
                "others to travel with it, in microseconds.", most=_SECOND_US),
+        Option("client_spin_us", "int", 200, "client", "Time after sending no more tasks than engines and cores can run "
+               "at once that a thread which waits for them looks for replies before it sleeps, in microseconds; 0 for "
+               "not at all.", most=_SECOND_US),
         Option("client_flush_bytes", "int", 32 * 1024, "client", "Bytes of submitted tasks that leave at once.",
                most=_FLUSH_BYTES),
         Option("engine_flush_us", "int", 200, "engine", "Longest time a result may wait in the engine for others to "

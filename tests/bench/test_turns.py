@@ -116,6 +116,16 @@ def test_the_command_writes_records_for_every_case(case, tmp_path, capsys):
     assert "Medians" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("case", ["in-place", "overhead"])
+def test_the_cases_that_only_we_have_are_measured(case, tmp_path):
+    pytest.importorskip("numpy")
+    out = tmp_path / "records.jsonl"
+    assert cli.main([case, "--quick", "--repeats", "1", "--engines", "2", "--json", str(out)]) == 0
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {r["case"] for r in found} == {case}
+    assert [r for r in found if r["metric"] == "skipped"] == []
+
+
 def test_arrays_come_back_and_are_sent(tmp_path):
     pytest.importorskip("numpy")
     with Turn(SYSTEMS["ppe"], tmp_path, 1) as turn:

@@ -7,7 +7,7 @@ use crate::Nanos;
 /// Settings of the controller; [`Default`] gives the documented defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Work kept ahead on an engine: the prefetch window is this over its mean task time. 2 ms.
+    /// Work kept ahead on an engine: the prefetch window is this over its mean task time. 8 ms.
     pub prefetch_target_ns: Nanos,
     /// Least tasks in an engine's window, the running one included; at least 1. 2.
     pub prefetch_min: u32,
@@ -58,7 +58,7 @@ impl Default for Config {
     fn default() -> Self {
         const MS: Nanos = 1_000_000;
         Self {
-            prefetch_target_ns: 2 * MS,
+            prefetch_target_ns: 8 * MS,
             prefetch_min: 2,
             prefetch_max: 1000,
             steal: true,

@@ -37,6 +37,8 @@ impl TcpAddress {
 pub struct EndpointOptions {
     /// Longest time a submission waits for company.
     pub client_linger_us: u64,
+    /// Time after sending few tasks that a thread which waits for them keeps looking before it sleeps.
+    pub client_spin_us: u64,
     /// Submissions are written at once above this size.
     pub client_flush_bytes: usize,
     /// Longest time a finished task's reply waits for company while others run.
@@ -55,6 +57,7 @@ impl Default for EndpointOptions {
     fn default() -> Self {
         Self {
             client_linger_us: 100,
+            client_spin_us: 200,
             client_flush_bytes: 32 * 1024,
             engine_flush_us: 200,
             engine_flush_bytes: 32 * 1024,

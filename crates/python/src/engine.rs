@@ -58,9 +58,11 @@ pub struct Engine {
 const NO_TASK: u64 = u64::MAX;
 
 impl Engine {
-    fn read(&self) -> Result<(), LinkError> {
-        lock(&self.io.link).fill()?;
-        self.take_frames()
+    /// Takes in what has arrived; whether anything had.
+    fn read(&self) -> Result<bool, LinkError> {
+        let received_bytes = lock(&self.io.link).fill()?;
+        self.take_frames()?;
+        Ok(received_bytes > 0)
     }
 
     /// Takes in what has been received. The first frames may have come together with the welcome.
@@ -268,8 +270,9 @@ impl Engine {
             link.append(FrameKind::Done, |frame| record.encode(frame));
             link.queued_bytes()
         };
+        let more = !lock(&self.work).tasks.is_empty();
         self.io
-            .on_reply(queued_bytes, completed_ns.saturating_sub(started_ns))
+            .on_reply(queued_bytes, completed_ns.saturating_sub(started_ns), more)
     }
 
     fn wait(&self, for_write: bool) {
@@ -304,11 +307,14 @@ impl Engine {
                 Ok(flushed) => flushed,
                 Err(error) => return Ok(Err(error)),
             };
+            // With tasks on their way there is something to read already, and nothing to wait for.
+            match self.read() {
+                Ok(true) if flushed => continue,
+                Ok(_) => {}
+                Err(error) => return Ok(Err(error)),
+            }
             py.detach(|| self.wait(!flushed));
             py.check_signals()?;
-            if let Err(error) = self.read() {
-                return Ok(Err(error));
-            }
         }
     }
 }

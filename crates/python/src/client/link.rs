@@ -230,6 +230,7 @@ impl Link {
             .map_err(|error| error.into_py(py))?;
         let tuning = Tuning {
             linger: Duration::from_micros(connection.options.client_linger_us),
+            spin: Duration::from_micros(connection.options.client_spin_us),
             flush_bytes: connection.options.client_flush_bytes,
             max_tasks: welcome.max_outstanding_tasks,
             max_bytes: welcome.max_outstanding_bytes,

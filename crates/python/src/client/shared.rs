@@ -96,6 +96,8 @@ pub enum Step {
 pub struct Tuning {
     /// Longest time a submission waits for company.
     pub linger: Duration,
+    /// Time after sending few tasks that a thread which waits for them keeps looking before it sleeps.
+    pub spin: Duration,
     /// Submissions are written at once above this size.
     pub flush_bytes: usize,
     /// Bound on unresolved tasks.
@@ -148,6 +150,11 @@ pub struct Shared {
     pub n_engines: AtomicU64,
     pub(super) replies: Mutex<FxHashMap<u64, Option<ControlReply>>>,
     pub(super) next_request: AtomicU64,
+    epoch: Instant,
+    /// When tasks were last handed to the socket, ns after `epoch`.
+    sent_ns: AtomicU64,
+    /// Cores that this process may use.
+    n_cores: u64,
     closed: AtomicBool,
     /// Requests whose completion somebody wants to be called for.
     pub callbacks: AtomicUsize,
@@ -191,6 +198,9 @@ impl Shared {
             engines: Mutex::new(engines),
             replies: Mutex::default(),
             next_request: AtomicU64::new(0),
+            epoch: Instant::now(),
+            sent_ns: AtomicU64::new(0),
+            n_cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
             closed: AtomicBool::new(false),
             callbacks: AtomicUsize::new(0),
             live_output: AtomicBool::new(false),
@@ -270,6 +280,8 @@ impl Shared {
         let capacity = submission.bytes.capacity();
         let bytes = std::mem::replace(&mut submission.bytes, Vec::with_capacity(capacity));
         drop(submission);
+        self.sent_ns
+            .store(self.epoch.elapsed().as_nanos() as u64, Ordering::Release);
         net.append(FrameKind::Submit, |frame| frame.extend_from_slice(&bytes));
     }
 
@@ -394,7 +406,7 @@ impl Shared {
         let before = *lock(&self.generation);
         if let Ok(role) = self.reader.try_lock() {
             if !is_done() {
-                let readable = self.wire.poll(PollFlags::IN, Some(slice));
+                let readable = self.await_reply(slice);
                 if !readable.is_empty()
                     && let Err(error) = self.read(incoming)
                 {
@@ -412,6 +424,27 @@ impl Shared {
             self.progress.notify_all();
         }
         Step::Progress
+    }
+
+    /// Waits until the socket can be read. A reply to what has just been sent to idle engines is due in less time than
+    /// it takes to wake a sleeping thread, so this one looks for it first, and lets others run in between.
+    fn await_reply(&self, longest: Duration) -> PollFlags {
+        if self.outstanding.load(Ordering::Acquire) <= self.spin_limit() {
+            let due_ns = self.sent_ns.load(Ordering::Acquire) + self.tuning.spin.as_nanos() as u64;
+            while (self.epoch.elapsed().as_nanos() as u64) < due_ns {
+                let ready = self.wire.poll(PollFlags::IN, Some(Duration::ZERO));
+                if !ready.is_empty() {
+                    return ready;
+                }
+                std::thread::yield_now();
+            }
+        }
+        self.wire.poll(PollFlags::IN, Some(longest))
+    }
+
+    /// Tasks that can be running all at once: with more of them somebody else needs the processor.
+    fn spin_limit(&self) -> u64 {
+        self.n_engines.load(Ordering::Relaxed).min(self.n_cores)
     }
 
     /// Takes over the callbacks of a request that is complete.

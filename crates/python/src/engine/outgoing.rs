@@ -11,6 +11,8 @@ use crate::payload::{DataPlane, lock};
 
 /// How long the flusher goes on ticking after the last reply before it sleeps until it is needed.
 const FLUSHER_IDLE_TICKS: u32 = 20;
+/// Twice this is the least time between two of its looks.
+const LEAST_TICK: Duration = Duration::from_micros(250);
 
 /// The half that the flusher thread shares with the main thread.
 pub struct Io {
@@ -43,20 +45,40 @@ impl Io {
         Ok(all)
     }
 
-    /// A task ended and its reply was queued. Replies of tiny tasks wait for company; that of a task beside which
-    /// a system call is nothing leaves at once.
-    pub fn on_reply(&self, queued_bytes: usize, task_ns: u64) -> Result<(), LinkError> {
+    /// A task ended and its reply was queued. Replies of tiny tasks wait for company. That of a longer one leaves at
+    /// once, by the flusher's hand if `more` tasks wait here: a system call that wakes another process takes as long as
+    /// a tiny task, and the next task can run meanwhile.
+    pub fn on_reply(
+        &self,
+        queued_bytes: usize,
+        task_ns: u64,
+        more: bool,
+    ) -> Result<(), LinkError> {
         let now = self.now_ns();
         let since = self.unflushed_since_ns.load(Ordering::Acquire);
         if since == 0 {
             self.unflushed_since_ns.store(now, Ordering::Release);
         }
+        let age_ns = if since == 0 {
+            0
+        } else {
+            now.saturating_sub(since)
+        };
         let flush_after_ns = self.flush_after.as_nanos() as u64;
-        let old = since != 0 && now.saturating_sub(since) >= flush_after_ns;
-        if old || queued_bytes >= self.flush_bytes || task_ns >= flush_after_ns / 4 {
+        let is_due = if task_ns < flush_after_ns / 4 {
+            age_ns >= flush_after_ns
+        } else {
+            !more || age_ns >= 2 * self.tick().as_nanos() as u64
+        };
+        if is_due || queued_bytes >= self.flush_bytes {
             self.flush()?;
         }
         Ok(())
+    }
+
+    /// Time between two looks of the flusher.
+    fn tick(&self) -> Duration {
+        self.flush_after.max(LEAST_TICK) * 2
     }
 
     /// User code is about to run, or runs, while something is queued: it may take long, so the flusher must be awake.
@@ -84,7 +106,7 @@ impl Io {
 
     /// Sends replies that a long task would hold back.
     pub fn run_flusher(&self) {
-        let tick = self.flush_after.max(Duration::from_micros(500)) * 2;
+        let tick = self.tick();
         let mut idle_ticks = 0;
         while !self.closed.load(Ordering::Acquire) {
             if idle_ticks >= FLUSHER_IDLE_TICKS {

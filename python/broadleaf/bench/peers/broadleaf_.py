@@ -16,6 +16,7 @@ import broadleaf as ipp
 
 from . import tasks
 from .adapter import Submit, Way
+from .measure import expect
 from .views import ViewsAdapter, gather
 
 # Options of the cluster, and what the client dials. Without a name: unix sockets, everything at its default.
@@ -52,8 +53,39 @@ def rate(view: Any, n: int) -> float:
     return n / (time.perf_counter() - begin)
 
 
+def in_place(peer: "Peer", size_bytes: int, rounds: int, warmup: int) -> dict[str, float]:
+    """Page faults of the client and the node over repeated broadcasts into the same arrays."""
+    import numpy as np
+
+    view = peer.client.broadcast_view(coalescing=True)
+    value = np.zeros(size_bytes // 8)
+    view.push({"held": value}, block=True)
+    node = json.loads(Path(peer.cluster.connection_file).read_text())["pid"]
+
+    def faults() -> tuple[int, int]:
+        fields = Path(f"/proc/{node}/stat").read_text().rsplit(")", 1)[1].split()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt, int(fields[7])
+
+    times = []
+    before = faults()
+    for round in range(warmup + rounds):
+        if round == warmup:
+            before = faults()
+        value += 1
+        begin = time.perf_counter()
+        view.push({"held": value}, mode="inplace", block=True)
+        times.append((time.perf_counter() - begin) * 1e3)
+    after = faults()
+    expect(set(view.apply_sync(tasks.held_checksum)) == {float(value.sum())}, "an engine holds other data")
+    return {
+        "delivered": statistics.median(times[warmup:]),
+        "client_faults": after[0] - before[0],
+        "node_faults": after[1] - before[1],
+    }
+
+
 class Peer(ViewsAdapter):
-    measures: ClassVar[dict[str, Callable[..., dict[str, Any]]]] = {"overhead": overhead}
+    measures: ClassVar[dict[str, Callable[..., dict[str, Any]]]] = {"overhead": overhead, "in-place": in_place}
     configs: ClassVar[dict[str, list[str]]] = {
         "": ["unix"],
         "latency": ["unix", "tcp + tls", "tcp"],
@@ -68,7 +100,8 @@ class Peer(ViewsAdapter):
         options, transport = CONFIGS[config]
         self.cluster = ipp.Cluster(n=workers, **options)
         self.cluster.start_cluster_sync()
-        self.client = ipp.Client(connection_by(self.cluster.connection_file, transport))
+        with connection_by(self.cluster.connection_file, transport) as connection_file:
+            self.client = ipp.Client(connection_file)
         self.client.wait_for_engines(workers)
         self.pids = sorted(self.client[:].apply_sync(os.getpid))
         self.balanced, self.one = self.client.load_balanced_view(), self.client[0]
@@ -157,47 +190,15 @@ def born_shared(value: Any) -> Any:
     return ipp.asarray(value)
 
 
-def in_place(peer: Peer, size_bytes: int, rounds: int, warmup: int) -> dict[str, float]:
-    """Page faults of the client and the node over repeated broadcasts into the same arrays."""
-    import numpy as np
-
-    view = peer.client.broadcast_view(coalescing=True)
-    value = np.zeros(size_bytes // 8)
-    view.push({"held": value}, block=True)
-    node = json.loads(Path(peer.cluster.connection_file).read_text())["pid"]
-
-    def faults() -> tuple[int, int]:
-        fields = Path(f"/proc/{node}/stat").read_text().rsplit(")", 1)[1].split()
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt, int(fields[7])
-
-    times = []
-    before = faults()
-    for round in range(warmup + rounds):
-        if round == warmup:
-            before = faults()
-        value += 1
-        begin = time.perf_counter()
-        view.push({"held": value}, mode="inplace", block=True)
-        times.append((time.perf_counter() - begin) * 1e3)
-    after = faults()
-    assert set(view.apply_sync(tasks.held_checksum)) == {float(value.sum())}
-    return {
-        "delivered": statistics.median(times[warmup:]),
-        "client_faults": after[0] - before[0],
-        "node_faults": after[1] - before[1],
-    }
-
-
-Peer.measures = {"in-place": in_place}
-
-
-def connection_by(connection_file: str, transport: str) -> str:
+@contextmanager
+def connection_by(connection_file: str, transport: str) -> Iterator[str]:
     """The connection file, or a copy of it that says which of the node's sockets to dial."""
     if transport == "unix":
-        return connection_file
-    with open(connection_file) as f:
-        connection = json.load(f) | {"transport": transport}
-    copy = os.path.join(tempfile.mkdtemp(), "connection.json")
-    with open(os.open(copy, os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
-        json.dump(connection, f)
-    return copy
+        yield connection_file
+        return
+    connection = json.loads(Path(connection_file).read_text()) | {"transport": transport}
+    with tempfile.TemporaryDirectory() as folder:
+        copy = os.path.join(folder, "connection.json")
+        with open(os.open(copy, os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
+            json.dump(connection, f)
+        yield copy
