@@ -68,6 +68,17 @@ class Link:
     def counters(self) -> dict[str, int]: ...
     def close(self) -> None: ...
 
+class History:
+    """The numbers of the last `limit` tasks submitted."""
+    def __new__(cls, limit: int) -> History: ...
+    def __len__(self) -> int: ...
+    def seqs(self) -> list[int]:
+        """The numbers, oldest first."""
+    def select(self, seqs: Sequence[int]) -> list[int]:
+        """Those of `seqs` that are in it, and those that may have been before it forgot them."""
+    def clear(self) -> None:
+        """Forgets everything."""
+
 class Submitter:
     """Submits for one view: options, targets and result type fixed once, so a call is cheap."""
     def __new__(
@@ -79,11 +90,12 @@ class Submitter:
         n_targets: int,
         coalesce: bool = False,
         delivery: str = "private",
+        histories: Sequence[History] = (),
     ) -> Submitter:
         """`n_targets` is 0 for balanced tasks, else the number of targets of mode 'each'.
 
         `coalesce` is that of the options. `delivery` says what engines may do with the large buffers they get:
-        'private', 'readonly' or 'shared'; ValueError for another.
+        'private', 'readonly' or 'shared'; ValueError for another. `histories` note every task.
         """
     def __call__(
         self,

@@ -310,6 +310,23 @@ def wait_for(changed: threading.Condition, predicate: Any, timeout_s: float | No
     return True
 
 
+class History:
+    def __init__(self, limit: int) -> None:
+        self.seqs_noted: deque[int] = deque(maxlen=limit)
+
+    def __len__(self) -> int:
+        return len(self.seqs_noted)
+
+    def seqs(self) -> list[int]:
+        return list(self.seqs_noted)
+
+    def select(self, seqs: list[int]) -> list[int]:
+        return [seq for seq in seqs if seq in self.seqs_noted]
+
+    def clear(self) -> None:
+        self.seqs_noted.clear()
+
+
 class Submitter:
     def __init__(
         self,
@@ -320,7 +337,9 @@ class Submitter:
         n_targets: int,
         coalesce: bool = False,
         delivery: str = "private",
+        histories: tuple[History, ...] = (),
     ) -> None:
+        self.histories = histories
         self.link, self.result_type, self.origin, self.n_targets = link, result_type, origin, n_targets
         self.options = json.loads(link.options[options_id])
         targets = self.options["targets"]
@@ -355,6 +374,9 @@ class Submitter:
         with link.cluster.changed:
             pending = self.result_type.__new__(self.result_type)
             pending._setup(link, self.origin, function, link.next_seq, len(calls))
+            for seq in range(link.next_seq, link.next_seq + len(calls)):
+                for history in self.histories:
+                    history.seqs_noted.append(seq)
             link.next_seq += len(calls)
             for part, payload in enumerate(payloads):
                 task = Task(pending, part, body, payload, self.options)

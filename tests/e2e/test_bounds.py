@@ -3,8 +3,10 @@
 import json
 import operator
 import os
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import broadleaf as ipp
 import pytest
@@ -59,12 +61,32 @@ def test_imap_of_an_endless_generator_looks_a_bounded_way_ahead(client: ipp.Clie
     assert taken < 11_000
 
 
-def test_a_submitter_that_does_not_read_is_slowed_down() -> None:
+@ipp.interactive
+def wait_for(path: str) -> None:
+    import os
+    import time
+
+    while not os.path.exists(path):
+        time.sleep(0.01)
+
+
+def test_a_submitter_that_does_not_read_is_slowed_down(tmp_path: Path) -> None:
     with ipp.Cluster(n=1, max_outstanding_tasks=1_000) as client:
         view = client.load_balanced_view()
-        results = [view.apply_async(operator.neg, i) for i in range(20_000)]
-        assert client.link.counters()["throttled"] > 0
+        gate = tmp_path / "open"
+        view.apply_async(wait_for, str(gate))
+        results: list[ipp.AsyncResult] = []
+        submitter = threading.Thread(
+            target=lambda: results.extend(view.apply_async(operator.neg, i) for i in range(20_000))
+        )
+        submitter.start()
+        deadline = time.monotonic() + 30
+        while not client.link.counters()["throttled"]:
+            assert time.monotonic() < deadline, "nobody was slowed down"
+            time.sleep(0.01)
         assert client.link.outstanding() <= 1_000
+        gate.touch()
+        submitter.join(timeout=60)
         assert [r.get() for r in results] == [-i for i in range(20_000)]
 
 

@@ -364,3 +364,21 @@ def test_ctrl_c_in_a_blocking_call(rc):
     thread.join()
     assert rc.wait(timeout=20)
     assert rc[1].apply_sync(lambda: "usable") == "usable"
+
+
+def test_results_are_nothing_to_the_collector_until_they_keep_what_may_refer_to_them(rc):
+    view = rc.load_balanced_view()
+    number, several = view.apply_async(int), view.apply_async(list)
+    failed = view.apply_async(lambda: 1 / 0)
+    assert number.get() == 0
+    assert not gc.is_tracked(number)
+    assert not gc.is_tracked(several)
+    several.get().append(several)
+    with pytest.raises(error.RemoteError):
+        failed.get()
+    several_ref, failed_ref = weakref.ref(several), weakref.ref(failed)
+    failed.exception().found_in = failed
+    del several, failed
+    gc.collect()
+    assert several_ref() is None, "a result that is part of its own value"
+    assert failed_ref() is None, "a result that its own error refers to"

@@ -1,4 +1,5 @@
-//! Bytes that cross the border to Python without a copy: the one file here with `unsafe`.
+//! Where Python's C interface is called directly, the one file here with `unsafe`: bytes that cross the border without
+//! a copy, and what the garbage collector looks at.
 #![allow(unsafe_code)]
 #![expect(
     clippy::needless_pass_by_value,
@@ -166,4 +167,21 @@ pub fn with_bytes<R>(object: &Bound<'_, PyAny>, read: impl FnOnce(&[u8]) -> R) -
     let bytes =
         unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) };
     Ok(read(bytes))
+}
+
+/// Hides an object from the cyclic garbage collector, which then spends no time on it; whatever it refers to lives as
+/// long as it does.
+pub fn untrack(object: &Bound<'_, PyAny>) {
+    // SAFETY: a valid object of a type that takes part in collection; untracking what is not tracked does nothing.
+    unsafe { ffi::PyObject_GC_UnTrack(object.as_ptr().cast::<c_void>()) }
+}
+
+/// Shows an object to the collector again.
+pub fn track(object: &Bound<'_, PyAny>) {
+    // SAFETY: a valid object of a type that takes part in collection, whole, so it can be traversed, and not tracked.
+    unsafe {
+        if ffi::PyObject_GC_IsTracked(object.as_ptr()) == 0 {
+            ffi::PyObject_GC_Track(object.as_ptr().cast::<c_void>());
+        }
+    }
 }

@@ -3,6 +3,7 @@
 mod adoption;
 mod background;
 mod dispatch;
+mod history;
 mod link;
 mod pending;
 mod request;
@@ -11,6 +12,7 @@ mod submit;
 mod unresolved;
 mod wire;
 
+pub use history::History;
 pub use link::Link;
 pub use pending::Pending;
 pub use shared::wall_ns;

@@ -82,6 +82,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         py.get_type::<errors::ConnectionRefused>(),
     )?;
     module.add("LinkClosed", py.get_type::<errors::LinkClosed>())?;
+    module.add_class::<client::History>()?;
     module.add_class::<client::Link>()?;
     module.add_class::<client::Submitter>()?;
     module.add_class::<client::Pending>()?;

@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ from broadleaf.client.known_results import KnownResults, RegisteredResults
 from broadleaf.client.options import TaskOptions
 from broadleaf.client.pending import ResultTypes, result_types
 from broadleaf.client.results import AsyncResult, seconds
-from broadleaf.client.views.base import HISTORY_TASKS, flatten
+from broadleaf.client.views.base import HISTORY_TASKS
 from broadleaf.config import OPTIONS
 from broadleaf.errors import ClusterConnectionError, DeathCertificate, NoEnginesRegistered
 
@@ -66,7 +66,7 @@ class Client(Control, RegisteredResults):
         """Default of the flag of the same name of views made from now on."""
         self.engines_version = 0
         """Changes when engines come or go."""
-        self.submitted: deque[int | range] = deque(maxlen=HISTORY_TASKS)
+        self.submitted = self.native.History(HISTORY_TASKS)
         self._registered: WeakValueDictionary[int, AsyncResult] = WeakValueDictionary()
         self._engines: dict[int, tuple[str, int, str]] = {}
         self._engines_seen = -1
@@ -310,8 +310,8 @@ class Client(Control, RegisteredResults):
 
     @property
     def history(self) -> list[str]:
-        """Ids of the tasks submitted, oldest first; of the last `HISTORY_TASKS` requests."""
-        return [self.msg_id(seq) for seq in flatten(self.submitted)]
+        """Ids of the last `HISTORY_TASKS` tasks submitted, oldest first."""
+        return [self.msg_id(seq) for seq in self.submitted.seqs()]
 
     @property
     def outstanding(self) -> set[str]:

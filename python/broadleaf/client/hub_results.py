@@ -58,7 +58,7 @@ class Hub:
         self._client = client
         self._cluster_key = cluster_key
         self._clock_offset_ns: int | None = None
-        self._submitters: dict[bool, Any] = {}
+        self._submitters: dict[tuple[bool, bool], Any] = {}
 
     def session(self, client_id: int) -> str:
         """What ids of a client's tasks start with: unlike that of any other client of any cluster."""
@@ -132,16 +132,17 @@ class Hub:
                     f"task {msg_id!r} {what}: nothing of it is kept here or by the cluster; see the option "
                     "kept_results_bytes"
                 )
-        submitter = self._submitters.get(single)
+        submitter = self._submitters.get((single, run_again))
         client = self._client
         if submitter is None:
             origin = Origin(client, None, single)
-            submitter = client.native.Submitter(client.link, client.result_types.adopted, origin, 0, 0)
-            self._submitters[single] = submitter
+            histories = (client.submitted,) if run_again else ()
+            adopted = client.result_types.adopted
+            submitter = client.native.Submitter(client.link, adopted, origin, 0, 0, histories=histories)
+            self._submitters[single, run_again] = submitter
         with client.link_errors():
             result: AsyncHubResult = submitter.adopt(_kept_task, names, run_again)
         if run_again:
-            client.submitted.append(range(result.seq, result.seq + len(names)))
             client.remember(result)
         else:
             result.known_as = tuple(msg_ids)

@@ -106,9 +106,7 @@ class RegisteredResults:
 
     def _job_seq(self, job: Any) -> int:
         if isinstance(job, int):
-            from broadleaf.client.views.base import flatten
-
-            return flatten(self.submitted)[job]  # type: ignore[attr-defined]
+            return self.submitted.seqs()[job]  # type: ignore[attr-defined, no-any-return]
         if not isinstance(job, str):
             raise TypeError(f"a task is given by its id, index or result, not {type(job).__name__}")
         seq = self.seq_of(job)

@@ -9,11 +9,12 @@ use broadleaf_proto::{Status, control};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyString};
 use smallvec::SmallVec;
 
 use super::link::Link;
 use super::request::{Part, Request};
+use crate::buffer::{track, untrack};
 use crate::payload::lock;
 use crate::plain;
 
@@ -34,14 +35,19 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// Makes it a request's.
+    ///
+    /// Results are made by the hundred thousand, and the collector would look at all of them again and again. What a
+    /// fresh one refers to (link, view, function) does not refer to it, so it is out of the collector's sight until
+    /// it keeps a value that may.
     pub(super) fn fill(
-        &self,
+        slf: &Bound<'_, Self>,
         request: Arc<Request>,
         link: &Py<Link>,
         origin: &Py<PyAny>,
         function: &Bound<'_, PyAny>,
     ) {
-        let py = function.py();
+        let py = slf.py();
         let inner = Inner {
             request,
             link: link.clone_ref(py),
@@ -50,9 +56,10 @@ impl Pending {
             outcomes: Mutex::default(),
         };
         assert!(
-            self.inner.set(inner).is_ok(),
+            slf.get().inner.set(inner).is_ok(),
             "invariant: a fresh Pending is filled once"
         );
+        untrack(slf);
     }
 
     fn inner(&self) -> PyResult<&Inner> {
@@ -103,8 +110,23 @@ impl Pending {
             outcomes.extend((0..inner.request.len).map(|_| None));
         }
         let kept = outcomes[index].get_or_insert(outcome);
+        if !is_atom(py, kept) {
+            track(slf);
+        }
         Ok(clone_outcome(py, kept))
     }
+}
+
+/// Whether an outcome can be no part of a cycle of references.
+fn is_atom(py: Python<'_>, outcome: &Outcome) -> bool {
+    let Ok(value) = outcome else { return false };
+    let value = value.bind(py);
+    value.is_none()
+        || value.is_exact_instance_of::<PyString>()
+        || value.is_exact_instance_of::<PyInt>()
+        || value.is_exact_instance_of::<PyFloat>()
+        || value.is_exact_instance_of::<PyBool>()
+        || value.is_exact_instance_of::<PyBytes>()
 }
 
 fn clone_outcome(py: Python<'_>, outcome: &Outcome) -> Outcome {

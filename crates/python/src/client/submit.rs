@@ -18,6 +18,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
 
+use super::history::History;
 use super::link::Link;
 use super::pending::Pending;
 use super::request::Request;
@@ -39,6 +40,8 @@ pub struct Submitter {
     coalesce: bool,
     /// What its engines may do with the buffers they get.
     delivery: Delivery,
+    /// The client's and the view's.
+    histories: Vec<Py<History>>,
     scratch: Mutex<Vec<u8>>,
 }
 
@@ -129,10 +132,11 @@ impl Submitter {
         request: Arc<Request>,
         function: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, Pending>> {
+        for history in &self.histories {
+            history.get().record(request.base, request.len);
+        }
         let pending = self.result_type.bind(py).call0()?.cast_into::<Pending>()?;
-        pending
-            .get()
-            .fill(request, &self.link, &self.origin, function);
+        Pending::fill(&pending, request, &self.link, &self.origin, function);
         Ok(pending)
     }
 
@@ -335,7 +339,8 @@ impl Submitter {
     }
 
     #[new]
-    #[pyo3(signature = (link, result_type, origin, options_id, n_targets, coalesce = false, delivery = "private"))]
+    #[pyo3(signature = (link, result_type, origin, options_id, n_targets, coalesce = false, delivery = "private", histories = Vec::new()))]
+    #[expect(clippy::too_many_arguments, reason = "they are Python's")]
     fn new(
         link: Py<Link>,
         result_type: Py<PyType>,
@@ -344,6 +349,7 @@ impl Submitter {
         n_targets: usize,
         coalesce: bool,
         delivery: &str,
+        histories: Vec<Py<History>>,
     ) -> PyResult<Self> {
         let delivery = match delivery {
             "private" => Delivery::Private,
@@ -363,6 +369,7 @@ impl Submitter {
             n_targets,
             coalesce,
             delivery,
+            histories,
             scratch: Mutex::default(),
         })
     }

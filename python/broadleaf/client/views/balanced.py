@@ -82,10 +82,9 @@ class LoadBalancedView(View):
         submitter = client.native.Submitter
         one = Origin(client, None, True, label=self.label, timeout_s=self.timeout)
         mapped = Origin(client, None, False, label=self.label, timeout_s=self.timeout)
-        self._submit_mapped = submitter(client.link, types.mapped, mapped, options, 0)
-        self._record_seq = self._submitted.append
-        self._record_for_client = client.submitted.append
-        self._submit_one = submitter(client.link, types.single, one, options, 0)
+        histories = (client.submitted, self._submitted)
+        self._submit_mapped = submitter(client.link, types.mapped, mapped, options, 0, histories=histories)
+        self._submit_one = submitter(client.link, types.single, one, options, 0, histories=histories)
 
     def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
         """Calls `function(*args, **kwargs)` on an engine and returns the result to be."""
@@ -96,15 +95,10 @@ class LoadBalancedView(View):
             submit = self._submit_one
         try:
             if self._after or self._follow:
-                result = submit(function, args, kwargs, self._after, self._follow)
-            else:
-                result = submit(function, args, kwargs)
+                return submit(function, args, kwargs, self._after, self._follow)  # type: ignore[no-any-return]
+            return submit(function, args, kwargs)  # type: ignore[no-any-return]
         except self.client.native.LinkClosed as error:
             raise link_lost(error) from error
-        seq = result.seq
-        self._record_seq(seq)
-        self._record_for_client(seq)
-        return result  # type: ignore[no-any-return]
 
     def apply_sync(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Calls `function(*args, **kwargs)` on an engine and waits for the value."""
@@ -116,9 +110,6 @@ class LoadBalancedView(View):
             result = submit(function, args, kwargs, self._after, self._follow, True)
         except self.client.native.LinkClosed as error:
             raise link_lost(error) from error
-        seq = result.seq
-        self._record_seq(seq)
-        self._record_for_client(seq)
         return result.get()
 
     def map(
@@ -199,7 +190,7 @@ class LoadBalancedView(View):
         with self.client.link_errors():
             result: AsyncMapResult = self._submit_mapped.many(function, calls, self._after, self._follow)
         result._chunk_items, result._n_items = items, n_items
-        self._record(result, n_calls)
+        self.client.remember(result)
         return result
 
     def imap(

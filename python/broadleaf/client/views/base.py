@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -14,19 +13,8 @@ if TYPE_CHECKING:
     from broadleaf.client.remote_functions import ParallelFunction, RemoteFunction
     from broadleaf.interop.concurrent import ViewExecutor
 
-# Tasks that a view remembers by number.
+# Tasks that a client or a view remembers by number.
 HISTORY_TASKS = 65_536
-
-
-def flatten(entries: Iterable[int | range]) -> list[int]:
-    """Task numbers of a history, oldest first."""
-    seqs: list[int] = []
-    for entry in list(entries):
-        if isinstance(entry, range):
-            seqs.extend(entry)
-        else:
-            seqs.append(entry)
-    return seqs
 
 
 class Flag:
@@ -64,8 +52,7 @@ class View:
     def __init__(self, client: Client, targets: Any = None, **flags: Any) -> None:
         self.client = client
         self._flags: dict[str, Any] = {"targets": targets}
-        # Numbers of the tasks submitted, or ranges of them.
-        self._submitted: deque[int | range] = deque(maxlen=HISTORY_TASKS)
+        self._submitted = client.native.History(HISTORY_TASKS)
         self.set_flags(**flags)
 
     def on_flag_changed(self) -> None:
@@ -166,36 +153,14 @@ class View:
 
     # This view's tasks --------------------------------------------------------------------------
 
-    def _record(self, result: Any, n_parts: int) -> Any:
-        seq = result.seq
-        entry = seq if n_parts == 1 else range(seq, seq + n_parts)
-        self._submitted.append(entry)
-        self.client.submitted.append(entry)
-        self.client.remember(result)
-        return result
-
-    def _seqs(self) -> list[int]:
-        return flatten(self._submitted)
-
     @property
     def history(self) -> list[str]:
-        """Ids of the tasks submitted, oldest first; of the last `HISTORY_TASKS` requests."""
-        return [self.client.msg_id(seq) for seq in self._seqs()]
+        """Ids of the last `HISTORY_TASKS` tasks submitted, oldest first."""
+        return [self.client.msg_id(seq) for seq in self._submitted.seqs()]
 
     def _outstanding_seqs(self) -> list[int]:
-        entries = list(self._submitted)
-        if not entries:
-            return []
-        own = {entry for entry in entries if isinstance(entry, int)}
-        ranges = [entry for entry in entries if isinstance(entry, range)]
-        # Once entries have been forgotten, anything older may be this view's: better one too many than one missed.
-        first = entries[0]
-        oldest = -1 if len(entries) < HISTORY_TASKS else first if isinstance(first, int) else first.start
-        return [
-            seq
-            for seq in self.client.link.outstanding_seqs()
-            if seq in own or seq < oldest or any(seq in known for known in ranges)
-        ]
+        selected: list[int] = self._submitted.select(self.client.link.outstanding_seqs())
+        return selected
 
     @property
     def outstanding(self) -> set[str]:
@@ -231,7 +196,7 @@ class View:
 
     def _resolve_indices(self, jobs: Any) -> Any:
         if isinstance(jobs, int):
-            return self.client.msg_id(self._seqs()[jobs])
+            return self.client.msg_id(self._submitted.seqs()[jobs])
         if isinstance(jobs, list | tuple | set):
             return [self._resolve_indices(job) for job in jobs]
         return jobs

@@ -103,7 +103,8 @@ class DirectView(View):
             "mapped": types.mapped,
             "executed": types.executed,
         }[kind]
-        return client.native.Submitter(client.link, result_type, origin, options, len(ids), coalesce, mode)
+        histories = (client.submitted, self._submitted)
+        return client.native.Submitter(client.link, result_type, origin, options, len(ids), coalesce, mode, histories)
 
     def _submit(
         self,
@@ -123,7 +124,8 @@ class DirectView(View):
             result = submit(function, args, kwargs, (), (), wait)
         except self.client.native.LinkClosed as error:
             raise link_lost(error) from error
-        return self._record(result, len(ids))
+        self.client.remember(result)
+        return result
 
     def _submit_each(
         self,
@@ -141,7 +143,8 @@ class DirectView(View):
         ]
         with self.client.link_errors():
             result = submit.each(function, calls, options)
-        return self._record(result, len(ids))
+        self.client.remember(result)
+        return result
 
     def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
         """Calls `function(*args, **kwargs)` on each engine and returns the result to be."""

@@ -1,0 +1,119 @@
+//! `_native.History`: numbers of the tasks that a client or a view submitted last.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Mutex;
+
+use pyo3::prelude::*;
+
+use crate::payload::lock;
+
+#[derive(Default)]
+struct Entries {
+    /// Oldest first. Numbers that follow each other are one range.
+    ranges: VecDeque<Range<u64>>,
+    n_tasks: u64,
+    has_forgotten: bool,
+}
+
+/// The numbers of the last tasks submitted, oldest first.
+#[pyclass(frozen, module = "broadleaf._native")]
+pub struct History {
+    entries: Mutex<Entries>,
+    limit: u64,
+}
+
+impl History {
+    /// Notes tasks that were submitted.
+    pub fn record(&self, first: u64, n: usize) {
+        let mut entries = lock(&self.entries);
+        let end = first + n as u64;
+        entries.n_tasks += end - first;
+        match entries.ranges.back_mut() {
+            Some(last) if last.end == first => last.end = end,
+            _ => entries.ranges.push_back(first..end),
+        }
+        while entries.n_tasks > self.limit {
+            let over = entries.n_tasks - self.limit;
+            let Some(oldest) = entries.ranges.front_mut() else {
+                break;
+            };
+            let dropped = over.min(oldest.end - oldest.start);
+            oldest.start += dropped;
+            if oldest.is_empty() {
+                entries.ranges.pop_front();
+            }
+            entries.n_tasks -= dropped;
+            entries.has_forgotten = true;
+        }
+    }
+}
+
+#[pymethods]
+impl History {
+    #[new]
+    fn new(limit: u64) -> Self {
+        Self {
+            entries: Mutex::default(),
+            limit,
+        }
+    }
+
+    fn __len__(&self) -> usize {
+        lock(&self.entries).n_tasks as usize
+    }
+
+    fn seqs(&self) -> Vec<u64> {
+        lock(&self.entries)
+            .ranges
+            .iter()
+            .flat_map(Clone::clone)
+            .collect()
+    }
+
+    /// Those of `seqs` that are in it, and those that may have been before it forgot them.
+    fn select(&self, seqs: Vec<u64>) -> Vec<u64> {
+        let entries = lock(&self.entries);
+        let mut sorted: Vec<&Range<u64>> = entries.ranges.iter().collect();
+        sorted.sort_unstable_by_key(|r| r.start);
+        let oldest = match entries.ranges.front() {
+            Some(first) if entries.has_forgotten => first.start,
+            _ => 0,
+        };
+        let is_in = |seq: u64| {
+            let next = sorted.partition_point(|r| r.start <= seq);
+            next > 0 && sorted[next - 1].contains(&seq)
+        };
+        seqs.into_iter()
+            .filter(|seq| *seq < oldest || is_in(*seq))
+            .collect()
+    }
+
+    fn clear(&self) {
+        *lock(&self.entries) = Entries::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::History;
+
+    #[test]
+    fn tasks_in_a_row_are_one_range_and_the_oldest_are_forgotten() {
+        let history = History::new(4);
+        history.record(0, 1);
+        history.record(1, 1);
+        history.record(7, 2);
+        assert_eq!(history.seqs(), [0, 1, 7, 8]);
+        assert_eq!(history.select(vec![0, 2, 7, 9]), [0, 7]);
+        history.record(20, 3);
+        assert_eq!(history.seqs(), [8, 20, 21, 22]);
+        assert_eq!(
+            history.select(vec![3, 8, 15, 21]),
+            [3, 8, 21],
+            "3 may have been forgotten"
+        );
+        history.clear();
+        assert_eq!(history.seqs(), [0; 0]);
+    }
+}
