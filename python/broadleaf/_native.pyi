@@ -71,6 +71,8 @@ class Link:
 class History:
     """The numbers of the last `limit` tasks submitted."""
     def __new__(cls, limit: int) -> History: ...
+    def record(self, first: int, n: int) -> None:
+        """Notes that tasks `first` to `first + n - 1` were submitted."""
     def __len__(self) -> int: ...
     def seqs(self) -> list[int]:
         """The numbers, oldest first."""

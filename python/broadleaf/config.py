@@ -140,9 +140,9 @@ OPTIONS: dict[str, Option] = {
         # Batching
         Option("client_linger_us", "int", 100, "client", "Longest time a submitted task may wait in the client for "
                "others to travel with it, in microseconds.", most=_SECOND_US),
-        Option("client_spin_us", "int", 200, "client", "Time after sending no more tasks than engines and cores can run "
-               "at once that a thread which waits for them looks for replies before it sleeps, in microseconds; 0 for "
-               "not at all.", most=_SECOND_US),
+        Option("client_spin_us", "int", 200, "client", "Time after sending no more tasks than engines and cores can "
+               "run at once in which a thread that waits for them looks for replies before it sleeps, in microseconds; "
+               "0 for none.", most=_SECOND_US),
         Option("client_flush_bytes", "int", 32 * 1024, "client", "Bytes of submitted tasks that leave at once.",
                most=_FLUSH_BYTES),
         Option("engine_flush_us", "int", 200, "engine", "Longest time a result may wait in the engine for others to "

@@ -75,6 +75,11 @@ impl Lent {
         self.by_id.get(&id).map(|entry| Arc::clone(&entry.segment))
     }
 
+    /// No peer was ever told of these.
+    pub fn forget_retired(&mut self, unannounced: &[SegmentId]) {
+        self.retired.retain(|id| !unannounced.contains(id));
+    }
+
     /// Segments that peers should close.
     pub fn take_retired(&mut self) -> Vec<SegmentId> {
         std::mem::take(&mut self.retired)

@@ -132,13 +132,44 @@ impl DataPlane {
         delivery: Delivery,
     ) -> PyResult<Encoded> {
         let mut out = Encoded::default();
+        let encoded = self.encode_into(pickle, buffers, delivery, &mut out);
+        if encoded.is_err() {
+            self.give_back(&mut out);
+        }
+        encoded.map(|()| out)
+    }
+
+    /// Gives up what a payload that will not be sent refers to.
+    pub fn give_back(&self, encoded: &mut Encoded) {
+        let unsent: Vec<SegmentId> = encoded.announce.drain(..).map(|(id, ..)| id).collect();
+        let mut pool = lock(&self.pool);
+        for id in &unsent {
+            pool.unmark_announced(*id);
+        }
+        drop(pool);
+        let released = encoded.segments.drain(..).map(|s| s.segment).collect();
+        self.on_release(&control::SegmentRelease {
+            released,
+            retired: Vec::new(),
+        });
+        lock(&self.lent).forget_retired(&unsent);
+        encoded.held.clear();
+    }
+
+    fn encode_into(
+        &self,
+        pickle: &[u8],
+        buffers: &Bound<'_, PyList>,
+        delivery: Delivery,
+        out: &mut Encoded,
+    ) -> PyResult<()> {
         let mut bytes = vec![PICKLED];
         bytes.extend_from_slice(&(buffers.len() as u32).to_le_bytes());
         let mut inline = Vec::new();
         for buffer in buffers {
             let raw = buffer.call_method0("raw")?;
             with_bytes(&raw, |data| {
-                let place = self.place(data, delivery, &mut out)?;
+                let place = self.place(data, delivery, out)?;
                 bytes.push(match place {
                     Some(_) => delivery.in_segment(),
                     None => delivery.inline(),
@@ -162,7 +193,7 @@ impl DataPlane {
             )));
         }
         out.bytes = bytes;
-        Ok(out)
+        Ok(())
     }
 
     /// Finds or makes the place of a buffer in a segment; `None` for one that rides inline.

@@ -434,6 +434,13 @@ impl Pool {
         }
     }
 
+    /// The segment's descriptor was not sent after all.
+    pub fn unmark_announced(&mut self, id: SegmentId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.announced = false;
+        }
+    }
+
     /// Retires free segments that no recent call saw used, and the longest idle above the warm
     /// bound; call it now and then. Returns every announced segment retired since the last call, by
     /// `allocate` too: their mappers should close them.

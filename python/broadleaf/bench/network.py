@@ -123,9 +123,16 @@ class Network:
 
     def received_bytes(self, host: Host) -> int:
         """Bytes that have come in over a host's link, headers and all."""
+        return self._link_bytes(host, "rx")
+
+    def sent_bytes(self, host: Host) -> int:
+        """Bytes that have gone out over a host's link, headers and all."""
+        return self._link_bytes(host, "tx")
+
+    def _link_bytes(self, host: Host, direction: str) -> int:
         link = json.loads(_run("ip", "-n", host.namespace, "-s", "-j", "link", "show", "eth0"))
-        received: int = link[0]["stats64"]["rx"]["bytes"]
-        return received
+        n_bytes: int = link[0]["stats64"][direction]["bytes"]
+        return n_bytes
 
     def cut(self, host: Host) -> None:
         """Takes a host's link down: nobody is told."""

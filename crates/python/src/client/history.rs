@@ -23,7 +23,16 @@ pub struct History {
     limit: u64,
 }
 
+#[pymethods]
 impl History {
+    #[new]
+    fn new(limit: u64) -> Self {
+        Self {
+            entries: Mutex::default(),
+            limit,
+        }
+    }
+
     /// Notes tasks that were submitted.
     pub fn record(&self, first: u64, n: usize) {
         let mut entries = lock(&self.entries);
@@ -45,17 +54,6 @@ impl History {
             }
             entries.n_tasks -= dropped;
             entries.has_forgotten = true;
-        }
-    }
-}
-
-#[pymethods]
-impl History {
-    #[new]
-    fn new(limit: u64) -> Self {
-        Self {
-            entries: Mutex::default(),
-            limit,
         }
     }
 
@@ -91,29 +89,5 @@ impl History {
 
     fn clear(&self) {
         *lock(&self.entries) = Entries::default();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::History;
-
-    #[test]
-    fn tasks_in_a_row_are_one_range_and_the_oldest_are_forgotten() {
-        let history = History::new(4);
-        history.record(0, 1);
-        history.record(1, 1);
-        history.record(7, 2);
-        assert_eq!(history.seqs(), [0, 1, 7, 8]);
-        assert_eq!(history.select(vec![0, 2, 7, 9]), [0, 7]);
-        history.record(20, 3);
-        assert_eq!(history.seqs(), [8, 20, 21, 22]);
-        assert_eq!(
-            history.select(vec![3, 8, 15, 21]),
-            [3, 8, 21],
-            "3 may have been forgotten"
-        );
-        history.clear();
-        assert_eq!(history.seqs(), [0; 0]);
     }
 }

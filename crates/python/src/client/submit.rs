@@ -160,6 +160,23 @@ impl Submitter {
         Ok(())
     }
 
+    /// As `admit`; where that fails, what the call refers to is given up.
+    fn admit_or_give_back(
+        py: Python<'_>,
+        link: &Link,
+        n: u64,
+        weight_bytes: u64,
+        encoded: &mut Option<Encoded>,
+    ) -> PyResult<bool> {
+        let admitted = Self::admit(py, link, n, weight_bytes);
+        if admitted.is_err()
+            && let Some(encoded) = encoded
+        {
+            link.shared.data.give_back(encoded);
+        }
+        admitted
+    }
+
     /// Waits until `n` more tasks of `weight_bytes` in all fit the bounds: a submitter that does not read is slowed
     /// down. Returns whether an engine may be idle, so that they should leave at once.
     fn admit(py: Python<'_>, link: &Link, n: u64, weight_bytes: u64) -> PyResult<bool> {
@@ -217,13 +234,14 @@ impl Submitter {
         let link = self.link.get();
         let id = link.function_id(py, function)?;
         let mut scratch = std::mem::take(&mut *lock(&self.scratch));
-        let encoded = Self::encode_call(link, args, kwargs, self.delivery, &mut scratch)?;
+        let mut encoded = Self::encode_call(link, args, kwargs, self.delivery, &mut scratch)?;
         let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
         let weight = weight_bytes(bytes, segments);
         let n = self.n_targets.max(1);
         // The arguments exist once, however many engines share them.
         let share = weight.div_ceil(n as u64);
-        let at_once = Self::admit(py, link, n as u64, share * n as u64)?;
+        let at_once = Self::admit_or_give_back(py, link, n as u64, share * n as u64, &mut encoded)?;
+        let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
         let (request, pending_bytes) = {
             let mut submission = lock(&link.shared.submission);
             let seq = link.shared.next_seq.fetch_add(n as u64, Ordering::Relaxed);
@@ -270,10 +288,11 @@ impl Submitter {
         let mut scratch = Vec::new();
         for (index, call) in calls.iter().enumerate() {
             let args = call.cast::<PyTuple>()?;
-            let encoded = Self::encode_call(link, args, None, self.delivery, &mut scratch)?;
+            let mut encoded = Self::encode_call(link, args, None, self.delivery, &mut scratch)?;
             let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
             let weight = weight_bytes(bytes, segments);
-            let at_once = Self::admit(py, link, 1, weight)?;
+            let at_once = Self::admit_or_give_back(py, link, 1, weight, &mut encoded)?;
+            let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
             let pending_bytes = {
                 let mut submission = lock(&link.shared.submission);
                 let seq = base + index as u64;

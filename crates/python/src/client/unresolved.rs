@@ -25,10 +25,69 @@ struct Together {
     n_left: u64,
 }
 
+/// Numbers in a row whose parts lie side by side: a number then costs no search of its own.
+const PAGE: u64 = 256;
+
+/// The parts of one row of numbers.
+struct Page {
+    parts: Box<[Option<Unresolved>]>,
+    n_left: u64,
+}
+
+impl Page {
+    fn new() -> Self {
+        Self {
+            parts: (0..PAGE).map(|_| None).collect(),
+            n_left: 0,
+        }
+    }
+}
+
+/// Parts by number.
+#[derive(Default)]
+struct Pages {
+    pages: FxHashMap<u64, Page>,
+    /// An empty one, for the next that is needed.
+    spare: Option<Page>,
+}
+
+impl Pages {
+    fn insert(&mut self, seq: u64, part: Unresolved) {
+        let spare = &mut self.spare;
+        let page = self
+            .pages
+            .entry(seq / PAGE)
+            .or_insert_with(|| spare.take().unwrap_or_else(Page::new));
+        let before = page.parts[(seq % PAGE) as usize].replace(part);
+        page.n_left += u64::from(before.is_none());
+    }
+
+    fn get(&self, seq: u64) -> Option<&Unresolved> {
+        self.pages.get(&(seq / PAGE))?.parts[(seq % PAGE) as usize].as_ref()
+    }
+
+    fn remove(&mut self, seq: u64) -> Option<Unresolved> {
+        let page = self.pages.get_mut(&(seq / PAGE))?;
+        let part = page.parts[(seq % PAGE) as usize].take()?;
+        page.n_left -= 1;
+        if page.n_left == 0 {
+            self.spare = self.pages.remove(&(seq / PAGE));
+        }
+        Some(part)
+    }
+
+    fn seqs(&self) -> impl Iterator<Item = u64> {
+        self.pages.iter().flat_map(|(number, page)| {
+            let parts = (number * PAGE..).zip(page.parts.iter());
+            parts.filter_map(|(seq, part)| part.is_some().then_some(seq))
+        })
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub struct Table {
-    single: FxHashMap<u64, Unresolved>,
+    single: Pages,
     /// By the number of the first part.
     together: BTreeMap<u64, Together>,
 }
@@ -75,7 +134,7 @@ impl Table {
 
     /// Whether a part has no result.
     pub fn contains(&self, seq: u64) -> bool {
-        self.single.contains_key(&seq)
+        self.single.get(seq).is_some()
             || self.together_with(seq).is_some_and(|(first, entry)| {
                 let index = (seq - first) as usize;
                 entry.request.status(index).is_none()
@@ -84,7 +143,7 @@ impl Table {
 
     /// Whose part a number is.
     pub fn find(&self, seq: u64) -> Option<(Arc<Request>, usize)> {
-        if let Some(entry) = self.single.get(&seq) {
+        if let Some(entry) = self.single.get(seq) {
             return Some((Arc::clone(&entry.request), entry.index as usize));
         }
         let (first, entry) = self.together_with(seq)?;
@@ -93,7 +152,7 @@ impl Table {
 
     /// Takes out a part that gets its result by itself.
     pub fn remove(&mut self, seq: u64) -> Option<Unresolved> {
-        if let Some(entry) = self.single.remove(&seq) {
+        if let Some(entry) = self.single.remove(seq) {
             return Some(entry);
         }
         let first = self.together_with(seq)?.0;
@@ -122,7 +181,7 @@ impl Table {
             let open = (0..entry.request.len).filter(|i| entry.request.status(*i).is_none());
             open.map(move |index| first + index as u64)
         });
-        let mut seqs: Vec<u64> = self.single.keys().copied().chain(together).collect();
+        let mut seqs: Vec<u64> = self.single.seqs().chain(together).collect();
         seqs.sort_unstable();
         seqs
     }

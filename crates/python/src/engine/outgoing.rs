@@ -48,12 +48,7 @@ impl Io {
     /// A task ended and its reply was queued. Replies of tiny tasks wait for company. That of a longer one leaves at
     /// once, by the flusher's hand if `more` tasks wait here: a system call that wakes another process takes as long as
     /// a tiny task, and the next task can run meanwhile.
-    pub fn on_reply(
-        &self,
-        queued_bytes: usize,
-        task_ns: u64,
-        more: bool,
-    ) -> Result<(), LinkError> {
+    pub fn on_reply(&self, queued_bytes: usize, task_ns: u64, more: bool) -> Result<(), LinkError> {
         let now = self.now_ns();
         let since = self.unflushed_since_ns.load(Ordering::Acquire);
         if since == 0 {

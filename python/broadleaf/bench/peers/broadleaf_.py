@@ -143,6 +143,12 @@ class Peer(ViewsAdapter):
     def fan_out(self) -> dict[str, Callable[[], Any]]:
         return {f"{name}, apply": partial(view.apply_sync, tasks.noop) for name, view in self.spreading().items()}
 
+    def fan_out_queued(self) -> dict[str, Callable[[int], Any]]:
+        def queue(view: Any, n: int) -> None:
+            gather([view.apply_async(tasks.noop) for _ in range(n)])
+
+        return {f"{name}, apply": partial(queue, view) for name, view in self.spreading().items()}
+
     def spreading(self) -> dict[str, Any]:
         """Views of all engines by name."""
         return {

@@ -57,7 +57,7 @@ class DirectView(View):
 
     def on_flag_changed(self) -> None:
         self._in_place = InPlace()
-        self._submitters: dict[Any, tuple[Any, tuple[int, ...]]] = {}
+        self._submitters: dict[Any, Any] = {}
         self._engines_version = -1
 
     # Submission ---------------------------------------------------------------------------------
@@ -66,10 +66,8 @@ class DirectView(View):
         """Whether replies arrive together."""
         return False
 
-    def _submitter(
-        self, method: str, kind: str, targets: Any, label: Any, mode: str | None = None
-    ) -> tuple[Any, tuple[int, ...]]:
-        """A submitter and the engines it addresses; made anew when flags or engines have changed."""
+    def _submitter(self, method: str, kind: str, targets: Any, label: Any, mode: str | None = None) -> Any:
+        """A submitter; made anew when flags or engines have changed."""
         client = self.client
         if self._engines_version != client.engines_version:
             self._submitters.clear()
@@ -85,7 +83,7 @@ class DirectView(View):
             if len(self._submitters) >= _SUBMITTERS:
                 self._submitters.clear()
             ids, single = client.resolve_targets(given)
-            found = self._submitters[key] = self._new_submitter(method, kind, ids, single, label, delivery), ids
+            found = self._submitters[key] = self._new_submitter(method, kind, ids, single, label, delivery)
         return found
 
     def _new_submitter(self, method: str, kind: str, ids: tuple[int, ...], single: bool, label: Any, mode: str) -> Any:
@@ -119,7 +117,7 @@ class DirectView(View):
         mode: str | None = None,
     ) -> Any:
         """Submits one call for all targets; with `wait` the caller is about to wait for the result."""
-        submit, ids = self._submitter(method, kind, targets, label if label is not None else self.label, mode)
+        submit = self._submitter(method, kind, targets, label if label is not None else self.label, mode)
         try:
             result = submit(function, args, kwargs, (), (), wait)
         except self.client.native.LinkClosed as error:
@@ -137,7 +135,7 @@ class DirectView(View):
         label: Any = None,
     ) -> Any:
         label = label if label is not None else self.label
-        submit, _ = self._submitter(method, kind, ids, label)
+        submit = self._submitter(method, kind, ids, label)
         options = [
             self.client.define_options(TaskOptions(mode="Each", targets=(engine,), label=label or "")) for engine in ids
         ]

@@ -1,0 +1,78 @@
+"""Payloads that are encoded and then not sent: nothing of them stays in use."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import broadleaf as ipp
+import numpy as np
+import pytest
+
+MIB = 1 << 20
+
+
+def bytes_in_use(client: ipp.Client) -> int:
+    counters = client.link.counters()
+    return counters["segment_bytes"] - counters["warm_bytes"]
+
+
+@ipp.interactive
+def total() -> float:
+    return float(a.sum())  # noqa: F821
+
+
+@ipp.interactive
+def wait_for(path: str, _: object) -> None:
+    import os
+    import time
+
+    while not os.path.exists(path):
+        time.sleep(0.01)
+
+
+def test_a_payload_of_which_a_part_does_not_fit():
+    with ipp.Cluster(n=1, pool_max_bytes=64 * MIB) as client:
+        view = client[0]
+        small, large = np.arange(MIB, dtype=float), np.zeros(10 * MIB)
+        with pytest.raises(MemoryError):
+            view.push({"a": small, "b": large}, block=True)
+        assert bytes_in_use(client) == 0
+        # The first array's segment is used again, and nobody was told of it the first time.
+        for i in range(3):
+            view.push({"a": small + i}, block=True)
+            assert view.apply_sync(total) == (small + i).sum()
+
+
+def test_a_payload_whose_message_is_too_large():
+    with ipp.Cluster(n=1) as client:
+        view = client[0]
+        with pytest.raises(ValueError, match="too many for one message"):
+            view.apply_async(len, [b"x" * (256 * MIB)], np.zeros(MIB))
+        assert bytes_in_use(client) == 0
+        view.push({"a": np.ones(MIB)}, block=True)
+        assert view.apply_sync(total) == MIB
+
+
+def test_a_submission_interrupted_while_it_waits_for_room(tmp_path: Path):
+    with ipp.Cluster(n=1, max_outstanding_bytes=MIB) as client:
+        view, gate = client.load_balanced_view(), tmp_path / "open"
+        held = view.apply_async(wait_for, str(gate), np.zeros(MIB))
+        in_use = bytes_in_use(client)
+
+        def interrupt() -> None:
+            deadline = time.monotonic() + 30
+            while not client.link.counters()["throttled"] and time.monotonic() < deadline:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            view.apply_async(len, np.ones(MIB))
+        thread.join()
+        assert bytes_in_use(client) == in_use
+        gate.touch()
+        held.get(timeout=30)
+        assert view.apply_sync(len, np.ones(MIB)) == MIB
