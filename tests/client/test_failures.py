@@ -46,7 +46,7 @@ def test_a_death_certificate_says_what_happened(rc, cause, words):
 
 
 def test_a_certificate_from_the_wire(rc):
-    origin = rc[0]._submitter("apply", "applied", None, None)[0].origin
+    origin = rc[0]._submitter("apply", "applied", None, None).origin
     payload = json.dumps({"engine": 0, "cause": "OutOfMemory", "task_started": True}).encode()
     exception = failures.decode_failure(failures.STATUS_LOST, payload, 0, origin)
     assert exception.certificate.cause == "out_of_memory"
