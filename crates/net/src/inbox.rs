@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 
 use crate::error::LinkError;
 
-/// Most bytes taken from a socket by one call.
-pub(crate) const READ_BYTES: usize = 256 * 1024;
+/// Most bytes taken from a socket by one call: few enough to stay in a core's cache until they are used.
+pub(crate) const READ_BYTES: usize = 64 * 1024;
 /// Size of a fresh buffer on a quiet link, so that many idle links cost little.
 const QUIET_CHUNK_BYTES: usize = 16 * 1024;
 /// Unfinished frames up to this size move to a fresh buffer rather than be read in small pieces.

@@ -130,7 +130,7 @@ impl Link {
         Ok((Self::unix(a)?, Self::unix(b)?))
     }
 
-    /// Receives once, up to about 256 KiB; returns how many bytes of frames came, 0 when it would block.
+    /// Receives once, up to about 64 KiB; returns how many bytes of frames came, 0 when it would block.
     ///
     /// Take the frames before the next call: bytes that are not taken stay in memory.
     ///
@@ -276,17 +276,26 @@ impl Link {
         self.outbox.send(kind, body, owned)
     }
 
-    /// Queues a frame of its own whose body is `head` and then `rest`, which so need not be joined first.
+    /// Queues a frame of its own whose body is `head` and then `rest`, which so need not be joined first. Over TLS it
+    /// is encrypted from where it lies, if nothing is queued before it.
     ///
     /// # Errors
-    /// [`LinkError::RecordTooLarge`]. The link stays usable.
+    /// [`LinkError::RecordTooLarge`], after which the link stays usable; a failure of TLS, after which it does not.
     pub fn send_parts(
         &mut self,
         kind: FrameKind,
         head: &[u8],
         rest: &[u8],
     ) -> Result<(), LinkError> {
-        self.outbox.send_parts(kind, head, rest)
+        let is_first = self.outbox.queued_bytes() == 0;
+        match &mut self.tls {
+            Some(tls) if is_first && tls.is_established() => {
+                let front = self.outbox.front_of(kind, head, rest.len())?;
+                tls.encrypt_all(&front, &mut self.inbox)?;
+                tls.encrypt_all(rest, &mut self.inbox)
+            }
+            _ => self.outbox.send_parts(kind, head, rest),
+        }
     }
 
     /// Sends what is queued, with one call if the socket takes it all; true when nothing is left.

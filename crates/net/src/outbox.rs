@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use broadleaf_proto::frame::HEADER_BYTES;
 use broadleaf_proto::limits::MAX_FRAME_BYTES;
 use broadleaf_proto::{FrameHeader, FrameKind};
+use smallvec::SmallVec;
 
 use crate::error::LinkError;
 
@@ -132,17 +133,34 @@ impl Outbox {
         head: &[u8],
         rest: &[u8],
     ) -> Result<(), LinkError> {
-        let bytes = head.len() + rest.len();
+        let front = self.front_of(kind, head, rest.len())?;
+        self.close_frame();
+        self.buffer.reserve(front.len() + rest.len());
+        self.buffer.extend_from_slice(&front);
+        self.buffer.extend_from_slice(rest);
+        Ok(())
+    }
+
+    /// Header and head of a frame that is counted as queued and whose `rest_bytes` follow.
+    pub(crate) fn front_of(
+        &mut self,
+        kind: FrameKind,
+        head: &[u8],
+        rest_bytes: usize,
+    ) -> Result<SmallVec<[u8; 64]>, LinkError> {
+        let bytes = head.len() + rest_bytes;
         if bytes > MAX_FRAME_BYTES as usize {
             return Err(too_large(bytes));
         }
-        let header = self.open_frame(kind);
-        self.open = None;
-        self.buffer.reserve(bytes);
-        self.buffer.extend_from_slice(head);
-        self.buffer.extend_from_slice(rest);
-        self.patch(kind, header, self.buffer.len(), 0);
-        Ok(())
+        let header = FrameHeader {
+            body_bytes: bytes as u32,
+            kind,
+            fd_count: 0,
+        };
+        self.frames += 1;
+        let mut front = SmallVec::from_slice(&header.encode());
+        front.extend_from_slice(head);
+        Ok(front)
     }
 
     /// Closes the open frame, so that all of the buffer may be sent.

@@ -17,6 +17,7 @@ use wires::{BREATH, Relay, Wire, connect, take, tcp_pair, until};
 enum Act {
     Append(FrameKind, usize),
     Send(FrameKind, usize, usize),
+    SendParts(FrameKind, usize),
     Flush,
     Take,
 }
@@ -33,7 +34,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     let size = prop_oneof![8 => 0..300usize, 3 => 300..40_000usize, 1 => 200_000..600_000usize];
     let act = prop_oneof![
         6 => (kind(), size.clone()).prop_map(|(k, n)| Act::Append(k, n)),
-        3 => (kind(), size, 0..4usize).prop_map(|(k, n, fds)| Act::Send(k, n, fds)),
+        3 => (kind(), size.clone(), 0..4usize).prop_map(|(k, n, fds)| Act::Send(k, n, fds)),
+        3 => (kind(), size).prop_map(|(k, n)| Act::SendParts(k, n)),
         2 => Just(Act::Flush),
         2 => Just(Act::Take),
     ];
@@ -82,6 +84,13 @@ fn exchange(a: &mut Link, b: &mut Link, acts: &[Act], mut between: impl FnMut())
                 let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
                 a.send(kind, &body, &borrowed).unwrap();
                 sent.add(kind, &body, fds.iter().map(inode).collect());
+            }
+            Act::SendParts(kind, bytes) => {
+                fill = fill.wrapping_add(1);
+                let body = vec![fill; bytes];
+                let (head, rest) = body.split_at(bytes / 3);
+                a.send_parts(kind, head, rest).unwrap();
+                sent.add(kind, &body, Vec::new());
             }
             Act::Flush => drop(a.flush().unwrap()),
             Act::Take => drop(take(b, &mut frames).unwrap()),

@@ -81,6 +81,10 @@ const ARITIES: [u32; 4] = [2, 3, 4, 8];
 /// Pieces of an object whose shape does not gain from smaller ones.
 const WHOLE_CHUNK_BYTES: u64 = 256 * 1024;
 
+/// Most bytes of a piece that is passed on before the rest has come: a larger one leaves a host's cache between
+/// decryption, copy and encryption, and saves nothing, as the pieces of a stream do not wait for each other.
+const MOST_PIECE_BYTES: u32 = 64 * 1024;
+
 /// Levels of a k-ary tree below the origin.
 pub fn depth(hosts: usize, arity: u32) -> u32 {
     let (mut depth, mut room, mut level) = (0, 0_usize, 1_usize);
@@ -115,7 +119,7 @@ fn pieces(waiting: f64, bytes: u64, hop: Hop) -> (u32, f64) {
     let chunk_bytes = (chunk as u32).next_multiple_of(4096);
     let count = n / f64::from(chunk_bytes);
     let seconds = (waiting + count.max(1.0)) * hop.message(f64::from(chunk_bytes).min(n));
-    (chunk_bytes, seconds)
+    (chunk_bytes.min(MOST_PIECE_BYTES), seconds)
 }
 
 /// What a shape takes for an object of that size to that many hosts.

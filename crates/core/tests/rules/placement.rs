@@ -21,7 +21,12 @@ fn the_window_starts_small_and_doubles_up_to_the_target_over_the_task_time() {
     assert_eq!(outstanding.len(), 2);
     for most in [4, 8, 16, 20, 20] {
         let (engine, record) = outstanding.remove(0);
-        bench.done(engine, record.key, Status::Ok, config().prefetch_target_ns / 20);
+        bench.done(
+            engine,
+            record.key,
+            Status::Ok,
+            config().prefetch_target_ns / 20,
+        );
         outstanding.extend(bench.assigns());
         assert_eq!(outstanding.len(), most);
     }

@@ -19,7 +19,7 @@ use crate::inbox::{Inbox, READ_BYTES};
 /// Ciphertext buffer of a quiet link: a largest record and most of another.
 const QUIET_BYTES: usize = 32 * 1024;
 /// Plaintext encrypted at once, so at most this much of a backlog is held twice.
-const ENCRYPT_BYTES: usize = 256 * 1024;
+const ENCRYPT_BYTES: usize = 64 * 1024;
 
 enum Side {
     Client(Box<UnbufferedClientConnection>),
@@ -138,6 +138,22 @@ impl Session {
             return Ok(0);
         }
         self.drive(inbox, &plain[..plain.len().min(ENCRYPT_BYTES)])
+    }
+
+    /// Encrypts all of `plain`, after the handshake.
+    pub(crate) fn encrypt_all(
+        &mut self,
+        mut plain: &[u8],
+        inbox: &mut Inbox,
+    ) -> Result<(), LinkError> {
+        while !plain.is_empty() {
+            let count = self.encrypt(plain, inbox)?;
+            if count == 0 {
+                return Err(LinkError::Closed);
+            }
+            plain = &plain[count..];
+        }
+        Ok(())
     }
 
     /// Ciphertext that waits for the socket.

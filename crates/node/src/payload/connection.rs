@@ -11,7 +11,7 @@ use super::object::Object;
 
 /// Bytes that may be encoded and not yet taken by the socket: with the socket's own buffer, the
 /// credit of the receiver.
-const OUTBOX_BYTES: usize = 256 * 1024;
+const OUTBOX_BYTES: usize = 64 * 1024;
 /// Time between two words to one who waits for more of an object.
 const WAITING: Duration = Duration::from_millis(250);
 /// Time that one may ask for an object that this host has not heard of: its order may come yet.
@@ -118,7 +118,7 @@ impl Connection {
         now: Instant,
     ) -> Result<(), LinkError> {
         loop {
-            while self.link.queued_bytes() < OUTBOX_BYTES && self.send_next(objects, now) {}
+            while self.link.queued_bytes() < OUTBOX_BYTES && self.send_next(objects, now)? {}
             if !self.link.flush()? || self.link.queued_bytes() > 0 {
                 return Ok(());
             }
@@ -135,10 +135,14 @@ impl Connection {
         })
     }
 
-    fn send_next(&mut self, objects: &mut BTreeMap<ObjectId, Object>, now: Instant) -> bool {
+    fn send_next(
+        &mut self,
+        objects: &mut BTreeMap<ObjectId, Object>,
+        now: Instant,
+    ) -> Result<bool, LinkError> {
         for _ in 0..self.streams.len() {
             let Some(mut stream) = self.streams.pop_front() else {
-                return false;
+                break;
             };
             let object = objects.get_mut(&stream.object);
             let (mut sent, mut is_done) = (false, false);
@@ -147,8 +151,8 @@ impl Connection {
                     let offset_bytes = stream.offset_bytes;
                     let mut head = Vec::with_capacity(Chunk::HEAD_BYTES);
                     Chunk::encode_head(stream.object, stream.pull, sum, offset_bytes, &mut head);
-                    // A frame for each; it fails only for bodies above the limit, which no chunk is.
-                    sent = self.link.send_parts(FrameKind::Chunk, &head, bytes).is_ok();
+                    self.link.send_parts(FrameKind::Chunk, &head, bytes)?;
+                    sent = true;
                     stream.offset_bytes += bytes.len() as u64;
                     stream.spoke = now;
                 }
@@ -158,10 +162,10 @@ impl Connection {
                 self.streams.push_back(stream);
             }
             if sent {
-                return true;
+                return Ok(true);
             }
         }
-        false
+        Ok(false)
     }
 
     /// Tells those who wait that they wait for good reason, and those who wait for nothing so.

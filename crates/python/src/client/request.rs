@@ -64,6 +64,13 @@ const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 struct State {
     /// Empty while a coalescing request has no result of a part by itself.
     parts: SmallVec<[Part; 1]>,
+    /// Apart from what every request has: there may be hundreds of thousands of them.
+    rest: Option<Box<Rest>>,
+}
+
+/// What a request of one part without output has no need of.
+#[derive(Default)]
+struct Rest {
     /// All results of a coalescing request, and when they came.
     together: Option<(CoalescedRecord, u64)>,
     /// Parts in the order of their arrival; left empty for a single part.
@@ -73,8 +80,21 @@ struct State {
 }
 
 impl State {
+    fn rest(&mut self) -> &mut Rest {
+        self.rest.get_or_insert_default()
+    }
+
+    fn together(&self) -> Option<&(CoalescedRecord, u64)> {
+        self.rest.as_ref()?.together.as_ref()
+    }
+
+    fn take_callbacks(&mut self) -> Vec<Py<PyAny>> {
+        let rest = self.rest.as_mut();
+        rest.map_or_else(Vec::new, |rest| std::mem::take(&mut rest.callbacks))
+    }
+
     fn part(&self, index: usize, len: usize) -> Option<Part> {
-        let Some((record, received_ns)) = &self.together else {
+        let Some((record, received_ns)) = self.together() else {
             let known = self.parts.get(index).cloned();
             return known.or_else(|| (index < len).then(Part::default));
         };
@@ -136,13 +156,7 @@ impl Request {
             submitted_ns,
             coalescing,
             done: AtomicUsize::new(0),
-            state: Mutex::new(State {
-                parts,
-                together: None,
-                order: Vec::new(),
-                callbacks: Vec::new(),
-                written: None,
-            }),
+            state: Mutex::new(State { parts, rest: None }),
         }
     }
 
@@ -164,7 +178,7 @@ impl Request {
     /// Stores how a part ended; returns the callbacks to run if it was the last one.
     pub fn resolve(&self, index: usize, record: ResultRecord, received_ns: u64) -> Vec<Py<PyAny>> {
         let mut state = lock(&self.state);
-        if state.parts.is_empty() && state.together.is_none() {
+        if state.parts.is_empty() && state.together().is_none() {
             state.parts = blank_parts(self.len);
         }
         let Some(part) = state
@@ -183,10 +197,10 @@ impl Request {
             payload: record.payload,
         };
         if self.len > 1 {
-            state.order.push(index as u32);
+            state.rest().order.push(index as u32);
         }
         if self.done.fetch_add(1, Ordering::AcqRel) + 1 == self.len {
-            return std::mem::take(&mut state.callbacks);
+            return state.take_callbacks();
         }
         Vec::new()
     }
@@ -194,22 +208,19 @@ impl Request {
     /// Stores how all parts of a coalescing request ended; returns the callbacks to run.
     pub fn resolve_together(&self, record: CoalescedRecord, received_ns: u64) -> Vec<Py<PyAny>> {
         let mut state = lock(&self.state);
-        if record.len() != self.len || !state.parts.is_empty() || state.together.is_some() {
+        if record.len() != self.len || !state.parts.is_empty() || state.together().is_some() {
             return Vec::new();
         }
-        state.together = Some((record, received_ns));
+        state.rest().together = Some((record, received_ns));
         self.done.store(self.len, Ordering::Release);
-        std::mem::take(&mut state.callbacks)
+        state.take_callbacks()
     }
 
     /// Keeps what a part wrote.
     pub fn on_output(&self, index: usize, record: &OutputRecord) {
         let mut state = lock(&self.state);
-        let written = state
-            .written
-            .get_or_insert_default()
-            .entry(index)
-            .or_default();
+        let all = state.rest().written.get_or_insert_default();
+        let written = all.entry(index).or_default();
         match record.stream {
             1 => keep_tail(&mut written.stdout, &record.bytes),
             2 => keep_tail(&mut written.stderr, &record.bytes),
@@ -219,10 +230,9 @@ impl Request {
 
     /// What a part wrote so far.
     pub fn written(&self, index: usize) -> Written {
-        lock(&self.state)
-            .written
-            .as_ref()
-            .and_then(|map| map.get(&index))
+        let state = lock(&self.state);
+        let all = state.rest.as_ref().and_then(|rest| rest.written.as_ref());
+        all.and_then(|all| all.get(&index))
             .cloned()
             .unwrap_or_default()
     }
@@ -235,7 +245,7 @@ impl Request {
     /// A part's status, if it is resolved.
     pub fn status(&self, index: usize) -> Option<Status> {
         let state = lock(&self.state);
-        match &state.together {
+        match state.together() {
             Some((record, _)) => record.outcome(index).map(|o| o.status),
             None => state.parts.get(index).and_then(|part| part.status),
         }
@@ -244,7 +254,7 @@ impl Request {
     /// For a part that ended together with others in one immutable value: the first part after those.
     pub fn plain_until(&self, index: usize) -> Option<u32> {
         let state = lock(&self.state);
-        let outcome = state.together.as_ref()?.0.outcome(index)?;
+        let outcome = state.together()?.0.outcome(index)?;
         let plain = matches!(outcome.payload.bytes.first(), None | Some(&PLAIN));
         (plain && outcome.status == Status::Ok).then_some(outcome.end)
     }
@@ -252,7 +262,8 @@ impl Request {
     /// Drops a part's payload: its decoded value has taken its place.
     pub fn forget_payload(&self, index: usize) {
         let mut state = lock(&self.state);
-        let payload = match &mut state.together {
+        let rest = state.rest.as_mut();
+        let payload = match rest.and_then(|rest| rest.together.as_mut()) {
             Some((record, _)) => record.take_own_payload(index),
             None => state
                 .parts
@@ -269,10 +280,11 @@ impl Request {
             return (rank == 0 && self.all_done()).then_some(0);
         }
         let state = lock(&self.state);
-        if state.together.is_some() {
+        if state.together().is_some() {
             return (rank < self.len).then_some(rank);
         }
-        state.order.get(rank).map(|part| *part as usize)
+        let order = &state.rest.as_ref()?.order;
+        order.get(rank).map(|part| *part as usize)
     }
 
     /// Keeps `callback` for the moment all parts are resolved; gives it back if they are already.
@@ -281,7 +293,7 @@ impl Request {
         if self.all_done() {
             return Some(callback);
         }
-        state.callbacks.push(callback);
+        state.rest().callbacks.push(callback);
         None
     }
 }
