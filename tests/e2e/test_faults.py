@@ -117,6 +117,33 @@ def test_a_retry_runs_elsewhere(rc, tmp_path):
     assert len(rc.ids) == 1
 
 
+def test_an_interrupt_that_a_task_missed_is_sent_again(rc, tmp_path):
+    """A signal in the instant before a call that blocks is as good as lost; here the task loses the first on purpose."""
+    ready = tmp_path / "ready"
+
+    def miss_one(ready):
+        import signal
+        import time
+
+        missed = []
+        ours = signal.signal(signal.SIGINT, lambda *_: missed.append(1))
+        try:
+            ready.touch()
+            while not missed:
+                time.sleep(0.001)
+        finally:
+            signal.signal(signal.SIGINT, ours)
+        time.sleep(40)
+
+    pid = rc[0].apply_sync(os.getpid)
+    result = rc[0].apply_async(miss_one, ready)
+    _until(ready.exists)
+    result.abort()
+    with pytest.raises(broadleaf.TaskAborted):
+        result.get(20)
+    assert rc[0].apply_sync(os.getpid) == pid, "it was interrupted, not killed"
+
+
 def test_engines_that_die_are_started_again():
     with Cluster(n=2, restart_engines=True) as rc:
         before = rc[1].apply_sync(os.getpid)

@@ -9,6 +9,7 @@ mod delivery;
 mod error;
 mod frames;
 mod handshake;
+mod interrupts;
 mod join;
 mod node;
 mod objects;

@@ -16,6 +16,7 @@ use slab::Slab;
 use crate::config::NodeConfig;
 use crate::delivery::Waiting;
 use crate::error::{NodeError, io_error};
+use crate::interrupts::Interrupts;
 use crate::objects::Objects;
 use crate::peers::{Peer, Role};
 use crate::relays::Relays;
@@ -46,6 +47,7 @@ pub struct Node {
     pub(crate) segments: Segments,
     pub(crate) objects: Objects,
     pub(crate) waiting: Waiting,
+    pub(crate) interrupts: Interrupts,
     pub(crate) finished: bool,
     pub(crate) epoch: Instant,
     pub(crate) wakeups: u64,
@@ -125,6 +127,7 @@ impl Node {
             segments: Segments::default(),
             objects: Objects::new(0, config.options.pool_max_bytes),
             waiting: Waiting::default(),
+            interrupts: Interrupts::default(),
             finished: false,
             epoch: Instant::now(),
             wakeups: 0,
@@ -206,6 +209,7 @@ impl Node {
                 self.decider.on_deadline(self.now_ns, &mut self.outputs);
             }
             self.beat();
+            self.repeat_interrupts();
             self.drop_silent_peers();
             self.carry_out();
             self.flush_dirty();
@@ -215,9 +219,10 @@ impl Node {
 
     fn next_wait(&mut self) -> Option<Duration> {
         self.read_clock();
-        let due = self
-            .decider
-            .next_deadline()
+        let deadlines = [self.decider.next_deadline(), self.interrupts.due_ns()];
+        let due = deadlines
+            .into_iter()
+            .flatten()
             .map(|at| Duration::from_nanos(at.saturating_sub(self.now_ns)));
         let hello = self
             .unknown
@@ -226,7 +231,7 @@ impl Node {
         let beat = self
             .heartbeat_at()
             .map(|at| at.saturating_duration_since(Instant::now()));
-        due.into_iter().chain(hello).chain(beat).min()
+        due.chain(hello).chain(beat).min()
     }
 
     fn on_event(&mut self, token: u64, flags: EventFlags) {

@@ -160,17 +160,6 @@ impl Node {
         self.append(token, FrameKind::Assign, |frame| record.encode(frame));
     }
 
-    pub(crate) fn interrupt(&mut self, engine: EngineId, offer: u32) {
-        let Some(token) = self.engine_token(engine) else {
-            return;
-        };
-        if let Role::Engine { board, pid, .. } = &self.peers[token].role
-            && board.request_interrupt(offer)
-        {
-            signal_process(*pid, Signal::INT.as_raw());
-        }
-    }
-
     pub(crate) fn board(&self, engine: EngineId) -> Option<&broadleaf_shm::ClaimBoard> {
         let token = self.engine_token(engine)?;
         match &self.peers[token].role {
@@ -245,13 +234,13 @@ impl Node {
         self.clients.get(&client).copied()
     }
 
-    fn engine_token(&self, engine: EngineId) -> Option<usize> {
+    pub(crate) fn engine_token(&self, engine: EngineId) -> Option<usize> {
         self.engines.get(&engine).copied()
     }
 }
 
 /// Signals a process; one that is gone already needs no signal.
-fn signal_process(pid: u32, signal: i32) {
+pub(crate) fn signal_process(pid: u32, signal: i32) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
         let _ = kill_process(pid, signal);

@@ -100,6 +100,12 @@ impl Words {
         true
     }
 
+    fn is_interrupt_open(&self, offer: u32) -> bool {
+        let word = u64::from(offer) + 1;
+        self.running.0.load(Ordering::Acquire) == word
+            && self.interrupt.0.load(Ordering::Acquire) == word
+    }
+
     fn take_interrupt(&self) -> bool {
         let running = self.running.0.load(Ordering::Relaxed);
         running != 0
@@ -197,6 +203,11 @@ impl ClaimBoard {
         self.words().request_interrupt(offer)
     }
 
+    /// Node: whether that offer was asked to be interrupted, still runs, and has not taken the interrupt.
+    pub fn is_interrupt_open(&self, offer: u32) -> bool {
+        self.words().is_interrupt_open(offer)
+    }
+
     /// Engine, from its signal handler: true once per request, and only while the task that the
     /// request named is still the one that runs.
     pub fn take_interrupt(&self) -> bool {
@@ -283,12 +294,16 @@ mod tests {
         node.offer(u32::MAX);
         assert!(!node.request_interrupt(u32::MAX), "not claimed yet");
         engine.claim(u32::MAX);
+        assert!(!node.is_interrupt_open(u32::MAX), "not asked yet");
         assert!(node.request_interrupt(u32::MAX));
+        assert!(node.is_interrupt_open(u32::MAX) && !node.is_interrupt_open(0));
         assert!(engine.take_interrupt());
         assert!(!engine.take_interrupt());
+        assert!(!node.is_interrupt_open(u32::MAX), "taken");
         assert!(node.request_interrupt(u32::MAX));
         engine.finish();
         assert!(!engine.take_interrupt(), "between tasks");
+        assert!(!node.is_interrupt_open(u32::MAX), "ended");
         node.offer(0);
         engine.claim(0);
         assert!(!engine.take_interrupt(), "meant for the task before");
