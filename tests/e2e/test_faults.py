@@ -118,7 +118,7 @@ def test_a_retry_runs_elsewhere(rc, tmp_path):
 
 
 def test_an_interrupt_that_a_task_missed_is_sent_again(rc, tmp_path):
-    """A signal in the instant before a call that blocks is as good as lost; here the task loses the first on purpose."""
+    """A signal in the instant before a call that blocks is as good as lost; this task loses the first by intent."""
     ready = tmp_path / "ready"
 
     def miss_one(ready):
