@@ -69,15 +69,26 @@ def test_failures_are_kept_too(rc, other):
     assert other.db_query({"msg_id": ar.msg_ids[0]})[0]["status"] == "error"
 
 
-def test_a_client_leaves_and_another_finds_what_it_left(cluster, other):
+def test_a_client_leaves_and_another_finds_what_it_left(cluster, other, tmp_path):
+    def array_once_left(n, left):
+        import time
+
+        import numpy
+
+        while not left.exists():
+            time.sleep(0.005)
+        return numpy.arange(n)
+
     leaver = cluster.connect_client_sync()
     results = [leaver.load_balanced_view().apply_async(time.sleep, 0.05) for _ in range(12)]
     mapped = leaver[:].map_async(lambda x: x * x, range(8))
     numpy = pytest.importorskip("numpy")
-    array = leaver[3].apply_async(lambda n: __import__("numpy").arange(n), 50_000)
+    # A large result that came before its client left is that client's, and not kept.
+    array = leaver[3].apply_async(array_once_left, 50_000, tmp_path / "left")
     ids = [msg_id for ar in results for msg_id in ar.msg_ids]
     leaver.leave()
     assert leaver.closed
+    (tmp_path / "left").touch()
     with pytest.raises(ipp.LinkLost):
         leaver[0]["x"] = 1
     assert other.get_result(ids).get(20) == [None] * 12
