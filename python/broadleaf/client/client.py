@@ -116,7 +116,8 @@ class Client(Control, RegisteredResults):
         """Closes the connection, and has the cluster carry on with this client's tasks.
 
         Their results are kept for whoever asks for them by their ids, as far as the option `kept_results_bytes` goes;
-        not those in shared memory (64 KiB and more) that have come to this client already. After `close` tasks that have not started never do, and those that run end for nobody.
+        not those in shared memory (above 64 KiB) that have come to this client already. After `close` tasks that have
+        not started never do, and those that run end for nobody.
         """
         self.request("Leave")
         self.close()
