@@ -56,7 +56,7 @@ pub struct EndpointOptions {
 impl Default for EndpointOptions {
     fn default() -> Self {
         Self {
-            client_linger_us: 1000,
+            client_linger_us: 100,
             client_spin_us: 200,
             client_flush_bytes: 32 * 1024,
             engine_flush_us: 200,

@@ -12,12 +12,6 @@ use super::wire::poll;
 /// a wake-up on its core.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
-/// The linger of a submitter that is slow, as a part of the longest.
-const SLOW_SHARE: u32 = 8;
-/// Tasks submitted during a linger from which on the next is twice as long: a wake-up each is then nothing, and the
-/// engines have work meanwhile.
-const MANY_TASKS: u64 = 32;
-
 impl Shared {
     /// Work of the background thread until the connection is closed; `tell` passes news to Python.
     pub fn run_background(&self, tell: &dyn Fn(Incoming)) {
@@ -25,8 +19,6 @@ impl Shared {
             return;
         };
         let mut watching = true;
-        let least_linger = self.tuning.linger / SLOW_SHARE;
-        let (mut linger, mut n_sent) = (least_linger, 0);
         while !self.is_closed() {
             // While a caller reads, this thread only looks now and then whether that has ended. Whoever needs it
             // sooner, for a callback or a submission, wakes it.
@@ -46,16 +38,9 @@ impl Shared {
             let mut incoming = Incoming::default();
             let mut result = Ok(());
             if self.armed.load(Ordering::Acquire) {
-                std::thread::sleep(linger);
+                std::thread::sleep(self.tuning.linger);
                 self.armed.store(false, Ordering::Release);
                 result = self.flush().map(drop);
-                let n_submitted = self.counters.submitted.load(Ordering::Relaxed);
-                linger = if n_submitted - n_sent >= MANY_TASKS {
-                    (2 * linger).min(self.tuning.linger)
-                } else {
-                    least_linger
-                };
-                n_sent = n_submitted;
             }
             let nobody_waits = self.foreground.load(Ordering::Acquire) == 0;
             watching = nobody_waits;
