@@ -13,10 +13,13 @@ STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 RUST_SOURCES := $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print 2>/dev/null)
 TEST_ARGS ?=
+AGAIN ?=
 BENCH_ARGS ?= all --quick --against ppe
 GATE_ARGS ?= --base main --head HEAD
 # Longer than any run of the Rust tests, so that one that hangs ends the build.
 RUST_TESTS_TIMEOUT_S := 1500
+
+unless_unchanged = $(BIN)/python tools/unchanged.py --record $(STAMPS)/$(1).json $(if $(AGAIN),--again)
 
 .PHONY: help demo test test-rust test-python bench gate docs lint lock clean build
 
@@ -26,13 +29,14 @@ help: ## Show the targets
 demo: $(STAMPS)/native ## Start four engines, run a map, print its result and timing
 	@$(BIN)/python examples/demo.py
 
-test: test-rust test-python ## Rust tests, rule checks, Python tests
+test: test-rust test-python ## All tests, unless they have passed on the same files; AGAIN=1 runs them all the same
 
 test-rust: $(STAMPS)/native
-	timeout $(RUST_TESTS_TIMEOUT_S) cargo test --release --locked --quiet --workspace --exclude broadleaf-python
+	@$(call unless_unchanged,rust-tests) --inputs crates Cargo.toml Cargo.lock -- \
+	  timeout $(RUST_TESTS_TIMEOUT_S) cargo test --release --locked --quiet --workspace --exclude broadleaf-python
 
 test-python: $(STAMPS)/native $(STAMPS)/test
-	$(BIN)/python -m pytest tests $(TEST_ARGS)
+	@$(call unless_unchanged,python-tests) -- $(abspath $(BIN))/python -m pytest tests $(TEST_ARGS)
 
 bench: $(STAMPS)/native $(STAMPS)/bench ## Run the benchmarks; BENCH_ARGS="latency --against ppe,ray" chooses
 	$(BIN)/python -m broadleaf.bench $(BENCH_ARGS)
