@@ -139,7 +139,8 @@ OPTIONS: dict[str, Option] = {
                "that were fewer than 8 per engine, or chunks of more than 16,384 items.", least=1, most=_HISTORY_TASKS),
         # Batching
         Option("client_linger_us", "int", 100, "client", "Longest time a submitted task may wait in the client for "
-               "others to travel with it, in microseconds.", most=_SECOND_US),
+               "others to travel with it, in microseconds; ten times that behind 64 tasks per engine.",
+               most=_SECOND_US),
         Option("client_spin_us", "int", 200, "client", "Time after sending no more tasks than engines and cores can "
                "run at once in which a thread that waits for them looks for replies before it sleeps, in microseconds; "
                "0 for none.", most=_SECOND_US),

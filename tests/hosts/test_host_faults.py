@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import broadleaf
 import numpy as np
 import pytest
 from broadleaf import interactive
@@ -137,6 +138,18 @@ def test_a_small_task_overtakes_the_data(hosted):
     assert cluster.client[second].apply_sync(int) == 0
     assert not big.done()
     assert len(big.get(timeout=60)) == 1
+
+
+def test_a_tasks_time_starts_when_its_arguments_are_there(hosted):
+    cluster = hosted(1, 1, rate_mbit=40)
+    view = cluster.client.load_balanced_view()
+    assert view.apply_sync(int) == 0
+    data = payload(8)[: N_BYTES // 3]  # 1.6 s of the link
+    with view.temp_flags(timeout=0.5):
+        assert view.apply_async(len, data).get(timeout=60) == len(data)
+        late = view.apply_async(lambda x: __import__("time").sleep(60), data[1:])
+        with pytest.raises(broadleaf.TaskTimeout):
+            late.get(timeout=60)
 
 
 def test_added_latency_changes_the_time_and_nothing_else(hosted):

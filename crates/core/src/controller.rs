@@ -111,6 +111,7 @@ impl Controller {
             Input::Submit { client, record } => self.on_submit(now, client, record, out),
             Input::Done { engine, record } => self.on_done(now, engine, record, out),
             Input::Output { engine, record } => self.on_output(engine, record, out),
+            Input::Delivered { engine, key } => self.on_delivered(now, engine, key),
             Input::Undeliverable {
                 engine,
                 key,

@@ -131,6 +131,21 @@ impl Controller {
         }
     }
 
+    /// The arguments of an offered task are where its engine is.
+    pub(crate) fn on_delivered(&mut self, now: Nanos, engine: EngineId, key: TaskKey) {
+        match self.tasks.get(key).map(|t| t.place) {
+            Some(Place::Offered(at, _)) if at == engine => {
+                self.tasks.at(key).is_travelling = false;
+                let books = &mut self.engines[engine.0 as usize];
+                if books.head().is_some_and(|(head, _)| head == key) {
+                    books.head_since = now;
+                    self.time_head(now, engine);
+                }
+            }
+            _ => self.totals.ignored += 1,
+        }
+    }
+
     /// Payload of an offered task could not be moved: it will not be run, or its value not be had.
     pub(crate) fn on_undeliverable(
         &mut self,

@@ -106,6 +106,13 @@ pub enum Input {
         /// How it ended.
         record: DoneRecord,
     },
+    /// The arguments of an offered task, which lie in segments, have come to the host of its engine.
+    Delivered {
+        /// The engine.
+        engine: EngineId,
+        /// The task.
+        key: TaskKey,
+    },
     /// An offer was taken back for good, or a value given up, because payload could not be brought
     /// from host to host.
     Undeliverable {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use broadleaf_proto::ids::{EngineId, FunctionId, TaskKey};
+use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 use broadleaf_proto::task::AssignRecord;
 
 use crate::engines::{Claim, State};
@@ -131,6 +131,7 @@ impl Controller {
         let task = self.tasks.at(key);
         let engine = &mut self.engines[engine_index as usize];
         let id = engine.id;
+        task.is_travelling = engine.host != HostId::CONTROLLER && !task.payload.segments.is_empty();
         let offer = engine.offer(key, task.pinned.is_none());
         task.place = Place::Offered(id, offer);
         let (function, options, payload) = (task.function, task.options, task.payload.clone());

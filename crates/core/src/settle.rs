@@ -124,7 +124,7 @@ impl Controller {
             return;
         };
         let task = self.tasks.at(key);
-        if task.timer_at != 0 || task.stopping == Stopping::Timeout {
+        if task.timer_at != 0 || task.is_travelling || task.stopping == Stopping::Timeout {
             return;
         }
         if let Some(most_ns) = self.options.at(task.options).options.timeout_ns {

@@ -196,6 +196,7 @@ impl Controller {
             stopping: Stopping::No,
             interrupted: false,
             stalled: false,
+            is_travelling: false,
             has_dependents: false,
             is_awaited: false,
             follows: false,

@@ -59,6 +59,8 @@ pub(crate) struct Task {
     pub interrupted: bool,
     /// Its time ran out once on an engine that had not even started it.
     pub stalled: bool,
+    /// Its arguments are on their way to the host of its engine. Its timeout starts when they are there.
+    pub is_travelling: bool,
     /// Others wait for it.
     pub has_dependents: bool,
     /// Clients that did not submit it wait for its result.

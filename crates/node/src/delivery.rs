@@ -56,7 +56,7 @@ impl Node {
                 let queue = VecDeque::from([record]);
                 self.waiting.tasks.insert(engine, queue);
             } else {
-                self.hand_over(engine, &record);
+                self.deliver(engine, &record);
             }
         }
     }
@@ -93,9 +93,18 @@ impl Node {
                     self.objects.import(&mut record.payload);
                     self.segments.adopt(NODE, &mut record.payload);
                 }
-                self.hand_over(engine, &record);
+                self.deliver(engine, &record);
             }
         }
+    }
+
+    /// Gives a task to its engine, and says so if the controller waits for its arguments to be here.
+    fn deliver(&mut self, engine: EngineId, record: &AssignRecord) {
+        if !record.payload.segments.is_empty() {
+            let key = record.key;
+            self.tell_controller(&RelayEvent::Delivered { engine, key });
+        }
+        self.hand_over(engine, record);
     }
 
     /// A task whose payload will not come: taken back, unless it was already.

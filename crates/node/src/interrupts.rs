@@ -41,7 +41,8 @@ impl Interrupts {
 impl Node {
     /// Interrupts the task of an offer, if it runs.
     pub(crate) fn interrupt(&mut self, engine: EngineId, offer: u32) {
-        if self.signal_task(engine, |board| board.request_interrupt(offer)) {
+        let is_new = !(self.interrupts.sent.iter()).any(|s| s.engine == engine && s.offer == offer);
+        if self.signal_task(engine, |board| board.request_interrupt(offer)) && is_new {
             self.interrupts.sent.push(Sent {
                 engine,
                 offer,

@@ -385,6 +385,10 @@ impl Node {
                 transfers.on_failed(host, object, &mut orders);
                 self.carry_out_transfers(orders);
             }
+            RelayEvent::Delivered { engine, key } => {
+                self.check_host(host, engine)?;
+                self.input(Input::Delivered { engine, key });
+            }
             RelayEvent::Undeliverable {
                 engine,
                 key,

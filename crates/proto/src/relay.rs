@@ -138,6 +138,13 @@ pub enum RelayEvent {
         /// For the user.
         reason: String,
     },
+    /// The arguments of a task, which had to come from another host, are here.
+    Delivered {
+        /// The engine.
+        engine: EngineId,
+        /// The task.
+        key: TaskKey,
+    },
     /// A task will never be claimed, because its arguments did not come.
     Undeliverable {
         /// The engine.

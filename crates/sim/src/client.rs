@@ -70,6 +70,8 @@ pub struct Circumstances {
     pub stopping: bool,
     /// Times that the task was started.
     pub starts: u32,
+    /// Whether it was offered to an engine with all its arguments there.
+    pub offered: bool,
     /// Times that it found itself unmet.
     pub unmet: u32,
     /// Engines that died.
@@ -175,6 +177,9 @@ impl Client {
                 if limits == (None, None) {
                     return wrong("it has no timeout");
                 }
+                if limits.1.is_none() && !around.offered {
+                    return wrong("its arguments were still on their way");
+                }
             }
             Status::Refused => {
                 return Self::judge_refusal(record, job, around).or_else(|e| wrong(&e));
@@ -238,8 +243,8 @@ impl Client {
             RefusalReason::Undefined
             | RefusalReason::OverLimit
             | RefusalReason::InvalidDependency
-            | RefusalReason::NotKept
-            | RefusalReason::Undeliverable(_) => false,
+            | RefusalReason::NotKept => false,
+            RefusalReason::Undeliverable(_) => job.is_large,
             RefusalReason::ImpossibleDependency => job.dependent,
             RefusalReason::UnmetEverywhere => {
                 matches!(job.fate, Fate::UnmetEverywhere | Fate::UnmetOnEven)

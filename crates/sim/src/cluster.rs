@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use broadleaf_core::{Controller, Counters, Input, Nanos, Output};
 use broadleaf_proto::control::{EngineInfo, SpawnerEvent};
-use broadleaf_proto::ids::{ClientId, EngineId, HostId};
+use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, ResultRecord};
 
 use crate::client::{Circumstances, Client, Copy, Original};
@@ -50,6 +50,7 @@ pub(crate) enum Event {
     HostStarts(u32),
     Relay(HostId, RelayMessage),
     RelayHello(u32),
+    ArgumentsArrive(HostId, EngineId, TaskKey),
     Client(ClientId, Output),
     ClientActs(ClientId),
     Fault,
@@ -139,6 +140,8 @@ pub(crate) struct Cluster {
     pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) jobs: Vec<Job>,
     pub(crate) starts: BTreeMap<(u64, Option<EngineId>), u32>,
+    /// Tasks that were offered to an engine with all their arguments there.
+    pub(crate) offered: BTreeSet<(u64, Option<EngineId>)>,
     pub(crate) unmet: BTreeMap<u64, u32>,
     /// By job: times that it, or a part of it, was asked to be run again.
     pub(crate) reruns: BTreeMap<u64, u32>,
@@ -174,6 +177,7 @@ impl Cluster {
             clients: BTreeMap::new(),
             jobs: Vec::new(),
             starts: BTreeMap::new(),
+            offered: BTreeSet::new(),
             unmet: BTreeMap::new(),
             reruns: BTreeMap::new(),
             interrupts: false,
@@ -343,6 +347,9 @@ impl Cluster {
             Event::HostStarts(name) => self.start_host(name),
             Event::Relay(host, message) => self.relay_gets(host, message)?,
             Event::RelayHello(pid) => self.relay_hello(pid),
+            Event::ArgumentsArrive(host, engine, key) => {
+                self.arguments_arrive(host, engine, key)?;
+            }
             Event::Client(client, output) => self.client_gets(client, output)?,
             Event::ClientActs(client) => self.client_acts(client),
             Event::Fault => self.fault(),
@@ -401,6 +408,7 @@ impl Cluster {
                 .get(&(task.job, task.target))
                 .copied()
                 .unwrap_or(0),
+            offered: self.offered.contains(&(task.job, task.target)),
             unmet: self.unmet.get(&task.job).copied().unwrap_or(0),
             deaths: self.deaths,
             host_losses: self.host_losses,

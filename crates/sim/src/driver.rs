@@ -156,6 +156,7 @@ impl Cluster {
                     self.tell_engine(engine, EngineMessage::Function(record))?;
                 }
                 Output::Assign { engine, record, .. } => {
+                    self.note_offered(engine, &record);
                     let pid = self.link_to(engine)?;
                     let process = self.processes.get_mut(&pid);
                     let before = process.and_then(|p| p.board.insert(record.offer, Slot::Offered));

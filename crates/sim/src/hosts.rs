@@ -1,14 +1,17 @@
 //! Simulated relays: hosts whose engines reach the driver over one link, and are lost with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use broadleaf_core::{Input, Nanos, Output};
+use broadleaf_proto::Mode;
 use broadleaf_proto::control::{EngineInfo, SpawnerEvent};
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
+use broadleaf_proto::task::AssignRecord;
 
 use crate::Mutation;
 use crate::cluster::{Cluster, EngineMessage, Event, Link, NodeEvent};
 use crate::engine::{EngineProcess, Slot};
+use crate::job::index_of;
 
 const MS: Nanos = 1_000_000;
 
@@ -19,6 +22,8 @@ pub(crate) struct Host {
     pub name: u32,
     /// Processes that are linked, by place.
     pub linked: BTreeMap<EngineId, u32>,
+    /// Tasks of each engine, in order, from the first whose arguments are on their way.
+    waiting: BTreeMap<EngineId, VecDeque<AssignRecord>>,
 }
 
 /// What reaches a relay.
@@ -41,7 +46,7 @@ impl Cluster {
         let host = HostId(self.last_host);
         let relay = Host {
             name,
-            linked: BTreeMap::new(),
+            ..Host::default()
         };
         self.hosts.insert(host, relay);
         let up = Input::HostUp {
@@ -115,6 +120,9 @@ impl Cluster {
                     ));
                 }
                 *next += 1;
+                if record.payload.segments.is_empty() {
+                    self.note_offered(engine, &record);
+                }
                 RelayMessage::Engine(engine, EngineMessage::Assign(record))
             }
             Output::Stop { .. } => RelayMessage::Engine(engine, EngineMessage::Stop),
@@ -138,13 +146,15 @@ impl Cluster {
                 let Some(pid) = linked(engine) else {
                     return Ok(()); // Gone; the driver counts what never reached its board.
                 };
-                if let (EngineMessage::Assign(record), Some(process)) =
-                    (&message, self.processes.get_mut(&pid))
-                    && process.board.insert(record.offer, Slot::Offered).is_some()
-                {
+                let EngineMessage::Assign(record) = message else {
+                    return self.engine_gets(pid, message);
+                };
+                let process = self.processes.get_mut(&pid);
+                let before = process.and_then(|p| p.board.insert(record.offer, Slot::Offered));
+                if before.is_some() {
                     return Err(format!("offer {} was made twice", record.offer));
                 }
-                self.engine_gets(pid, message)
+                self.relay_assigns(host, engine, record)
             }
             RelayMessage::Revoke(engine, key, offer) => {
                 if let Some(pid) = linked(engine) {
@@ -175,6 +185,93 @@ impl Cluster {
                 Ok(())
             }
         }
+    }
+
+    /// A task for an engine of a host: it goes on once its arguments are there, and those before it have.
+    fn relay_assigns(
+        &mut self,
+        host: HostId,
+        engine: EngineId,
+        record: AssignRecord,
+    ) -> Result<(), String> {
+        let Some(relay) = self.hosts.get_mut(&host) else {
+            return Ok(());
+        };
+        let queue = relay.waiting.entry(engine).or_default();
+        queue.push_back(record);
+        if queue.len() > 1 {
+            return Ok(());
+        }
+        self.hand_over(host, engine)
+    }
+
+    /// Hands over what waits, up to the next task with arguments that have to travel.
+    fn hand_over(&mut self, host: HostId, engine: EngineId) -> Result<(), String> {
+        while let Some(relay) = self.hosts.get_mut(&host)
+            && let Some(&pid) = relay.linked.get(&engine)
+            && let Some(queue) = relay.waiting.get_mut(&engine)
+            && let Some(record) = queue.front()
+        {
+            if record.payload.segments.is_empty() {
+                let record = queue.pop_front().ok_or("nothing waits")?;
+                self.engine_gets(pid, EngineMessage::Assign(record))?;
+                continue;
+            }
+            let key = record.key;
+            if self.plan.mutation == Mutation::DeliveredTooSoon {
+                self.host_says(host, NodeEvent::Input(Input::Delivered { engine, key }));
+            }
+            let delay = self.random.time(3_000 * MS);
+            self.after(delay, Event::ArgumentsArrive(host, engine, key));
+            break;
+        }
+        Ok(())
+    }
+
+    /// Arguments are there, or will never be.
+    pub(crate) fn arguments_arrive(
+        &mut self,
+        host: HostId,
+        engine: EngineId,
+        key: TaskKey,
+    ) -> Result<(), String> {
+        let in_vain = self.random.chance(10);
+        let Some(relay) = self.hosts.get_mut(&host) else {
+            return Ok(());
+        };
+        let linked = relay.linked.get(&engine).copied();
+        let queue = relay.waiting.get_mut(&engine);
+        let queue = queue.filter(|q| q.front().is_some_and(|first| first.key == key));
+        let record = queue.and_then(VecDeque::pop_front);
+        let (Some(pid), Some(record)) = (linked, record) else {
+            return Ok(()); // Its engine is gone.
+        };
+        if in_vain {
+            let process = self.processes.get_mut(&pid);
+            if process.is_some_and(|p| p.revoke(record.offer)) {
+                let reason = "simulated".to_owned();
+                let news = Input::Undeliverable {
+                    engine,
+                    key,
+                    reason,
+                };
+                self.host_says(host, NodeEvent::Input(news));
+            }
+        } else {
+            self.note_offered(engine, &record);
+            if self.plan.mutation != Mutation::DeliveredTooSoon {
+                self.host_says(host, NodeEvent::Input(Input::Delivered { engine, key }));
+            }
+            self.engine_gets(pid, EngineMessage::Assign(record))?;
+        }
+        self.hand_over(host, engine)
+    }
+
+    /// From here on a task's time may run out.
+    pub(crate) fn note_offered(&mut self, engine: EngineId, record: &AssignRecord) {
+        let job = &self.jobs[index_of(&record.payload.bytes) as usize];
+        let target = (job.options.mode == Mode::Each).then_some(engine);
+        self.offered.insert((job.index, target));
     }
 
     fn spawn_on(&mut self, host: HostId, engine: EngineId) {
@@ -235,6 +332,7 @@ impl Cluster {
             return;
         };
         relay.linked.remove(&engine);
+        relay.waiting.remove(&engine);
         let down = NodeEvent::RemoteDown {
             engine,
             unclaimed_offers,

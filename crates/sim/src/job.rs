@@ -1,9 +1,14 @@
 //! What tasks do, and what may come of them.
 
 use broadleaf_core::Nanos;
-use broadleaf_proto::TaskOptions;
 use broadleaf_proto::ids::EngineId;
+use broadleaf_proto::task::SegmentRef;
+use broadleaf_proto::{SegmentId, TaskOptions};
 use bytes::Bytes;
+use smallvec::SmallVec;
+
+/// Length of arguments that lie in a segment; a client may have many of them under way.
+const LARGE_BYTES: u64 = 100_000;
 
 /// How a task ends if it is left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +46,23 @@ pub struct Job {
     pub options: TaskOptions,
     /// Whether it has dependencies.
     pub dependent: bool,
+    /// Whether its arguments lie in a segment, and take their time to another host.
+    pub is_large: bool,
 }
 
 impl Job {
     /// Its arguments on the wire.
     pub fn arguments(&self) -> Bytes {
         Bytes::copy_from_slice(&self.index.to_le_bytes())
+    }
+    /// What of them lies in segments.
+    pub fn segments(&self) -> SmallVec<[SegmentRef; 0]> {
+        let place = SegmentRef {
+            segment: SegmentId(self.index),
+            offset_bytes: 0,
+            len_bytes: LARGE_BYTES,
+        };
+        self.is_large.then_some(place).into_iter().collect()
     }
     /// Its value, of its arguments and the body of its function.
     pub fn value(index: u64, body: u64) -> Bytes {

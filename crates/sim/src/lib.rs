@@ -34,6 +34,8 @@ pub enum Mutation {
     AllUnclaimed,
     /// What was on its way to a relay when an engine there died counts as started.
     ForgetsOnTheWay,
+    /// Relays say of arguments that are on their way that they are there.
+    DeliveredTooSoon,
 }
 
 /// What one run is made of.

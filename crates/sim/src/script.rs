@@ -190,11 +190,12 @@ impl Cluster {
             fate,
             stubborn: self.random.chance(30),
             dependent: !after.is_empty() || !follow.is_empty(),
+            is_large: self.random.chance(15),
             options: options.clone(),
         };
         let payload = Payload {
             bytes: job.arguments(),
-            segments: SmallVec::new(),
+            segments: job.segments(),
             lease: None,
         };
         self.jobs.push(job);

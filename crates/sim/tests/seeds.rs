@@ -98,3 +98,8 @@ fn the_seeds_have_hosts_and_lose_them() {
         .count();
     assert!(with_hosts > 40, "{with_hosts}");
 }
+
+#[test]
+fn finds_time_that_runs_while_arguments_travel() {
+    finds(Mutation::DeliveredTooSoon);
+}

@@ -12,13 +12,35 @@ use super::wire::poll;
 /// a wake-up on its core.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
+/// Tasks per engine that were sent and have not ended, from which on those behind them may wait longer for company:
+/// the engines have work meanwhile, and each batch costs a wake-up in every process.
+const BACKLOG_TASKS: u64 = 64;
+/// How many times as long.
+const BACKLOG_LINGERS: u32 = 10;
+
 impl Shared {
+    /// How long tasks wait for others to travel with them, if `n_sent` of all submitted ones have left.
+    fn linger(&self, n_sent: u64) -> Duration {
+        let n_ended = self
+            .counters
+            .submitted
+            .load(Ordering::Relaxed)
+            .saturating_sub(self.outstanding.load(Ordering::Relaxed));
+        let n_engines = self.n_engines.load(Ordering::Relaxed);
+        if n_sent.saturating_sub(n_ended) >= BACKLOG_TASKS * n_engines.max(1) {
+            self.tuning.linger * BACKLOG_LINGERS
+        } else {
+            self.tuning.linger
+        }
+    }
+
     /// Work of the background thread until the connection is closed; `tell` passes news to Python.
     pub fn run_background(&self, tell: &dyn Fn(Incoming)) {
         let Some(socket) = self.wire.poll_fd() else {
             return;
         };
         let mut watching = true;
+        let mut n_sent = 0;
         while !self.is_closed() {
             // While a caller reads, this thread only looks now and then whether that has ended. Whoever needs it
             // sooner, for a callback or a submission, wakes it.
@@ -38,8 +60,9 @@ impl Shared {
             let mut incoming = Incoming::default();
             let mut result = Ok(());
             if self.armed.load(Ordering::Acquire) {
-                std::thread::sleep(self.tuning.linger);
+                std::thread::sleep(self.linger(n_sent));
                 self.armed.store(false, Ordering::Release);
+                n_sent = self.counters.submitted.load(Ordering::Relaxed);
                 result = self.flush().map(drop);
             }
             let nobody_waits = self.foreground.load(Ordering::Acquire) == 0;
