@@ -15,7 +15,7 @@ from typing import Any
 
 import broadleaf
 
-from . import machine, table
+from . import machine, raw_chain, table
 from .environments import OURS
 from .network import HostedCluster, Network, why_not
 from .record import Record
@@ -23,6 +23,8 @@ from .record import Record
 SIZES = (1_000, 100_000, 1_000_000, 16_000_000, 64_000_000)
 PLANS = ("auto", "flat", "binomial", "k-ary", "chain")
 LARGE_BYTES = 1_000_000_000
+# A chain is worth its while from here on.
+LEAST_RAW_BYTES = 1_000_000
 
 _held: Any = None
 
@@ -144,6 +146,11 @@ class HostBench:
                     yield self.record("of_best_plan", ratios, bytes=n_bytes)
                 model_ms = self.model_ms(n_bytes)
                 yield self.record("of_chain_model", [value / model_ms for value in times["auto"]], bytes=n_bytes)
+                if n_bytes >= LEAST_RAW_BYTES:
+                    raw_ms = raw_chain.measure(self.cluster.network, n_bytes, self.repeats)
+                    yield self.record("raw_chain", raw_ms, bytes=n_bytes)
+                    floor_ms = statistics.median(raw_ms)
+                    yield self.record("of_raw_chain", [value / floor_ms for value in times["auto"]], bytes=n_bytes)
 
     def model_ms(self, n_bytes: int) -> float:
         """The chain's time by the model, from the link's rate and the measured round trip."""

@@ -44,6 +44,8 @@ UNITS = {
     "node_faults": "faults",
     "last_engine": "ms",
     "of_chain_model": "ratio",
+    "raw_chain": "ms",
+    "of_raw_chain": "ratio",
     "of_best_plan": "ratio",
     "bytes_into_host": "payloads",
     "small_task": "us",
