@@ -23,6 +23,8 @@ from .environments import System
 
 STEP_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
+# Some systems take minutes to start a hundred.
+START_TIMEOUT_S_PER_WORKER = 5.0
 PR_SET_PDEATHSIG = 1
 libc = ctypes.CDLL(None)
 
@@ -88,7 +90,8 @@ class Turn:
     def start(self, workers: int, config: str) -> float:
         """Starts the system's workers; seconds until each had run a task."""
         launched = self.ask({"do": "describe"})["launched"]
-        reply = self.ask({"do": "start", "workers": workers, "config": config})
+        timeout_s = STEP_TIMEOUT_S + START_TIMEOUT_S_PER_WORKER * workers
+        reply = self.ask({"do": "start", "workers": workers, "config": config}, timeout_s)
         self.started = True
         return time.perf_counter() - self.began if launched else float(reply["ready_s"])
 
