@@ -206,6 +206,8 @@ class Engine:
         Both are contiguous buffers. False, and nothing is done, unless each is the whole of a buffer received in a
         segment, both are of the same length, and `source` was not written to.
         """
+    def retire_buffers(self) -> None:
+        """Large received buffers that the running task drops from here on are unmapped after its reply has left."""
     def send_output(self, stream: int, data: bytes) -> None: ...
 
 @final

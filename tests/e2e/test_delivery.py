@@ -8,6 +8,7 @@ import broadleaf as ipp
 import numpy as np
 import pytest
 from broadleaf import error
+from broadleaf.bench.network import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 LARGE = 300_000
@@ -400,3 +401,44 @@ def test_mapping_copies_no_page(rc, view, mode):
     after = sum(view.apply_sync(proportional_kib)) + proportional_kib()
     grown = (after - before) * 1024 - array.nbytes
     assert grown < 1.2 * array.nbytes
+
+
+def count_mapped(pid: int | None = None) -> int:
+    """Segments that a process has mapped, this one by default."""
+    return Path(f"/proc/{pid or 'self'}/maps").read_text().count("/memfd:broadleaf")
+
+
+@pytest.fixture
+def dropping(rc):
+    """The first engine, which has just dropped an array that it had read; its process; what it has mapped without."""
+    view = rc[0]
+    pid = view.apply_sync(os.getpid)
+    before = count_mapped(pid)
+    view.push({"array": np.ones(LARGE)})
+    assert on_engines(view, "array.sum()") == LARGE
+    assert count_mapped(pid) == before + 1
+    view.push({"array": None}, block=True)
+    return view, pid, before
+
+
+def test_what_an_engine_dropped_is_unmapped_before_its_next_task(dropping):
+    view, _, before = dropping
+    look = "open('/proc/self/maps').read().count('/memfd:broadleaf')"
+    assert on_engines(view, look) == before
+
+
+def test_what_an_engine_dropped_is_unmapped_when_it_has_nothing_to_do(dropping):
+    _, pid, before = dropping
+    wait_until(lambda: count_mapped(pid) == before, 20, "the array is unmapped")
+
+
+def test_what_an_engine_dropped_is_given_back_with_the_reply(rc):
+    view = rc[0]
+    array = np.ones(LARGE)
+    for _ in range(3):
+        view.push({"array": array}, block=True)
+    held = rc.counters()["segments"]
+    for _ in range(20):
+        array += 1
+        view.push({"array": array}, block=True)
+    assert rc.counters()["segments"] == held

@@ -12,9 +12,10 @@ from broadleaf.serialize.namespace import evaluate
 def names(monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr(sys, "displayhook", display.DisplayHook())
-    monkeypatch.setattr(operations, "_session", operations._Session({}, lambda destination, source: False))
+    engine = (lambda destination, source: False, lambda: None)
+    monkeypatch.setattr(operations, "_session", operations._Session({}, *engine))
     created = namespace.create(3, "c")
-    operations.install(created, lambda destination, source: False)
+    operations.install(created, *engine)
     yield created
     operations.close()
     namespace.set_namespace(None)

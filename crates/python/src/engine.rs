@@ -19,6 +19,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags};
+use rustix::time::Timespec;
 
 use self::outgoing::Io;
 use crate::buffer::address_of;
@@ -56,6 +57,11 @@ pub struct Engine {
 }
 
 const NO_TASK: u64 = u64::MAX;
+/// Time without work after which what was dropped is unmapped: the other engines of a broadcast run first.
+const UNMAP_AFTER: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 10_000_000,
+};
 
 impl Engine {
     /// Takes in what has arrived; whether anything had.
@@ -157,7 +163,10 @@ impl Engine {
                     .call_method1("load_args", (pickle, buffers))?;
                 let (args, kwargs): (Bound<'py, PyTuple>, Bound<'py, PyDict>) = call.extract()?;
                 drop(call);
-                function.call(args, Some(&kwargs))
+                let value = function.call(args.clone(), Some(&kwargs));
+                // The arguments are dropped here, and the caller need not wait for that.
+                self.io.data.received().retire();
+                value
             }
             Some(_) => Err(pyo3::exceptions::PyValueError::new_err(
                 "malformed arguments",
@@ -275,14 +284,15 @@ impl Engine {
             .on_reply(queued_bytes, completed_ns.saturating_sub(started_ns), more)
     }
 
-    fn wait(&self, for_write: bool) {
+    /// Waits for something to do; `false` if there was nothing for that long.
+    fn wait(&self, for_write: bool, longest: Option<&Timespec>) -> bool {
         let flags = if for_write {
             PollFlags::IN | PollFlags::OUT
         } else {
             PollFlags::IN
         };
         // An interruption by a signal is a reason to look around, no failure.
-        let _ = rustix::event::poll(&mut [PollFd::new(&self.poll_fd, flags)], None);
+        rustix::event::poll(&mut [PollFd::new(&self.poll_fd, flags)], longest) != Ok(0)
     }
 
     fn serve(&self, py: Python<'_>) -> PyResult<Result<(), LinkError>> {
@@ -291,7 +301,9 @@ impl Engine {
         }
         loop {
             let next = lock(&self.work).tasks.pop_front();
+            let received = self.io.data.received();
             if let Some(task) = next {
+                drop(received.take_retired());
                 self.io.before_user_code();
                 if self.board.claim(task.offer)
                     && let Err(error) = self.run_task(py, task)
@@ -313,7 +325,10 @@ impl Engine {
                 Ok(_) => {}
                 Err(error) => return Ok(Err(error)),
             }
-            py.detach(|| self.wait(!flushed));
+            let longest = received.has_retired().then_some(&UNMAP_AFTER);
+            if !py.detach(|| self.wait(!flushed, longest)) {
+                drop(received.take_retired());
+            }
             py.check_signals()?;
         }
     }
@@ -437,6 +452,11 @@ impl Engine {
         let (to, len_bytes) = address_of(destination)?;
         let (from, source_bytes) = address_of(source)?;
         Ok(len_bytes == source_bytes && self.io.data.replace(to, from, len_bytes))
+    }
+
+    /// Large received buffers that the running task drops from here on are unmapped after its reply.
+    fn retire_buffers(&self) {
+        self.io.data.received().retire();
     }
 
     fn interrupt_pending(&self) -> bool {

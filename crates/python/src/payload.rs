@@ -461,6 +461,11 @@ impl DataPlane {
         counters
     }
 
+    /// What was received in segments and is mapped.
+    pub fn received(&self) -> &ReceivedTable {
+        &self.received
+    }
+
     /// Shows received bytes in the place of others, without a copy; see [`ReceivedTable::replace`].
     pub fn replace(&self, destination: usize, source: usize, len_bytes: usize) -> bool {
         let borrowed = |id| lock(&self.borrowed).by_id.get(&id).cloned();

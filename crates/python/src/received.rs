@@ -12,6 +12,8 @@ use crate::payload::lock;
 
 /// A smaller part of a segment than one in this many is copied, so that it does not keep the whole alive.
 const LEAST_SHARE: u64 = 4;
+/// Unmapping a smaller range is no matter; one of which every page was read takes 60 ns a page.
+const LEAST_RETIRED_BYTES: usize = 1 << 20;
 
 /// A mapped range of a received segment. Fields are dropped in order: the segment is given back unmapped.
 pub struct Received {
@@ -25,13 +27,16 @@ pub struct Received {
 struct Source {
     place: SegmentRef,
     segment_bytes: u64,
-    lease: LeaseGuard,
+    /// `None` for a dropped range that is still mapped: nobody can look at its bytes any more.
+    lease: Option<LeaseGuard>,
 }
 
 /// The received ranges of one connection by their first address.
 #[derive(Default)]
 pub struct ReceivedTable {
     by_start: Mutex<BTreeMap<usize, Arc<Received>>>,
+    /// Dropped ranges that are still mapped; `None` where they are unmapped at once.
+    retired: Mutex<Option<Vec<Arc<Received>>>>,
 }
 
 impl ReceivedTable {
@@ -49,7 +54,7 @@ impl ReceivedTable {
             source: Mutex::new(Source {
                 place,
                 segment_bytes,
-                lease,
+                lease: Some(lease),
             }),
         });
         lock(&self.by_start).insert(start, Arc::clone(&received));
@@ -60,7 +65,28 @@ impl ReceivedTable {
     pub fn remove(&self, received: &Received) {
         let start = received.mapping.as_mut_ptr() as usize;
         let entry = lock(&self.by_start).remove(&start);
-        drop(entry);
+        if let Some(entry) = entry
+            && let Some(retired) = lock(&self.retired).as_mut()
+            && entry.mapping.len() >= LEAST_RETIRED_BYTES
+        {
+            lock(&entry.source).lease = None;
+            retired.push(entry);
+        }
+    }
+
+    /// From here on large ranges that are dropped are given back, but stay mapped until [`Self::take_retired`].
+    pub fn retire(&self) {
+        lock(&self.retired).get_or_insert_default();
+    }
+
+    /// Whether anything was.
+    pub fn has_retired(&self) -> bool {
+        lock(&self.retired).as_ref().is_some_and(|r| !r.is_empty())
+    }
+
+    /// What was dropped since [`Self::retire`], to be unmapped with its last reference.
+    pub fn take_retired(&self) -> Vec<Arc<Received>> {
+        lock(&self.retired).take().unwrap_or_default()
     }
 
     /// Where in a segment these bytes of this process already lie, unchanged, and what keeps that segment.
@@ -82,7 +108,7 @@ impl ReceivedTable {
             offset_bytes: source.place.offset_bytes + offset as u64,
             len_bytes: len_bytes as u64,
         };
-        Some((place, source.lease))
+        Some((place, source.lease?))
     }
 
     /// The range mapped at exactly this place, if it is one.

@@ -42,6 +42,8 @@ UNITS = {
     "pss_share": "copies",
     "client_faults": "faults",
     "node_faults": "faults",
+    "client_faults_of_small": "faults",
+    "node_faults_of_small": "faults",
     "last_engine": "ms",
     "of_chain_model": "ratio",
     "raw_chain": "ms",

@@ -66,7 +66,7 @@ def run_engine(setup: EngineSetup) -> int:
     os.environ["BROADLEAF_ENGINE_ID"] = str(engine.engine_id)
     signal.signal(signal.SIGINT, interrupt_handler(engine))
     names = namespace.create(engine.engine_id, os.environ.get("BROADLEAF_CLUSTER_ID", ""))
-    operations.install(names, engine.replace)
+    operations.install(names, engine.replace, engine.retire_buffers)
     streams.install(engine)
     publish.install(engine)
     rich_display.install()

@@ -7,7 +7,7 @@ import inspect
 import linecache
 import sys
 from collections import deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import CodeType
 from typing import Any, TypedDict
 
@@ -29,25 +29,28 @@ class ExecuteReply(TypedDict):
 class _Session:
     """The state of this process's interactive session."""
 
-    def __init__(self, names: namespace.Namespace, replace: in_place.Replace) -> None:
+    def __init__(
+        self, names: namespace.Namespace, replace: in_place.Replace, retire_buffers: Callable[[], None]
+    ) -> None:
         self.names = names
         self.replace = replace
+        self.retire_buffers = retire_buffers
         self.execution_count = 0
         self.sources: deque[str] = deque()
         self.runner: Any = None
 
 
-_session = _Session({}, lambda destination, source: False)
+_session = _Session({}, lambda destination, source: False, lambda: None)
 
 
-def install(names: namespace.Namespace, replace: in_place.Replace) -> None:
+def install(names: namespace.Namespace, replace: in_place.Replace, retire_buffers: Callable[[], None]) -> None:
     """Makes `names` the namespace that operations act on, and starts counting executions anew.
 
-    `replace` is the engine's; see `broadleaf.engine.in_place`.
+    `replace` and `retire_buffers` are the engine's; see `broadleaf.engine.in_place` for the first.
     """
     global _session
     close()
-    _session = _Session(names, replace)
+    _session = _Session(names, replace, retire_buffers)
 
 
 def close() -> None:
@@ -145,6 +148,8 @@ def _keep_source(session: _Session, code: str) -> str:
 
 def push(values: Mapping[str, Any]) -> None:
     """Sets names, dotted ones included."""
+    # What they had before is dropped, and the caller need not wait for that.
+    _session.retire_buffers()
     for name, value in values.items():
         namespace.assign(_session.names, name, value)
 

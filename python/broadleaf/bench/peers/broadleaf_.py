@@ -53,8 +53,20 @@ def rate(view: Any, n: int) -> float:
     return n / (time.perf_counter() - begin)
 
 
+# More than goes inline.
+SMALL_BYTES = 80_000
+
+
 def in_place(peer: "Peer", size_bytes: int, rounds: int, warmup: int) -> dict[str, float]:
-    """Page faults of the client and the node over repeated broadcasts into the same arrays."""
+    """Page faults of the client and the node over repeated broadcasts into the same arrays, and over as many of the
+    smallest that go through a segment: what these take, too, is the bookkeeping of tasks, which grows to its bounds.
+    """
+    small = in_place_rounds(peer, SMALL_BYTES, rounds, warmup)
+    large = in_place_rounds(peer, size_bytes, rounds, warmup)
+    return large | {f"{name}_of_small": small[name] for name in ("client_faults", "node_faults")}
+
+
+def in_place_rounds(peer: "Peer", size_bytes: int, rounds: int, warmup: int) -> dict[str, float]:
     import numpy as np
 
     view = peer.client.broadcast_view(coalescing=True)
