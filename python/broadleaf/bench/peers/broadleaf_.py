@@ -185,9 +185,9 @@ class Peer(ViewsAdapter):
         ways = {f"{name}, private": Way(give(view, "private"), check) for name, view in self.spreading().items()}
         modes = {mode: Way(give(together, mode), check) for mode in ("readonly", "shared")}
         modes["in place"] = Way(give_in_place, check)
-        born = Way(give(together, "private"), check, born_shared)
-        named = {f"broadcast view, coalescing, {mode}": way for mode, way in modes.items()}
-        return ways | named | {"broadcast view, coalescing, born shared": born}
+        modes["born shared"] = Way(give(together, "private"), check, born_shared)
+        modes["born shared, shared"] = Way(give(together, "shared"), check, born_shared)
+        return ways | {f"broadcast view, coalescing, {mode}": way for mode, way in modes.items()}
 
     def map(self) -> dict[str, Callable[[int], list[int]]]:
         return {
