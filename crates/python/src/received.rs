@@ -79,9 +79,13 @@ impl ReceivedTable {
         lock(&self.retired).get_or_insert_default();
     }
 
-    /// Whether anything was.
+    /// Whether anything was; if not, what is dropped from now on is unmapped at once again.
     pub fn has_retired(&self) -> bool {
-        lock(&self.retired).as_ref().is_some_and(|r| !r.is_empty())
+        let mut retired = lock(&self.retired);
+        if retired.as_ref().is_some_and(Vec::is_empty) {
+            *retired = None;
+        }
+        retired.is_some()
     }
 
     /// What was dropped since [`Self::retire`], to be unmapped with its last reference.
