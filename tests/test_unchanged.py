@@ -56,6 +56,13 @@ def test_files_outside_the_inputs_do_not_count(checkout):
     assert times(checkout) == 1
 
 
+def test_a_variable_of_the_tests_means_a_run(checkout, monkeypatch):
+    run(checkout)
+    monkeypatch.setenv("BROADLEAF_SIM_SEEDS", "10000")
+    run(checkout)
+    assert times(checkout) == 2
+
+
 def test_again_always_runs(checkout):
     run(checkout)
     run(checkout, "--again")

@@ -2,8 +2,9 @@
 
     python tools/unchanged.py --record .venv/.stamps/tests.json [--again] [--inputs PATH ...] -- COMMAND ...
 
-The files are those that git tracks or would add, under the given paths; the interpreter, the kernel and the command
-count as well. Without git the command always runs. The exit code is the command's.
+The files are those that git tracks or would add, under the given paths; the interpreter, the kernel, the command, and
+the variables that tests and their runners look at count as well. Without git the command always runs. The exit code is
+the command's.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ import argparse
 import datetime
 import hashlib
 import json
+import os
 import platform
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+VARIABLES = ("BROADLEAF_", "PYTEST_", "RUST")
+# Names a run, and changes nothing in it.
+MARK = "BROADLEAF_CI_RUN"
 
 
 def digest(root: Path, inputs: list[str], command: list[str]) -> str | None:
@@ -26,7 +32,10 @@ def digest(root: Path, inputs: list[str], command: list[str]) -> str | None:
         names = subprocess.run(listing, capture_output=True, check=True).stdout.split(b"\0")
     except (OSError, subprocess.CalledProcessError):
         return None
-    total = hashlib.sha256(json.dumps([sys.version, platform.release(), command]).encode())
+    variables = sorted(
+        (name, value) for name, value in os.environ.items() if name.startswith(VARIABLES) and name != MARK
+    )
+    total = hashlib.sha256(json.dumps([sys.version, platform.release(), command, variables]).encode())
     for name in sorted(set(filter(None, names))):
         path = root / name.decode()
         content = hashlib.sha256(path.read_bytes()).digest() if path.is_file() else b"gone"
