@@ -113,6 +113,49 @@ def test_gated_runs_alternate_and_are_kept(repository):
     assert sum(path.is_dir() for path in trees.iterdir()) == 2
 
 
+# Each run of a pair waits for the other: made in turn, the first would wait in vain.
+SIDE_BY_SIDE = """
+import json, os, sys, time
+calls = os.open(os.environ["CALLS"], os.O_RDWR | os.O_CREAT | os.O_APPEND)
+os.write(calls, b".")
+mine = os.lseek(calls, 0, os.SEEK_CUR)
+if mine > 2:  # The first two warm up, one after the other.
+    deadline = time.monotonic() + 20
+    while os.fstat(calls).st_size < mine + mine % 2:
+        if time.monotonic() > deadline:
+            sys.exit("alone")
+        time.sleep(0.001)
+    if len(os.sched_getaffinity(0)) != 1:
+        sys.exit("not on one processor")
+print(json.dumps({"time_per_task_us": 100.0 + mine % 2}))
+"""
+
+
+def test_runs_of_a_gate_share_one_processor_where_the_study_says_so(repository):
+    git(repository, "switch", "--quiet", "same")
+    (repository / "program.py").write_text(SIDE_BY_SIDE)
+    git(repository, "commit", "--quiet", "--all", "--message", "side by side")
+    (repository / "program.py").write_text(SIDE_BY_SIDE + "# The same.\n")
+    git(repository, "commit", "--quiet", "--all", "--message", "the same")
+    file = repository / "lab" / "study.toml"
+    file.write_text(file.read_text().replace("[study]", "[study]\nside_by_side = true")
+                    + '[study.env]\nCALLS = "{study}/calls"\n')  # fmt: skip
+    options = ["--study", str(repository / "lab"), "--base", "same~1", "--head", "same", "--max-pairs", "8"]
+    done = CliRunner().invoke(gate_command, [*options, "--max-wait", "0"])
+    assert done.exit_code == 0, done.output
+    rows = read_runs(repository / "lab" / ".lab" / "gate.csv")
+    assert [row["status"] for row in rows] == ["ok"] * 16
+
+
+def test_a_wall_clock_score_cannot_be_taken_side_by_side(repository):
+    file = repository / "lab" / "study.toml"
+    text = file.read_text().replace("json:time_per_task_us", "wall/n")
+    file.write_text(text.replace("[study]", "[study]\nside_by_side = true"))
+    done = CliRunner().invoke(gate_command, ["--study", str(repository / "lab"), "--head", "same"])
+    assert done.exit_code == 3
+    assert "side_by_side" in done.output
+
+
 def gate_verdict(effect: float, noise: float, rng: random.Random) -> tuple[bool | None, int]:
     """Whether head is harmless, and after how many pairs, if pairs differ by `effect` on average."""
     looks = looks_until(LOOKS[-1])

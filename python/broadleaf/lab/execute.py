@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,9 +59,29 @@ class Executor:
 
     def run(self, config: Config, variant: Variant = HERE, *, n_tasks: int | None = None) -> Run:
         """Makes one run. What goes wrong with it is in the row; RunError only if no run can be made at all."""
+        return self._run(config, variant, n_tasks, quiet=self._wait())
+
+    def run_side_by_side(self, versions: Sequence[tuple[Config, Variant]]) -> list[Run]:
+        """Makes a run of each version, all at once on one processor. The kernel gives it to them in turns of a few
+        milliseconds, so that what else slows the machine down meets all of them alike: "duet benchmarking" (Bulej et
+        al., ICPE 2020), on one processor instead of several since neighbours of a virtual machine disturb each of its
+        processors at other times. Their scores must count processor time. RunError as for `run`."""
+        quiet = self._wait()
+        cpus = {max(os.sched_getaffinity(0))}
+        with ThreadPoolExecutor(len(versions)) as pool:
+            return list(pool.map(lambda version: self._run(*version, quiet=quiet, cpus=cpus), versions))
+
+    def _run(
+        self,
+        config: Config,
+        variant: Variant,
+        n_tasks: int | None = None,
+        *,
+        quiet: bool,
+        cpus: Collection[int] | None = None,
+    ) -> Run:
         study = self.study
         n = n_tasks or self.n_tasks
-        quiet = self._wait()
         row: Run = {
             "study": study.name,
             "session_id": self.session_id,
@@ -75,7 +97,7 @@ class Executor:
         }
         before = machine.cpu_times()
         try:
-            finished, place_facts = self.attempt(config, variant, n)
+            finished, place_facts = self.attempt(config, variant, n, cpus)
         except Unavailable as error:
             return row | {"status": "skipped", "error": str(error)}
         except Incompatible as error:
@@ -85,7 +107,7 @@ class Executor:
         _, steal = machine.cpu_times().since(before)
         row |= place_facts | measure(study, finished, n) | {"steal_pct": 100 * steal}
         if self.environments.settings.marginal and n_tasks is None and n >= 4 and row["status"] == "ok":
-            row["marginal_us"] = marginal_us(row, self.run(config, variant, n_tasks=n // 4))
+            row["marginal_us"] = marginal_us(row, self._run(config, variant, n // 4, quiet=quiet, cpus=cpus))
         if not quiet:
             row["flags"] = " ".join(filter(None, (row["flags"], "busy")))
         return row
@@ -98,13 +120,15 @@ class Executor:
         self._patience_s = self.quiet.max_wait_s if quiet else self._patience_s / 2
         return quiet
 
-    def attempt(self, config: Config, variant: Variant, n_tasks: int) -> tuple[Finished, Run]:
+    def attempt(
+        self, config: Config, variant: Variant, n_tasks: int, cpus: Collection[int] | None = None
+    ) -> tuple[Finished, Run]:
         """The bare run, and the columns that say where it was made."""
         place = self.environments.place(config, variant)
         with run_directory() as run_dir:
             what = self._launch(config, place, n_tasks, run_dir)
             finished = run_command(
-                what.command, cwd=what.cwd, env=what.env, timeout_s=self.study.timeout_s, run_dir=run_dir
+                what.command, cwd=what.cwd, env=what.env, timeout_s=self.study.timeout_s, run_dir=run_dir, cpus=cpus
             )
         return finished, {"python": place.python.text, "git_sha": place.git_sha, "dirty": int(place.dirty)}
 
@@ -146,7 +170,19 @@ def record(
     **columns: Any,
 ) -> Run:
     """Makes a run and appends it to `runs` with these further columns (purpose, block, plan_row, ...)."""
-    row = {**columns, **executor.run(config, variant)}
+    return keep(executor.run(config, variant), runs, config, on_run=on_run, **columns)
+
+
+def keep(
+    run: Run,
+    runs: RunsFile | None,
+    config: Config,
+    *,
+    on_run: Callable[[Run], None] | None = None,
+    **columns: Any,
+) -> Run:
+    """Appends a run that was made to `runs` with these further columns."""
+    row = {**columns, **run}
     if flags := " ".join(filter(None, (columns.get("flags"), row.get("flags")))):
         row["flags"] = flags
     if runs is not None:

@@ -1,19 +1,20 @@
-"""Is a branch slower than its base? Both commits are built here and run in turn on this machine, pair after pair, until
-that is decided. Stored figures of other days or machines take no part."""
+"""Is a branch slower than its base? Both commits are built here and run on this machine, pair after pair, until that is
+decided: in turn, or side by side where the study says so. Stored figures of other days or machines take no part."""
 
 from __future__ import annotations
 
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from broadleaf.lab.calibrate import calibrate
 from broadleaf.lab.compare import ALPHA, CHANGE, Judgement, judge, more_pairs, percent, sentence
 from broadleaf.lab.environments import CACHE, BuildFailed, Environments, Variant
 from broadleaf.lab.errors import RunError
-from broadleaf.lab.execute import Executor, Quiet, record
+from broadleaf.lab.execute import Executor, Quiet, keep
+from broadleaf.lab.factors import Config
 from broadleaf.lab.intervals import Interval, trimmed_interval
 from broadleaf.lab.runs import Run, RunsFile
 from broadleaf.lab.study import Study
@@ -154,17 +155,23 @@ class _Pairs:
             if row["status"] != "ok":
                 raise RunError(f"{self.names[which]} cannot be run ({row['status']}): {row['error']}")
 
+    def _runs_of(self, versions: Sequence[tuple[Config, Variant]]) -> Iterable[Run]:
+        if self.executor.environments.settings.side_by_side:
+            return self.executor.run_side_by_side(versions)
+        return (self.executor.run(*version) for version in versions)
+
     def add(self) -> None:
         """One pair. Of every two pairs, one begins with each side."""
         if not self._orders:
             self._orders = [(0, 1), (1, 0)]
             self.rng.shuffle(self._orders)
+        order = self._orders.pop()
+        baseline = self.executor.study.baseline
+        versions = [({**baseline, CHANGE.name: bool(which)}, self.variants[which]) for which in order]
         made: dict[int, Run] = {}
-        for place, which in enumerate(self._orders.pop()):
-            config = {**self.executor.study.baseline, CHANGE.name: bool(which)}
-            made[which] = record(self.executor, self.runs, config, self.variants[which], on_run=self.on_run,
-                                 block=self._block, order_in_block=place, purpose="gate",
-                                 replicate=len(self.ratios))  # fmt: skip
+        for place, (which, (config, _), run) in enumerate(zip(order, versions, self._runs_of(versions), strict=True)):
+            made[which] = keep(run, self.runs, config, on_run=self.on_run, block=self._block, order_in_block=place,
+                               purpose="gate", replicate=len(self.ratios))  # fmt: skip
         self._block += 1
         if bad := [which for which, run in made.items() if run["status"] != "ok"]:
             self._failed += 1

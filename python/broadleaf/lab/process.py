@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,9 +58,16 @@ def padding(rng: random.Random) -> str:
 
 
 def run_command(
-    command: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout_s: float, run_dir: Path
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    timeout_s: float,
+    run_dir: Path,
+    cpus: Collection[int] | None = None,
 ) -> Finished:
-    """Runs `command` to its end or for `timeout_s`, then kills whatever it left. RunError if it cannot be watched."""
+    """Runs `command` to its end or for `timeout_s`, on `cpus` only where they are given, then kills whatever it left.
+    RunError if it cannot be watched."""
     out, err = run_dir / "stdout", run_dir / "stderr"
     task = {
         "command": list(command),
@@ -69,6 +76,7 @@ def run_command(
         "timeout_s": timeout_s,
         "stdout": str(out),
         "stderr": str(err),
+        "cpus": None if cpus is None else sorted(cpus),
     }
     supervisor = subprocess.Popen(
         [sys.executable, "-I", "-S", str(_SUPERVISOR)],

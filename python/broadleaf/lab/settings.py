@@ -17,7 +17,8 @@ class RunSettings:
     run in each of these before the first measurement, `env` is set in every run. With `marginal`, each run is made a
     second time with a quarter of the tasks, which gives the cost of one more task without the start-up. Options of
     factors of kind `config` become environment variables that start with `config_prefix`, unless the command has a
-    place for the file `{config}`."""
+    place for the file `{config}`. `side_by_side` has a gate run both commits at once on one processor, which is for
+    scores that count processor time."""
 
     source: Path
     build: tuple[str, ...] = ()
@@ -25,11 +26,19 @@ class RunSettings:
     env: Mapping[str, str] = field(default_factory=dict)
     config_prefix: str = "BROADLEAF_"
     marginal: bool = False
+    side_by_side: bool = False
 
     @classmethod
     def of(cls, study: Study) -> RunSettings:
         """The settings of a study, checked."""
         read = _Reader(study.settings, f"study {study.name!r}")
+        side_by_side = read.flag("side_by_side")
+        if side_by_side and study.score == "wall/n":
+            raise StudyFileError(
+                f"{read.where}: side_by_side",
+                "runs that share a processor take turns, so the clock on the wall says nothing about either.",
+                "Let the benchmark print its processor time, and take it as the score: json:KEY or regex:...",
+            )
         return cls(
             source=(study.directory / read.text("source", ".")).resolve(),
             build=tuple(read.texts("build")),
@@ -37,6 +46,7 @@ class RunSettings:
             env=read.mapping("env"),
             config_prefix=read.text("config_prefix", "BROADLEAF_"),
             marginal=read.flag("marginal"),
+            side_by_side=side_by_side,
         )
 
 

@@ -30,7 +30,7 @@ _STUDY = (
     "calibrate",
     "extends",
 )
-_RUNNING = ("source", "build", "build_timeout_s", "env", "config_prefix", "marginal")
+_RUNNING = ("source", "build", "build_timeout_s", "env", "config_prefix", "marginal", "side_by_side")
 """Keys of [study] that the runner checks and reads."""
 _CALIBRATE = ("min_s", "n_tasks", "min_tasks", "max_tasks")
 _FACTOR = ("set", "kind", "levels", "default", "scale", "tier", "loses", "when")

@@ -1,10 +1,10 @@
 """Runs one command and lets nothing of it live on: started as a script, `python -I -S supervisor.py`, one per run.
 
-It reads one line of JSON from standard input: the command, its working directory, environment, output files and time
-limit. Standard input stays open for as long as the runner lives; when it closes, however the runner died, the command
-is killed. Every descendant is killed at the end, also one that left its process group or session: the supervisor is
-the subreaper of them all, so what loses its parent becomes its child. It prints one line of JSON: how it went and what
-it used. Only the standard library, and no module of the package: it has to start fast.
+It reads one line of JSON from standard input: the command, its working directory, environment, output files, time limit
+and processors (null: all). Standard input stays open for as long as the runner lives; when it closes, however the
+runner died, the command is killed. Every descendant is killed at the end, also one that left its process group or
+session: the supervisor is the subreaper of them all, so what loses its parent becomes its child. It prints one line of
+JSON: how it went and what it used. Only the standard library, and no module of the package: it has to start fast.
 """
 
 import contextlib
@@ -86,6 +86,8 @@ class Supervisor:
             if os.getppid() != me:
                 os._exit(127)
 
+        if (cpus := task["cpus"]) is not None:
+            os.sched_setaffinity(0, cpus)
         with open(task["stdout"], "wb") as out, open(task["stderr"], "wb") as err:
             self.began = time.monotonic()
             self.child = subprocess.Popen(
