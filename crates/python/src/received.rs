@@ -35,8 +35,16 @@ struct Source {
 #[derive(Default)]
 pub struct ReceivedTable {
     by_start: Mutex<BTreeMap<usize, Arc<Received>>>,
-    /// Dropped ranges that are still mapped; `None` where they are unmapped at once.
-    retired: Mutex<Option<Vec<Arc<Received>>>>,
+    /// What is still mapped; `None` where it is unmapped at once.
+    retired: Mutex<Option<Retired>>,
+}
+
+/// What nobody uses any more, to be unmapped with its last reference.
+#[derive(Default)]
+pub struct Retired {
+    dropped: Vec<Arc<Received>>,
+    /// Shown before in places where other bytes are shown now.
+    replaced: Vec<Mapping>,
 }
 
 impl ReceivedTable {
@@ -70,11 +78,11 @@ impl ReceivedTable {
             && entry.mapping.len() >= LEAST_RETIRED_BYTES
         {
             lock(&entry.source).lease = None;
-            retired.push(entry);
+            retired.dropped.push(entry);
         }
     }
 
-    /// From here on large ranges that are dropped are given back, but stay mapped until [`Self::take_retired`].
+    /// From here on large ranges that are dropped or replaced are given back, but stay mapped until [`Self::take_retired`].
     pub fn retire(&self) {
         lock(&self.retired).get_or_insert_default();
     }
@@ -82,14 +90,15 @@ impl ReceivedTable {
     /// Whether anything was; if not, what is dropped from now on is unmapped at once again.
     pub fn has_retired(&self) -> bool {
         let mut retired = lock(&self.retired);
-        if retired.as_ref().is_some_and(Vec::is_empty) {
+        let none = |retired: &Retired| retired.dropped.is_empty() && retired.replaced.is_empty();
+        if retired.as_ref().is_some_and(none) {
             *retired = None;
         }
         retired.is_some()
     }
 
-    /// What was dropped since [`Self::retire`], to be unmapped with its last reference.
-    pub fn take_retired(&self) -> Vec<Arc<Received>> {
+    /// What was dropped or replaced since [`Self::retire`].
+    pub fn take_retired(&self) -> Retired {
         lock(&self.retired).take().unwrap_or_default()
     }
 
@@ -139,15 +148,18 @@ impl ReceivedTable {
         let Some(segment) = segment_of(source.place.segment) else {
             return false;
         };
-        let replaced = from.mapping.is_untouched(0, len_bytes)
-            && to
-                .mapping
-                .replace(&segment, source.place.offset_bytes, len_bytes as u64)
-                .is_ok();
-        if replaced {
-            // The segment shown before is given back here.
-            *lock(&to.source) = source;
+        if !from.mapping.is_untouched(0, len_bytes) {
+            return false;
         }
-        replaced
+        let offset_bytes = source.place.offset_bytes;
+        let Ok(before) = to.mapping.replace(&segment, offset_bytes, len_bytes as u64) else {
+            return false;
+        };
+        if let Some(retired) = lock(&self.retired).as_mut() {
+            retired.replaced.extend(before);
+        }
+        // The segment shown before is given back here.
+        *lock(&to.source) = source;
+        true
     }
 }

@@ -181,8 +181,7 @@ impl BornMemory {
         let mut shown = self.shown();
         match shown.0 {
             Shown::Unsent => {
-                self.region
-                    .replace(shown.1.segment().fd(), Access::Private, 0)?;
+                self.show(&shown.1, Access::Private)?;
                 shown.0 = Shown::Sent;
                 Ok((Arc::clone(&shown.1), false))
             }
@@ -191,8 +190,7 @@ impl BornMemory {
             }
             Shown::Sent => {
                 let fresh = self.copy()?;
-                self.region
-                    .replace(fresh.segment().fd(), Access::Private, 0)?;
+                self.show(&fresh, Access::Private)?;
                 shown.1 = Arc::clone(&fresh);
                 Ok((fresh, true))
             }
@@ -210,12 +208,22 @@ impl BornMemory {
         let copied = shown.0 == Shown::Sent;
         if copied {
             let fresh = self.copy()?;
-            self.region
-                .replace(fresh.segment().fd(), Access::SharedWrite, 0)?;
+            self.show(&fresh, Access::SharedWrite)?;
             shown.1 = fresh;
         }
         shown.0 = Shown::Window;
         Ok((Arc::clone(&shown.1), copied))
+    }
+
+    /// Maps a segment in the place of what is shown now, which is unmapped by a thread that nobody waits for.
+    fn show(&self, born: &BornSegment, access: Access) -> Result<(), ShmError> {
+        let before = self.region.replace(born.segment().fd(), access, 0)?;
+        if let Some(before) = before {
+            let named = std::thread::Builder::new().name("broadleaf-unmap".to_owned());
+            // Without a thread it is unmapped here, as the closure is dropped.
+            drop(named.spawn(move || before.unmap_in_steps()));
+        }
+        Ok(())
     }
 
     /// A segment of the same size with the bytes as they are now.

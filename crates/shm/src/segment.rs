@@ -181,7 +181,8 @@ impl Mapping {
     }
 
     /// Shows a range of a segment, of this view's length, in its place: the addresses stay, the bytes become the
-    /// segment's, privately. What was written here is gone.
+    /// segment's, privately. What was written here is gone. Returns what was shown before if it is large: unmapping,
+    /// by dropping it, takes time.
     ///
     /// # Errors
     /// [`ShmError::BadRange`] when the range is not of this length, or either does not start on a page.
@@ -190,7 +191,7 @@ impl Mapping {
         segment: &Segment,
         offset_bytes: u64,
         len_bytes: u64,
-    ) -> Result<(), ShmError> {
+    ) -> Result<Option<Self>, ShmError> {
         segment.check_range(offset_bytes, len_bytes)?;
         let aligned = self.lead_bytes == 0 && offset_bytes.is_multiple_of(platform::page_bytes());
         if !aligned || len_bytes != self.region.len() as u64 || !self.is_private() {
@@ -200,8 +201,14 @@ impl Mapping {
                 segment_bytes: segment.len_bytes,
             });
         }
-        self.region
-            .replace(segment.fd.as_fd(), Access::Private, offset_bytes)
+        let before = self
+            .region
+            .replace(segment.fd.as_fd(), Access::Private, offset_bytes)?;
+        Ok(before.map(|region| Self {
+            region,
+            lead_bytes: 0,
+            access: self.access,
+        }))
     }
 
     /// The bytes, writable; `None` unless writes stay in this process.

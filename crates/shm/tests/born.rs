@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use broadleaf_shm::{BornMemory, BornSegment, Segment, on_connected, on_disconnected, trim_born};
 
@@ -165,4 +166,36 @@ fn a_private_view_takes_the_bytes_of_another_segment_in_place() {
 fn sizes_that_cannot_be_are_refused() {
     assert!(BornMemory::new(0, false).is_err());
     assert!(BornMemory::new(u64::MAX - 5, false).is_err());
+}
+
+/// Ranges of this process's addresses that show a segment.
+fn mappings() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.matches("memfd:broadleaf").count()
+}
+
+#[test]
+fn large_memory_is_shown_anew_without_a_trace_of_what_was_mapped_before() {
+    let _turn = alone();
+    let before = mappings();
+    // Not a multiple of what the kernel moves at a time.
+    let len = (9 << 20) + 4096;
+    let memory = BornMemory::new(len, true).unwrap();
+    let (first, last) = (0, len as usize - 1);
+    for round in 1..4 {
+        write(&memory, first, round);
+        write(&memory, last, round + 1);
+        let (sent, copied) = memory.publish().unwrap();
+        assert_eq!(copied, round > 1);
+        let view = received(&sent).map_readonly(0, len).unwrap();
+        assert_eq!((view[first], view[last]), (round, round + 1));
+        write(&memory, last, 99);
+        assert_eq!((view[last], read(&memory, first)), (round + 1, round));
+    }
+    drop(memory);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while mappings() != before {
+        assert!(Instant::now() < deadline, "what was replaced stays mapped");
+        std::thread::yield_now();
+    }
 }

@@ -148,7 +148,7 @@ def _keep_source(session: _Session, code: str) -> str:
 
 def push(values: Mapping[str, Any]) -> None:
     """Sets names, dotted ones included."""
-    # What they had before is dropped, and the caller need not wait for that.
+    # What they had before is unmapped, and the caller need not wait for that.
     _session.retire_buffers()
     for name, value in values.items():
         namespace.assign(_session.names, name, value)
@@ -156,6 +156,7 @@ def push(values: Mapping[str, Any]) -> None:
 
 def overwrite(values: Mapping[str, Any]) -> None:
     """Gives names' values new contents in place. Raises `InPlaceMismatch`; see `broadleaf.engine.in_place`."""
+    _session.retire_buffers()
     in_place.overwrite(_session.names, values, _session.replace)
 
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use rustix::process::Resource;
 
 use crate::ShmError;
@@ -23,6 +23,15 @@ const ALLOCATION_STEP_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Bytes whose page table entries are made by one call: a few milliseconds of new memory.
 const POPULATE_STEP_BYTES: usize = 8 * 1024 * 1024;
+
+/// Page tables move as a whole between addresses that differ by a multiple of this.
+const PAGE_TABLE_BYTES: usize = 2 * 1024 * 1024;
+
+/// Unmapping less takes no longer than moving it aside.
+const ASIDE_FROM_BYTES: usize = 1024 * 1024;
+
+/// Bytes unmapped by one call where nobody waits for it.
+const UNMAP_STEP_BYTES: usize = 8 * 1024 * 1024;
 
 /// Size from which a segment is checked against the memory available.
 const ASK_FROM_BYTES: u64 = 16 * 1024 * 1024;
@@ -207,9 +216,73 @@ impl Region {
         Ok(Self { start, len })
     }
 
-    /// Shows another range of memory of the same length in this place: same addresses, other pages. All at once, so
-    /// that a reader of another thread sees the old bytes or the new ones.
+    /// Shows another range of memory of the same length in this place: same addresses, other pages, and nothing
+    /// unmapped in between for other threads to run into. What was shown before is returned at an address of its own
+    /// if it is large, since unmapping takes 60 to 200 ns a page and can wait.
     pub(crate) fn replace(
+        &self,
+        fd: BorrowedFd<'_>,
+        access: Access,
+        offset_bytes: u64,
+    ) -> Result<Option<Self>, ShmError> {
+        let aside = self.move_pages_aside();
+        let shown = self.map_over(fd, access, offset_bytes);
+        match (shown, aside) {
+            (Err(error), Some(aside)) => {
+                // What was written here privately is in the pages moved aside.
+                move_pages(aside.as_ptr(), self.as_ptr(), self.len)
+                    .map_err(|e| system("mremap back", e))?;
+                Err(error)
+            }
+            (shown, aside) => shown.map(|()| aside),
+        }
+    }
+
+    /// Moves the pages mapped here to another place; here the file's pages are mapped again as they are used. `None`
+    /// where that is not worth it or the kernel (before 5.13) cannot.
+    fn move_pages_aside(&self) -> Option<Self> {
+        if self.len < ASIDE_FROM_BYTES {
+            return None;
+        }
+        let aside = Self::reserve_congruent(self.as_ptr() as usize, self.len)?;
+        move_pages(self.as_ptr(), aside.as_ptr(), self.len).ok()?;
+        Some(aside)
+    }
+
+    /// Addresses without memory, at a distance from `to` over which page tables move as a whole.
+    fn reserve_congruent(to: usize, len: usize) -> Option<Self> {
+        let reserved_len = len.checked_add(PAGE_TABLE_BYTES)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: the kernel picks an unused range, so no memory of ours is replaced.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(null_mut(), reserved_len, ProtFlags::empty(), flags)
+        };
+        let start = start.ok()?.cast::<u8>();
+        let lead = to.wrapping_sub(start as usize) % PAGE_TABLE_BYTES;
+        for (offset, len) in [(0, lead), (lead + len, PAGE_TABLE_BYTES - lead)] {
+            // SAFETY: inside the range just mapped, outside of the part that is kept; nothing is in it. Of no bytes
+            // it is refused, which does no harm.
+            let _ = unsafe { rustix::mm::munmap(start.wrapping_add(offset).cast(), len) };
+        }
+        let start = NonNull::new(start.wrapping_add(lead))?;
+        LIVE_REGIONS.fetch_add(1, Ordering::Relaxed);
+        Some(Self { start, len })
+    }
+
+    /// Unmaps it in steps, between which other threads may map.
+    pub(crate) fn unmap_in_steps(self) {
+        let region = std::mem::ManuallyDrop::new(self);
+        for offset in (0..region.len).step_by(UNMAP_STEP_BYTES) {
+            let len = (region.len - offset).min(UNMAP_STEP_BYTES);
+            // SAFETY: the range was mapped by this module and is unmapped here only; borrows of it have ended.
+            let unmapped =
+                unsafe { rustix::mm::munmap(region.as_ptr().wrapping_add(offset).cast(), len) };
+            debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
+        }
+        LIVE_REGIONS.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn map_over(
         &self,
         fd: BorrowedFd<'_>,
         access: Access,
@@ -249,6 +322,14 @@ impl Drop for Region {
         debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
         LIVE_REGIONS.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Moves the pages mapped in one range to another, in place of what is mapped there. The first range stays mapped to its
+/// file, without pages.
+fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno> {
+    let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+    // SAFETY: both ranges belong to regions of the caller, who wants the second replaced; the first stays readable.
+    unsafe { rustix::mm::mremap_fixed(from.cast(), len, len, flags, to.cast()) }.map(drop)
 }
 
 /// Makes the page table entries of the first `written` bytes of a shared writable region, which is
@@ -343,4 +424,45 @@ fn available_bytes() -> u64 {
 
 fn read(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN_BYTES: u64 = 3 << 20;
+
+    fn private(byte: u8) -> (OwnedFd, Region) {
+        let fd = create(LEN_BYTES, &[byte]).expect("3 MiB of memory");
+        let region = Region::map(fd.as_fd(), Access::Private, 0, LEN_BYTES).expect("a mapping");
+        (fd, region)
+    }
+
+    fn first(region: &Region) -> u8 {
+        // SAFETY: mapped and readable for as long as `region`.
+        unsafe { region.as_ptr().read() }
+    }
+
+    #[test]
+    fn what_was_shown_before_is_kept_aside_with_what_was_written() {
+        let (_fd, region) = private(1);
+        // SAFETY: mapped, writable and private to this test.
+        unsafe { region.as_ptr().write(2) };
+        let (other, _region) = private(3);
+        let aside = region
+            .replace(other.as_fd(), Access::Private, 0)
+            .expect("same length");
+        assert_eq!(first(&region), 3);
+        assert_eq!(aside.map(|aside| first(&aside)), Some(2));
+    }
+
+    #[test]
+    fn what_cannot_be_shown_leaves_everything_as_it_was() {
+        let (_fd, region) = private(1);
+        // SAFETY: mapped, writable and private to this test.
+        unsafe { region.as_ptr().write(2) };
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        assert!(region.replace(socket.as_fd(), Access::Private, 0).is_err());
+        assert_eq!(first(&region), 2);
+    }
 }
