@@ -104,6 +104,27 @@ def test_a_system_that_cannot_start_becomes_a_record_and_the_others_go_on(tmp_pa
     assert "no_such_adapter" in (records[1].note or "")
 
 
+def test_a_step_that_ends_its_process_is_left_out_and_the_others_go_on_in_a_new_one(tmp_path, monkeypatch):
+    run, lines = Turn.run, list[str]()
+
+    def deadly(turn, case, arguments):
+        if case == "throughput":
+            os.kill(turn.process.pid, signal.SIGKILL)
+        return run(turn, case, arguments)
+
+    monkeypatch.setattr(Turn, "run", deadly)
+    steps = [
+        Step("latency", {}, {"calls": 3, "warmup": 1}),
+        Step("throughput", {"n": 10}, {"warmup": 1}),
+        Step("map", {"n": 10}, {"warmup": 1}),
+    ]
+    case = Case("latency", "", lambda *_: [Session(1, steps, 2)], lambda quick: [])
+    records = list(Run(case, ["ppe"], tmp_path, 1, 2, True, lines.append).records())
+    found = {(r.case, r.metric): len(r.values) for r in records}
+    assert found["latency", "roundtrip_median"] == found["map", "items"] == 2
+    assert {r.case for r in records if r.metric == "skipped"} == {"throughput"}
+
+
 @pytest.mark.parametrize("case", ["latency", "throughput", "map", "sleep-map", "startup", "memory", "raw"])
 def test_the_command_writes_records_for_every_case(case, tmp_path, capsys):
     out = tmp_path / "records.jsonl"

@@ -18,6 +18,7 @@ import broadleaf
 from . import machine, raw_chain, table
 from .environments import OURS
 from .network import HostedCluster, Network, why_not
+from .peers import measure
 from .record import Record
 
 SIZES = (1_000, 100_000, 1_000_000, 16_000_000, 64_000_000)
@@ -164,7 +165,7 @@ class HostBench:
         Nothing where this machine's memory does not hold 2 GB for each host (what it holds, and what comes) and 3 here.
         """
         needed_bytes = (2 * len(self.hosts) + 3) * LARGE_BYTES
-        if needed_bytes > (available_bytes := machine.available_bytes()):
+        if needed_bytes > (available_bytes := measure.available_bytes()):
             print(f"no small task beside 1 GB: {needed_bytes / 1e9:.0f} GB of memory needed, "
                   f"{available_bytes / 1e9:.0f} GB free", file=sys.stderr)  # fmt: skip
             return

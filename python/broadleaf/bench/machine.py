@@ -17,11 +17,6 @@ def facts(isolated: bool) -> dict[str, object]:
     }
 
 
-def available_bytes() -> int:
-    """Memory that programs can have without swapping."""
-    return int(_first_line("/proc/meminfo", "MemAvailable").split()[0]) * 1024
-
-
 def line(known: dict[str, object]) -> str:
     return "machine: " + ", ".join(f"{name} {value}" for name, value in known.items())
 

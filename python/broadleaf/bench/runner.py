@@ -89,19 +89,33 @@ class Run:
     def _turn(self, name: str, config: str, session: Session, repeat: int) -> bool:
         """One repeat of one system. Whether it could be started and came to its end."""
         shown = {} if name == RAW else {"workers": session.workers, "config": config}
-        try:
-            with Turn(SYSTEMS[name], self.root, max(1, session.workers)) as turn:
-                ready_s = turn.start(session.workers, config)
-                if self.case.name == "startup":
-                    self._add(name, "startup", shown, {"ready": ready_s}, repeat)
-                for step in session.steps:
-                    self._step(turn, name, shown, step, repeat)
-        except TurnFailed as error:
-            self._fail(name, self.case.name, shown, str(error))
-            return False
-        return True
+        done: set[tuple[str, str, str]] = set()
+        while True:
+            failed_before = len(self.failures)
+            try:
+                with Turn(SYSTEMS[name], self.root, max(1, session.workers)) as turn:
+                    ready_s = turn.start(session.workers, config)
+                    if self.case.name == "startup":
+                        self._add(name, "startup", shown, {"ready": ready_s}, repeat)
+                    for step in session.steps:
+                        self._step(turn, name, shown, step, repeat, done)
+            except TurnFailed as error:
+                # A step that took its process with it is not tried again; the others go on in a new one.
+                if len(self.failures) > failed_before:
+                    continue
+                self._fail(name, self.case.name, shown, str(error))
+                return False
+            return True
 
-    def _step(self, turn: Turn, name: str, shown: dict[str, Any], step: Step, repeat: int) -> None:
+    def _step(
+        self,
+        turn: Turn,
+        name: str,
+        shown: dict[str, Any],
+        step: Step,
+        repeat: int,
+        done: set[tuple[str, str, str]],
+    ) -> None:
         modes = turn.ask({"do": "modes", "case": step.case})["modes"]
         if not modes:
             self._fail(name, step.name, shown | step.params, "the system has no way of doing this")
@@ -109,7 +123,7 @@ class Run:
             chosen = {"mode": mode} if mode else {}
             params = shown | chosen | step.params
             which = (name, step.name, frozen(params))
-            if which in self.failures or repeat >= self.limits.get(which, repeat + 1):
+            if which in self.failures or which in done or repeat >= self.limits.get(which, repeat + 1):
                 continue
             begin = time.monotonic()
             try:
@@ -125,6 +139,7 @@ class Run:
                     self.limits.setdefault(which, times)
                     break
             self._add(name, step.name, params, values, repeat)
+            done.add(which)
 
     def _add(self, name: str, case: str, params: dict[str, Any], values: Values, repeat: int) -> None:
         figures = []

@@ -16,7 +16,9 @@ from .views import ViewsAdapter
 
 # A hundred engines take minutes on a slow machine; the one who asked for them gives up after longer.
 START_TIMEOUT_S = 600
-CONTROLLER_ARGUMENTS = {"default": [], "hwm=0, nodb": ["--nodb", "--TaskScheduler.hwm=0"]}
+# The hub forgets engines whose heart has not beaten in time, 30 s by default, and they never come back.
+REGISTRATION = f"--IPController.registration_timeout={START_TIMEOUT_S}"
+CONTROLLER_ARGUMENTS = {"default": [REGISTRATION], "hwm=0, nodb": [REGISTRATION, "--nodb", "--TaskScheduler.hwm=0"]}
 
 
 class Peer(ViewsAdapter):

@@ -238,3 +238,9 @@ def rss_mb(pid: str) -> float:
             return next((int(line.split()[1]) / 1024 for line in f if line.startswith("VmRSS:")), 0.0)
     except OSError:
         return 0.0
+
+
+def available_bytes() -> int:
+    """Memory that programs can have without swapping."""
+    with open("/proc/meminfo") as f:
+        return next(int(line.split()[1]) * 1024 for line in f if line.startswith("MemAvailable:"))

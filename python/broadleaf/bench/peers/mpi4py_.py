@@ -9,6 +9,7 @@ from mpi4py.futures import MPIPoolExecutor
 
 from . import payloads
 from .adapter import PoolAdapter, Way
+from .measure import available_bytes
 
 #: What a rank does next, and holds.
 END, EMPTY, PICKLED, IN_PLACE, WINDOW, CHECK = range(6)
@@ -29,6 +30,7 @@ class Rank:
     def take_part(self, action: int, value: Any = None) -> Any:
         world, is_root = self.world, self.world.rank == 0
         if action == PICKLED:
+            self.held = None
             self.held = world.bcast(value)
         elif action == IN_PLACE:
             self.held = self.receiver(value)
@@ -133,8 +135,17 @@ class Peer(PoolAdapter):
         def check() -> list[float]:
             return list(self.collective(CHECK))
 
+        def pickled(value: Any) -> None:
+            # Every rank holds the pickle and what it makes of it.
+            needed, free = 2 * (self.workers + 1) * payloads.n_bytes(value), available_bytes()
+            if needed > free:
+                raise RuntimeError(
+                    f"pickles and arrays of all ranks need {needed / 1e9:.1f} GB, {free / 1e9:.1f} are free"
+                )
+            self.collective(PICKLED, value)
+
         return {
-            "comm.bcast (pickle)": Way(lambda value: self.collective(PICKLED, value), check),
+            "comm.bcast (pickle)": Way(pickled, check),
             "comm.Bcast (in place)": Way(lambda value: self.collective(IN_PLACE, value), check),
             "shared window, used again": Way(lambda value: self.collective(WINDOW, value), check),
         }
