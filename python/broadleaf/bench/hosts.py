@@ -162,9 +162,9 @@ class HostBench:
     def small_task(self) -> Iterator[Record]:
         """The round trip of an empty task to an idle engine of the first host, alone and beside 1 GB to all others.
 
-        Nothing where this machine's memory does not hold 2 GB for each host (what it holds, and what comes) and 3 here.
+        Nothing where this machine's memory does not hold 1 GB for each host and 4 here.
         """
-        needed_bytes = (2 * len(self.hosts) + 3) * LARGE_BYTES
+        needed_bytes = (len(self.hosts) + 4) * LARGE_BYTES
         if needed_bytes > (available_bytes := measure.available_bytes()):
             print(f"no small task beside 1 GB: {needed_bytes / 1e9:.0f} GB of memory needed, "
                   f"{available_bytes / 1e9:.0f} GB free", file=sys.stderr)  # fmt: skip
@@ -174,7 +174,9 @@ class HostBench:
         one, rest = self.cluster.client[first], self.cluster.client[targets]
         idle = [_trip_us(one) for _ in range(500)]
         data = self.data(LARGE_BYTES)
-        rest.apply_sync(hold, data)  # warm memory on every host
+        # Every host gets warm memory, and has it free again.
+        rest.apply_sync(hold, data)
+        rest.apply_sync(hold, None)
         data[0] ^= 1
         broadcast = rest.apply_async(hold, data)
         busy = []
