@@ -6,6 +6,7 @@
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::background::drop_memory;
 use crate::platform::{self, Access, Region};
 use crate::size_class::largest_fit_bytes;
 use crate::{Segment, ShmError, memory_limit_bytes};
@@ -96,10 +97,15 @@ impl Drop for BornSegment {
 
 /// Closes segments that no array was born in for a while; call it now and then.
 pub fn trim_born() {
-    warm().segments.retain_mut(|(_, trims)| {
-        *trims += 1;
-        *trims <= IDLE_TRIMS
-    });
+    let idle: Vec<_> = warm()
+        .segments
+        .extract_if(.., |(_, trims)| {
+            *trims += 1;
+            *trims > IDLE_TRIMS
+        })
+        .collect();
+    let bytes = idle.iter().map(|(segment, _)| segment.len()).sum();
+    drop_memory(idle, bytes);
 }
 
 /// A connection of this process begins: freed segments stay warm for the next array.
@@ -218,11 +224,7 @@ impl BornMemory {
     /// Maps a segment in the place of what is shown now, which is unmapped by a thread that nobody waits for.
     fn show(&self, born: &BornSegment, access: Access) -> Result<(), ShmError> {
         let before = self.region.replace(born.segment().fd(), access, 0)?;
-        if let Some(before) = before {
-            let named = std::thread::Builder::new().name("broadleaf-unmap".to_owned());
-            // Without a thread it is unmapped here, as the closure is dropped.
-            drop(named.spawn(move || before.unmap_in_steps()));
-        }
+        drop_memory(before, self.region.len() as u64);
         Ok(())
     }
 

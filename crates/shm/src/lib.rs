@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod background;
 mod born;
 mod claims;
 mod copy;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use broadleaf_proto::{SegmentId, SegmentRef};
 
+use crate::background::drop_memory;
 use crate::copy::copy;
 use crate::size_class::{largest_fit_bytes, segment_bytes};
 use crate::{Segment, ShmError, WritableMapping, memory_limit_bytes, platform};
@@ -446,13 +447,17 @@ impl Pool {
     /// `allocate` too: their mappers should close them.
     pub fn trim(&mut self) -> Vec<SegmentId> {
         self.trims += 1;
+        let mut idle = Vec::new();
+        let bytes_before = self.counters.bytes;
         while let Some((since, id)) = self.longest_idle() {
             let expired = self.trims - since > self.config.idle_trims;
             if !expired && self.counters.warm_bytes <= self.config.max_warm_bytes {
                 break;
             }
-            self.retire(id);
+            idle.push(self.take_warm(id));
+            self.forget(id);
         }
+        drop_memory(idle, bytes_before - self.counters.bytes);
         std::mem::take(&mut self.retired)
     }
 

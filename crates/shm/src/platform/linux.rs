@@ -30,7 +30,7 @@ const PAGE_TABLE_BYTES: usize = 2 * 1024 * 1024;
 /// Unmapping less takes no longer than moving it aside.
 const ASIDE_FROM_BYTES: usize = 1024 * 1024;
 
-/// Bytes unmapped by one call where nobody waits for it.
+/// Bytes unmapped by one call.
 const UNMAP_STEP_BYTES: usize = 8 * 1024 * 1024;
 
 /// Size from which a segment is checked against the memory available.
@@ -269,19 +269,6 @@ impl Region {
         Some(Self { start, len })
     }
 
-    /// Unmaps it in steps, between which other threads may map.
-    pub(crate) fn unmap_in_steps(self) {
-        let region = std::mem::ManuallyDrop::new(self);
-        for offset in (0..region.len).step_by(UNMAP_STEP_BYTES) {
-            let len = (region.len - offset).min(UNMAP_STEP_BYTES);
-            // SAFETY: the range was mapped by this module and is unmapped here only; borrows of it have ended.
-            let unmapped =
-                unsafe { rustix::mm::munmap(region.as_ptr().wrapping_add(offset).cast(), len) };
-            debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
-        }
-        LIVE_REGIONS.fetch_sub(1, Ordering::Relaxed);
-    }
-
     fn map_over(
         &self,
         fd: BorrowedFd<'_>,
@@ -316,10 +303,14 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `map` and is unmapped here only; borrows of it have ended.
-        let unmapped =
-            unsafe { rustix::mm::munmap(self.start.as_ptr().cast::<c_void>(), self.len) };
-        debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
+        // In steps, between which other threads may map.
+        for offset in (0..self.len).step_by(UNMAP_STEP_BYTES) {
+            let len = (self.len - offset).min(UNMAP_STEP_BYTES);
+            // SAFETY: the range was mapped by this module and is unmapped here only; borrows of it have ended.
+            let unmapped =
+                unsafe { rustix::mm::munmap(self.as_ptr().wrapping_add(offset).cast(), len) };
+            debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
+        }
         LIVE_REGIONS.fetch_sub(1, Ordering::Relaxed);
     }
 }
