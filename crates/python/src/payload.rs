@@ -221,8 +221,8 @@ impl DataPlane {
             return self.lend(&segment, offset, data.len(), out).map(Some);
         }
         if window {
-            let segment = BornSegment::new(data.len() as u64).map_err(shm_error)?;
-            segment.segment().write(data).map_err(shm_error)?;
+            let mut segment = BornSegment::new(data.len() as u64).map_err(shm_error)?;
+            segment.write(data).map_err(shm_error)?;
             self.count_copy(data.len());
             return self.lend(&Arc::new(segment), 0, data.len(), out).map(Some);
         }

@@ -7,6 +7,7 @@ use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::background::drop_memory;
+use crate::copy::copy;
 use crate::platform::{self, Access, Region};
 use crate::size_class::largest_fit_bytes;
 use crate::{Segment, ShmError, memory_limit_bytes};
@@ -14,12 +15,34 @@ use crate::{Segment, ShmError, memory_limit_bytes};
 /// Calls of [`trim_born`] that a free segment outlives.
 const IDLE_TRIMS: u32 = 10;
 
+/// The memory of an open segment.
+#[derive(Debug)]
+struct Memory {
+    segment: Segment,
+    /// Its maker's view, made when bytes are copied there for the second time, and kept while it is warm.
+    window: Option<Region>,
+}
+
+impl Memory {
+    fn window(&mut self) -> Result<&Region, ShmError> {
+        let region = if let Some(region) = self.window.take() {
+            region
+        } else {
+            let segment = &self.segment;
+            let region = Region::map(segment.fd(), Access::SharedWrite, 0, segment.len())?;
+            platform::populate(&region, 0)?;
+            region
+        };
+        Ok(self.window.insert(region))
+    }
+}
+
 /// Free segments, warm for the next array, each with the calls of [`trim_born`] it has seen.
 struct Warm {
     process: u32,
     /// Without a connection nothing is sent soon, and nobody trims.
     connections: u64,
-    segments: Vec<(Segment, u32)>,
+    segments: Vec<(Memory, u32)>,
 }
 
 static WARM: Mutex<Warm> = Mutex::new(Warm {
@@ -44,8 +67,10 @@ fn warm() -> MutexGuard<'static, Warm> {
 #[derive(Debug)]
 pub struct BornSegment {
     /// Taken out when it is dropped.
-    segment: ManuallyDrop<Segment>,
+    memory: ManuallyDrop<Memory>,
     process: u32,
+    /// Whether it had another array before.
+    is_warm: bool,
 }
 
 impl BornSegment {
@@ -62,14 +87,20 @@ impl BornSegment {
         let fitting = free
             .segments
             .iter()
-            .rposition(|(segment, _)| (least..=most).contains(&segment.len()));
-        let segment = match fitting {
-            Some(index) => free.segments.remove(index).0,
-            None => Segment::create_open(len_bytes)?,
+            .rposition(|(memory, _)| (least..=most).contains(&memory.segment.len()));
+        let warm = fitting.map(|index| free.segments.remove(index).0);
+        let is_warm = warm.is_some();
+        let memory = match warm {
+            Some(memory) => memory,
+            None => Memory {
+                segment: Segment::create_open(len_bytes)?,
+                window: None,
+            },
         };
         Ok(Self {
-            segment: ManuallyDrop::new(segment),
+            memory: ManuallyDrop::new(memory),
             process: free.process,
+            is_warm,
         })
     }
 
@@ -78,19 +109,50 @@ impl BornSegment {
     /// # Panics
     /// Never: only dropping takes it out.
     pub fn segment(&self) -> &Segment {
-        &self.segment
+        &self.memory.segment
+    }
+
+    /// Writes bytes over its start, while nobody else has it.
+    ///
+    /// # Errors
+    /// [`ShmError::SizeMismatch`] when they do not fit; [`ShmError::OutOfMemory`], [`ShmError::System`].
+    pub fn write(&mut self, content: &[u8]) -> Result<(), ShmError> {
+        let segment = self.segment();
+        if content.len() as u64 > segment.len() {
+            return Err(ShmError::SizeMismatch {
+                claimed_bytes: content.len() as u64,
+                actual_bytes: segment.len(),
+            });
+        }
+        if !self.is_warm {
+            // As a file: pages that are new need no zeroing and no entry in a page table then.
+            return platform::write_all(segment.fd(), content);
+        }
+        let region = self.memory.window()?;
+        // SAFETY: mapped and writable for as long as `region`, which borrows `self`; nobody else has the segment.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(region.as_ptr(), content.len()) };
+        copy(bytes, content, u64::MAX);
+        Ok(())
     }
 }
 
 impl Drop for BornSegment {
     fn drop(&mut self) {
         // SAFETY: taken once, by the drop of its owner.
-        let segment = unsafe { ManuallyDrop::take(&mut self.segment) };
+        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
         let mut free = warm();
-        let held: u64 = free.segments.iter().map(|(segment, _)| segment.len()).sum();
+        let held: u64 = free
+            .segments
+            .iter()
+            .map(|(memory, _)| memory.segment.len())
+            .sum();
         let wanted = self.process == free.process && free.connections > 0;
-        if wanted && held + segment.len() <= memory_limit_bytes() / 8 {
-            free.segments.push((segment, 0));
+        let len_bytes = memory.segment.len();
+        if wanted && held + len_bytes <= memory_limit_bytes() / 8 {
+            free.segments.push((memory, 0));
+        } else {
+            drop(free);
+            drop_memory(memory, len_bytes);
         }
     }
 }
@@ -104,7 +166,7 @@ pub fn trim_born() {
             *trims > IDLE_TRIMS
         })
         .collect();
-    let bytes = idle.iter().map(|(segment, _)| segment.len()).sum();
+    let bytes = idle.iter().map(|(memory, _)| memory.segment.len()).sum();
     drop_memory(idle, bytes);
 }
 
@@ -230,11 +292,11 @@ impl BornMemory {
 
     /// A segment of the same size with the bytes as they are now.
     fn copy(&self) -> Result<Arc<BornSegment>, ShmError> {
-        let born = BornSegment::new(self.region.len() as u64)?;
+        let mut born = BornSegment::new(self.region.len() as u64)?;
         // SAFETY: mapped and readable for as long as `self`; only Python code that runs beside the one that sends
         // the array could write meanwhile, and would see some of its writes sent.
         let bytes = unsafe { std::slice::from_raw_parts(self.as_mut_ptr(), self.len_bytes) };
-        born.segment().write(bytes)?;
+        born.write(bytes)?;
         Ok(Arc::new(born))
     }
 }

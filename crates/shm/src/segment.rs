@@ -56,20 +56,6 @@ impl Segment {
         Ok(Self { fd, len_bytes })
     }
 
-    /// Writes bytes over the start of an open segment.
-    ///
-    /// # Errors
-    /// [`ShmError::SizeMismatch`] when they do not fit; [`ShmError::System`] when it is not open.
-    pub fn write(&self, content: &[u8]) -> Result<(), ShmError> {
-        if content.len() as u64 > self.len_bytes {
-            return Err(ShmError::SizeMismatch {
-                claimed_bytes: content.len() as u64,
-                actual_bytes: self.len_bytes,
-            });
-        }
-        platform::write_all(self.fd.as_fd(), content)
-    }
-
     /// A segment received from its owner, who says it has `claimed_len_bytes`.
     ///
     /// # Errors

@@ -33,7 +33,7 @@ fn read(memory: &BornMemory, at: usize) -> u8 {
 }
 
 /// The segment as a process sees it that was sent its descriptor.
-fn received(born: &Arc<BornSegment>) -> Segment {
+fn received(born: &BornSegment) -> Segment {
     let segment = born.segment();
     let fd = segment.fd().try_clone_to_owned().unwrap();
     Segment::from_fd(fd, segment.len()).unwrap()
@@ -141,8 +141,8 @@ fn a_private_view_takes_the_bytes_of_another_segment_in_place() {
     let _turn = alone();
     let page = 4096;
     let make = |byte: u8| {
-        let born = BornSegment::new(page).unwrap();
-        born.segment().write(&vec![byte; page as usize]).unwrap();
+        let mut born = BornSegment::new(page).unwrap();
+        born.write(&vec![byte; page as usize]).unwrap();
         Arc::new(born)
     };
     let (old, new) = (make(1), make(2));
@@ -160,6 +160,18 @@ fn a_private_view_takes_the_bytes_of_another_segment_in_place() {
         shown.replace(&source, 0, page).is_err(),
         "only a private view"
     );
+}
+
+#[test]
+fn bytes_are_copied_to_new_segments_and_to_warm_ones() {
+    let _turn = alone();
+    for byte in 1..5 {
+        let mut born = BornSegment::new(LEN).unwrap();
+        born.write(&vec![byte; LEN as usize - 1]).unwrap();
+        let view = received(&born).map_readonly(0, LEN - 1).unwrap();
+        assert!(view.iter().all(|b| *b == byte));
+        assert!(born.write(&vec![0; LEN as usize + 4096]).is_err());
+    }
 }
 
 #[test]
@@ -193,6 +205,9 @@ fn large_memory_is_shown_anew_without_a_trace_of_what_was_mapped_before() {
         assert_eq!((view[last], read(&memory, first)), (round + 1, round));
     }
     drop(memory);
+    for _ in 0..11 {
+        trim_born();
+    }
     let deadline = Instant::now() + Duration::from_secs(20);
     while mappings() != before {
         assert!(Instant::now() < deadline, "what was replaced stays mapped");
