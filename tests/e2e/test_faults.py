@@ -114,7 +114,9 @@ def test_a_retry_runs_elsewhere(rc, tmp_path):
     view = rc.load_balanced_view()
     view.retries = 1
     assert view.apply_sync(die_once) > 0
-    assert len(rc.ids) == 1
+    # A task is retried when the link is gone; that the engine is, is told once its process was seen to have ended.
+    while len(rc.ids) > 1:
+        time.sleep(0.01)
 
 
 def test_an_interrupt_that_a_task_missed_is_sent_again(rc, tmp_path):

@@ -17,6 +17,8 @@ pub(crate) const READ_BYTES: usize = 64 * 1024;
 const QUIET_CHUNK_BYTES: usize = 16 * 1024;
 /// Unfinished frames up to this size move to a fresh buffer rather than be read in small pieces.
 const MOVABLE_BYTES: usize = 64 * 1024;
+/// Memory of frames above this size is not used again.
+const LARGE_FRAME_BYTES: usize = 256 * 1024;
 /// Descriptors that may wait for their frames while the caller fills without taking frames.
 const MAX_WAITING_FDS: usize = 16 * MAX_FRAME_FDS as usize;
 
@@ -193,18 +195,18 @@ impl Inbox {
         Ok(())
     }
 
-    /// Copies bytes in, as if received.
+    /// Copies bytes in, as if received. Memory for them needs no zeroing, and is used again once the frames cut from it
+    /// are gone.
     ///
     /// # Errors
     /// When the frame that has begun is refused.
-    pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), LinkError> {
-        while !bytes.is_empty() {
-            let room = self.room()?;
-            let count = room.len().min(bytes.len());
-            room[..count].copy_from_slice(&bytes[..count]);
-            self.received(count);
-            bytes = &bytes[count..];
-        }
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
+        let total = self.first_frame_bytes()?;
+        self.buffer.truncate(self.filled);
+        let wanted = total.max(self.filled + bytes.len());
+        self.buffer.reserve(wanted - self.filled);
+        self.buffer.extend_from_slice(bytes);
+        self.filled = self.buffer.len();
         Ok(())
     }
 
@@ -236,6 +238,10 @@ impl Inbox {
         body.advance(HEADER_BYTES);
         self.filled -= total;
         self.frames += 1;
+        if self.filled == 0 && total > LARGE_FRAME_BYTES {
+            // It takes its memory along, which a quiet link would hold otherwise.
+            self.buffer = BytesMut::new();
+        }
         Ok(Some(Frame {
             kind: header.kind,
             body,
