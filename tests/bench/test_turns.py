@@ -125,6 +125,16 @@ def test_a_step_that_ends_its_process_is_left_out_and_the_others_go_on_in_a_new_
     assert {r.case for r in records if r.metric == "skipped"} == {"throughput"}
 
 
+def test_two_measurements_of_the_same_thing_are_both_taken(tmp_path):
+    steps = [
+        Step("throughput", {"n": 10}, {"warmup": 1}, "sent"),
+        Step("map", {"n": 10}, {"warmup": 1}, "sent", first_mode_only=True),
+    ]
+    case = Case("latency", "", lambda *_: [Session(1, steps, 2)], lambda quick: [])
+    records = list(Run(case, ["ppe"], tmp_path, 1, 2, True, lambda text: None).records())
+    assert {(r.case, r.metric): len(r.values) for r in records}["sent", "items"] == 2
+
+
 @pytest.mark.parametrize("case", ["latency", "throughput", "map", "sleep-map", "startup", "memory", "raw"])
 def test_the_command_writes_records_for_every_case(case, tmp_path, capsys):
     out = tmp_path / "records.jsonl"

@@ -122,8 +122,9 @@ class Run:
         for mode in modes[:1] if step.first_mode_only else modes:
             chosen = {"mode": mode} if mode else {}
             params = shown | chosen | step.params
-            which = (name, step.name, frozen(params))
-            if which in self.failures or which in done or repeat >= self.limits.get(which, repeat + 1):
+            which = (name, step.case, frozen(params))
+            has_failed = (name, step.name, frozen(params)) in self.failures
+            if has_failed or which in done or repeat >= self.limits.get(which, repeat + 1):
                 continue
             begin = time.monotonic()
             try:
