@@ -6,6 +6,10 @@ use std::path::PathBuf;
 use broadleaf_core::Config;
 use serde::{Deserialize, Serialize};
 
+/// Heap that is touched before the first task comes: ended tasks that are kept, events and task numbers of the first ten
+/// thousand or so then fault no page, and later ones one in some thirty tasks.
+pub const BOOKKEEPING_BYTES: usize = 2 * 1024 * 1024;
+
 /// The configuration is not what it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {

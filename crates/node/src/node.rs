@@ -74,6 +74,7 @@ pub fn run(config: NodeConfig) -> Result<i32, NodeError> {
     let mut node = Node::start(config)?;
     node.join()?;
     node.announce_ready()?;
+    broadleaf_shm::touch_heap(crate::config::BOOKKEEPING_BYTES);
     node.serve()?;
     Ok(0)
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use broadleaf_shm::touch_heap;
 use rustix::event::{PollFd, PollFlags};
 
 use super::shared::{Incoming, Shared};
@@ -17,6 +18,9 @@ const LOOK_PERIOD: Duration = Duration::from_millis(100);
 const BACKLOG_TASKS: u64 = 64;
 /// How many times as long.
 const BACKLOG_LINGERS: u32 = 10;
+
+/// Heap of this thread that is touched before the first results come.
+const RESULT_BYTES: usize = 64 * 1024;
 
 impl Shared {
     /// How long tasks wait for others to travel with them, if `n_sent` of all submitted ones have left.
@@ -39,6 +43,7 @@ impl Shared {
         let Some(socket) = self.wire.poll_fd() else {
             return;
         };
+        touch_heap(RESULT_BYTES);
         let mut watching = true;
         let mut n_sent = 0;
         while !self.is_closed() {
