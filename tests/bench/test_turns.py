@@ -121,7 +121,7 @@ def test_a_step_that_ends_its_process_is_left_out_and_the_others_go_on_in_a_new_
     case = Case("latency", "", lambda *_: [Session(1, steps, 2)], lambda quick: [])
     records = list(Run(case, ["ppe"], tmp_path, 1, 2, True, lines.append).records())
     found = {(r.case, r.metric): len(r.values) for r in records}
-    assert found["latency", "roundtrip_median"] == found["map", "items"] == 2
+    assert found["latency", "roundtrip_median"] == found["map", "items"] == 2, lines
     assert {r.case for r in records if r.metric == "skipped"} == {"throughput"}
 
 

@@ -107,12 +107,13 @@ class Turn:
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
+        # Before anything is written: a child that just died may still look alive.
+        self.owing = True
         try:
             stdin.write(json.dumps(request).encode() + b"\n")
             stdin.flush()
         except BrokenPipeError:
             raise TurnFailed(self._account("the child is gone")) from None
-        self.owing = True
         ready, _, _ = select.select([stdout], [], [], timeout_s)
         line = stdout.readline() if ready else b""
         if not line:
