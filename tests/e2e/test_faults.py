@@ -95,9 +95,17 @@ def test_segmentation_fault_shows_where(rc):
     assert "spawner.py" not in certificate.last_output.split("string_at")[0]
 
 
-def test_tasks_behind_the_deadly_one_were_not_started(rc):
-    deadly = rc[0].apply_async(os._exit, 1)
+def test_tasks_behind_the_deadly_one_were_not_started(rc, tmp_path):
+    def die_when(told):
+        while not told.exists():
+            time.sleep(0.001)
+        os._exit(1)
+
+    told = tmp_path / "told"
+    deadly = rc[0].apply_async(die_when, told)
     behind = rc[0].apply_async(lambda: 1)
+    rc[1].apply_sync(int)  # What was submitted before it is at the controller.
+    told.touch()
     assert _certificate(deadly).task_started
     assert not _certificate(behind).task_started
 

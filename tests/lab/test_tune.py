@@ -293,7 +293,8 @@ def test_a_real_program_is_tuned_by_the_command(tmp_path):
     found = json.loads(done.stdout)
     assert found == json.loads((tmp_path / "tuned.json").read_text())
     assert (found["recommended"]["fast"], found["recommended"]["size"]) == (1, 1)
-    assert found["ratio"]["low"] < 0.5 < found["ratio"]["high"]
+    # One interval of twenty does not cover the truth; acceptance/coverage.py counts them.
+    assert 0.45 < found["ratio"]["low"] < found["ratio"]["high"] < 0.55
     assert found["given_up"] == ["fast: accuracy"]
     settings = (tmp_path / "tuned.toml").read_text()
     assert "# Recommended: fast" in settings
