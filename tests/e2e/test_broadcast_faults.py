@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import broadleaf as ipp
@@ -45,10 +45,11 @@ def segments_of(pids):
     found = {}
     for pid in pids:
         try:
-            for entry in os.scandir(f"/proc/{pid}/fd"):
-                if os.readlink(entry.path).startswith("/memfd:broadleaf"):
-                    status = os.stat(entry.path)
-                    found[status.st_ino] = status.st_blocks * 512
+            for path in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):  # Closed since it was listed.
+                    if os.readlink(path).startswith("/memfd:broadleaf"):
+                        status = path.stat()
+                        found[status.st_ino] = status.st_blocks * 512
             for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
                 if "/memfd:broadleaf" in line:
                     bounds, _, _, _, inode, *_ = line.split()
