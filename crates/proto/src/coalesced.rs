@@ -1,14 +1,12 @@
 //! The results of all parts of one request in one record.
 
-use bytes::{BufMut, Bytes};
+use bytes::BufMut;
 
-use crate::ids::{EngineId, TaskSeq};
+use crate::ids::TaskSeq;
 use crate::limits::MAX_COALESCED_PARTS;
+use crate::places::{Place, Places};
 use crate::task::{Payload, ResultRecord, Status, check};
 use crate::wire::{DecodeError, Reader};
-
-/// Bytes of one part's place and times.
-const PLACE_BYTES: usize = 20;
 
 /// How consecutive parts ended: the same way, with the same payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +27,7 @@ pub struct CoalescedRecord {
     pub seq: TaskSeq,
     /// In target order; the last `end` is the number of parts.
     pub outcomes: Vec<Outcome>,
-    /// Engine, start and end of each part, packed; see [`CoalescedRecord::place`].
-    places: Bytes,
+    places: Places,
 }
 
 impl CoalescedRecord {
@@ -41,11 +38,9 @@ impl CoalescedRecord {
     pub fn pack(results: Vec<ResultRecord>) -> Self {
         let seq = results.first().expect("invariant: a request has parts").seq;
         let mut outcomes: Vec<Outcome> = Vec::new();
-        let mut places = Vec::with_capacity(results.len() * PLACE_BYTES);
+        let mut places: Vec<Place> = Vec::with_capacity(results.len());
         for (end, result) in (1..).zip(results) {
-            places.put_u32_le(result.engine.0);
-            places.put_u64_le(result.started_ns);
-            places.put_u64_le(result.completed_ns);
+            places.push((result.engine, result.started_ns, result.completed_ns));
             let (status, payload) = (result.status, result.payload);
             let shareable = |p: &Payload| p.segments.is_empty();
             match outcomes.last_mut() {
@@ -67,13 +62,13 @@ impl CoalescedRecord {
         Self {
             seq,
             outcomes,
-            places: places.into(),
+            places: Places::pack(&places),
         }
     }
 
     /// How many parts it stands for.
     pub fn len(&self) -> usize {
-        self.places.len() / PLACE_BYTES
+        self.places.len()
     }
 
     /// Whether it stands for no part, which no encoded record does.
@@ -97,13 +92,9 @@ impl CoalescedRecord {
         (outcome.end - first == 1).then(|| std::mem::take(&mut outcome.payload))
     }
 
-    /// Where a part ran last (`u32::MAX` for nowhere), and the wall clock at its start and end, ns since 1970 (0 for
-    /// one that never started).
-    pub fn place(&self, part: usize) -> Option<(EngineId, u64, u64)> {
-        let start = part.checked_mul(PLACE_BYTES)?;
-        let mut reader = Reader::new(self.places.slice(start.min(self.places.len())..));
-        let engine = EngineId(reader.u32().ok()?);
-        Some((engine, reader.u64().ok()?, reader.u64().ok()?))
+    /// Where and when a part ran last.
+    pub fn place(&self, part: usize) -> Option<Place> {
+        self.places.get(part)
     }
 
     /// The result of each part, in target order.
@@ -132,7 +123,7 @@ impl CoalescedRecord {
             out.put_u8(outcome.status as u8);
             outcome.payload.encode(out);
         }
-        out.put_slice(&self.places);
+        self.places.encode(out);
     }
 
     /// Reads one record.
@@ -165,14 +156,17 @@ impl CoalescedRecord {
         Ok(Self {
             seq,
             outcomes,
-            places: r.bytes(n_parts * PLACE_BYTES)?,
+            places: Places::decode(r, n_parts)?,
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+    use crate::ids::EngineId;
 
     fn result(part: u64, status: Status, bytes: &'static [u8]) -> ResultRecord {
         ResultRecord {
@@ -225,7 +219,8 @@ mod tests {
                 .1
                 .len()
         };
-        assert_eq!(of(100) - of(1), 99 * PLACE_BYTES);
+        // Engines two apart, starts one apart, equal durations: a byte each for the first two.
+        assert_eq!(of(100) - of(1), 2 * 100);
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod frame;
 pub mod ids;
 pub mod layout;
 pub mod limits;
+pub mod places;
 pub mod relay;
 pub mod task;
 pub mod wire;
@@ -31,4 +32,4 @@ pub use task::{AssignRecord, DoneRecord, Payload, ResultRecord, SegmentRef, Stat
 pub use wire::DecodeError;
 
 /// Version of the wire protocol; peers must match it exactly.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;

@@ -106,8 +106,9 @@ impl Pending {
         inner.request.forget_payload(index);
         drop(part);
         let mut outcomes = lock(&inner.outcomes);
-        if outcomes.is_empty() {
-            outcomes.extend((0..inner.request.len).map(|_| None));
+        // No further than needed: equal outcomes of many parts are kept with the first.
+        if outcomes.len() <= index {
+            outcomes.resize_with(index + 1, || None);
         }
         let kept = outcomes[index].get_or_insert(outcome);
         if !is_atom(py, kept) {
@@ -151,6 +152,12 @@ fn decode_value<'py>(py: Python<'py>, inner: &Inner, part: &Part) -> PyResult<Bo
         }
         Some(_) => Err(PyValueError::new_err("malformed result")),
     }
+}
+
+/// A list of one value `n` times. Python's own repetition is several times as fast as filling a list from outside.
+fn repeated(value: Bound<'_, PyAny>, n: usize) -> PyResult<Bound<'_, PyList>> {
+    let one = PyList::new(value.py(), [value])?;
+    Ok(one.as_sequence().repeat(n)?.cast_into()?)
 }
 
 fn decode_failure<'py>(
@@ -308,24 +315,22 @@ impl Pending {
     fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyList>>> {
         let py = slf.py();
         let request = &slf.get().inner()?.request;
-        let values = PyList::empty(py);
-        let mut shared: Option<(u32, Py<PyAny>)> = None;
-        for index in 0..request.len {
-            // One object stands for equal values that nobody can change.
-            if let Some((end, value)) = &shared
-                && index < *end as usize
-            {
-                values.append(value)?;
-                continue;
-            }
+        let mut values = Vec::with_capacity(request.len);
+        while values.len() < request.len {
+            let index = values.len();
+            // Asked first: decoding a value drops its payload.
             let plain_until = request.plain_until(index);
             let Ok(value) = Self::outcome(slf, index)? else {
                 return Ok(None);
             };
-            values.append(&value)?;
-            shared = plain_until.map(|end| (end, value));
+            // One object stands for equal values that nobody can change.
+            let end = plain_until.map_or(index + 1, |end| end as usize);
+            if end - index == request.len {
+                return repeated(value.into_bound(py), request.len).map(Some);
+            }
+            values.resize(end, value.into_bound(py));
         }
-        Ok(Some(values))
+        PyList::new(py, values).map(Some)
     }
 
     fn failure(slf: &Bound<'_, Self>, part: usize) -> PyResult<Option<Py<PyAny>>> {

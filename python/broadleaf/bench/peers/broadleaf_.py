@@ -157,7 +157,8 @@ class Peer(ViewsAdapter):
 
     def fan_out_queued(self) -> dict[str, Callable[[int], Any]]:
         def queue(view: Any, n: int) -> None:
-            gather([view.apply_async(tasks.noop) for _ in range(n)])
+            for result in [view.apply_async(tasks.noop) for _ in range(n)]:
+                result.get()
 
         return {f"{name}, apply": partial(queue, view) for name, view in self.spreading().items()}
 

@@ -9,14 +9,15 @@ from . import payloads
 from .adapter import Adapter
 from .measure import Values, clock, descendants, expect, pss_mb
 
-QUEUED_CALLS = 50
+# So many that what the workers do to the caller's caches, on the cores they share, is spread over many calls.
+QUEUED_CALLS = 1000
+QUEUED_ROUNDS = 10
 
 
 def fan_out(peer: Adapter, mode: str, calls: int, warmup: int) -> Values:
     """Empty calls to all workers at once: until the caller knows that each has run it.
 
-    Where calls can be queued, also what one costs the caller, of many under way at once: then the caller's caches are
-    its own, and it does not wait.
+    Where calls can be queued, also what one costs the caller, of many under way at once: then it seldom waits.
     """
     call = peer.fan_out()[mode]
     for _ in range(warmup):
@@ -31,7 +32,7 @@ def fan_out(peer: Adapter, mode: str, calls: int, warmup: int) -> Values:
     if queued is None:
         return values
     costs = []
-    for _ in range(calls):
+    for _ in range(QUEUED_ROUNDS):
         processor = time.process_time()
         queued(QUEUED_CALLS)
         costs.append((time.process_time() - processor) / QUEUED_CALLS * 1e6)

@@ -40,6 +40,11 @@ def check_delivery(mode: str) -> str:
     return mode
 
 
+def frozen(targets: Any) -> Any:
+    """Targets as a key of a dict."""
+    return tuple(targets) if isinstance(targets, list | range | set) else targets
+
+
 class DirectView(View):
     """These engines, each of which gets its own message: calls, code, and variables of their namespaces.
 
@@ -57,6 +62,7 @@ class DirectView(View):
 
     def on_flag_changed(self) -> None:
         self._in_place = InPlace()
+        self._own_targets = list(self.targets) if isinstance(self.targets, list) else None
         self._submitters: dict[Any, Any] = {}
         self._engines_version = -1
 
@@ -76,8 +82,11 @@ class DirectView(View):
         if isinstance(given, slice):
             # Cannot be hashed before Python 3.12.
             given = client.ids[given]
+        # The view's own list needs no hash, which would make a call dearer the longer it is.
+        own = targets is None and isinstance(given, list) and given == self._own_targets
+        of = None if own else frozen(given)
         delivery = self.mode if mode is None else mode
-        key = (method, kind, tuple(given) if isinstance(given, list | range | set) else given, label, delivery)
+        key = (method, kind, of, label, delivery)
         found = self._submitters.get(key)
         if found is None:
             if len(self._submitters) >= _SUBMITTERS:

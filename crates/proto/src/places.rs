@@ -1,0 +1,202 @@
+//! Where and when the parts of a request ran, packed.
+
+use bytes::{BufMut, Bytes};
+
+use crate::ids::EngineId;
+use crate::wire::{DecodeError, Reader};
+
+/// Engine, start and end of one part. The engine is `u32::MAX` for nowhere; the times are wall clock, ns since 1970, and
+/// 0 for a part that never started.
+pub type Place = (EngineId, u64, u64);
+
+const COLUMNS: usize = 3;
+/// Of one column: its least value u64, bytes of each entry u8.
+const HEAD_BYTES: usize = 9;
+
+/// What parts have in common is kept once: each column is its least value and, for every part, what that part has above
+/// it, in as few bytes as the column needs. Engines count from the part's index, so those of a row of engines take none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    len: usize,
+    least: [u64; COLUMNS],
+    widths: [u8; COLUMNS],
+    /// The columns, one after the other.
+    bytes: Bytes,
+}
+
+/// What a part has in each column: engine from its index on, start, duration.
+fn entries(part: usize, (engine, started_ns, completed_ns): Place) -> [u64; COLUMNS] {
+    [
+        u64::from(engine.0.wrapping_sub(part as u32)),
+        started_ns,
+        completed_ns.wrapping_sub(started_ns),
+    ]
+}
+
+impl Places {
+    /// Packs the places of parts 0, 1, ...
+    pub fn pack(places: &[Place]) -> Self {
+        let all = || (0..).zip(places).map(|(part, place)| entries(part, *place));
+        let mut least = [u64::MAX; COLUMNS];
+        let mut most = [0; COLUMNS];
+        for entries in all() {
+            for column in 0..COLUMNS {
+                least[column] = least[column].min(entries[column]);
+                most[column] = most[column].max(entries[column]);
+            }
+        }
+        let widths = std::array::from_fn(|column| {
+            let bits = u64::BITS - most[column].saturating_sub(least[column]).leading_zeros();
+            bits.div_ceil(8) as u8
+        });
+        let mut bytes = Vec::with_capacity(places.len() * row_bytes(&widths));
+        for column in 0..COLUMNS {
+            let width = usize::from(widths[column]);
+            for entries in all() {
+                let above = entries[column] - least[column];
+                bytes.extend_from_slice(&above.to_le_bytes()[..width]);
+            }
+        }
+        Self {
+            len: places.len(),
+            least,
+            widths,
+            bytes: bytes.into(),
+        }
+    }
+
+    /// How many parts there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The place of a part.
+    pub fn get(&self, part: usize) -> Option<Place> {
+        if part >= self.len {
+            return None;
+        }
+        let [engine, started_ns, duration_ns] = std::array::from_fn(|column| {
+            let width = usize::from(self.widths[column]);
+            let start = self.len * row_bytes(&self.widths[..column]) + part * width;
+            let mut above = [0; 8];
+            above[..width].copy_from_slice(&self.bytes[start..start + width]);
+            self.least[column].wrapping_add(u64::from_le_bytes(above))
+        });
+        Some((
+            EngineId((engine as u32).wrapping_add(part as u32)),
+            started_ns,
+            started_ns.wrapping_add(duration_ns),
+        ))
+    }
+
+    /// Appends them; their number goes separately.
+    pub fn encode(&self, out: &mut impl BufMut) {
+        for column in 0..COLUMNS {
+            out.put_u64_le(self.least[column]);
+            out.put_u8(self.widths[column]);
+        }
+        out.put_slice(&self.bytes);
+    }
+
+    /// Reads those of `len` parts.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the bytes are none.
+    pub fn decode(r: &mut Reader, len: usize) -> Result<Self, DecodeError> {
+        let mut least = [0; COLUMNS];
+        let mut widths = [0; COLUMNS];
+        for column in 0..COLUMNS {
+            least[column] = r.u64()?;
+            widths[column] = r.u8()?;
+            if widths[column] > 8 {
+                return Err(DecodeError::Malformed);
+            }
+        }
+        Ok(Self {
+            len,
+            least,
+            widths,
+            bytes: r.bytes(len * row_bytes(&widths))?,
+        })
+    }
+
+    /// Bytes that [`Places::encode`] appends.
+    pub fn encoded_bytes(&self) -> usize {
+        COLUMNS * HEAD_BYTES + self.bytes.len()
+    }
+}
+
+fn row_bytes(widths: &[u8]) -> usize {
+    widths.iter().map(|width| usize::from(*width)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_NS: u64 = 1_790_000_000_000_000_000;
+
+    fn round_trip(places: &[Place]) -> Places {
+        let packed = Places::pack(places);
+        let mut bytes = Vec::new();
+        packed.encode(&mut bytes);
+        assert_eq!(bytes.len(), packed.encoded_bytes());
+        let mut reader = Reader::new(bytes.into());
+        let decoded = Places::decode(&mut reader, places.len()).unwrap();
+        assert!(reader.is_empty());
+        assert_eq!(decoded, packed);
+        for (part, place) in places.iter().enumerate() {
+            assert_eq!(decoded.get(part), Some(*place), "part {part}");
+        }
+        assert_eq!(decoded.get(places.len()), None);
+        packed
+    }
+
+    #[test]
+    fn calls_of_a_row_of_engines_take_few_bytes_a_part() {
+        let places: Vec<Place> = (0..100)
+            .map(|part| {
+                let started_ns = NOW_NS + u64::from(part) * 9_000;
+                (EngineId(part + 7), started_ns, started_ns + 300)
+            })
+            .collect();
+        // The starts need three bytes, durations that are all equal and engines in a row none.
+        assert_eq!(
+            round_trip(&places).encoded_bytes(),
+            COLUMNS * HEAD_BYTES + 100 * 3
+        );
+    }
+
+    #[test]
+    fn every_place_is_found_again() {
+        round_trip(&[]);
+        round_trip(&[(EngineId(3), NOW_NS, NOW_NS + 1)]);
+        // Any order of engines, one that never started, one that ran nowhere, a clock that went backwards.
+        round_trip(&[
+            (EngineId(5), NOW_NS, NOW_NS + 70_000),
+            (EngineId(0), 0, 0),
+            (EngineId(u32::MAX), 0, 0),
+            (EngineId(1), NOW_NS + 5, NOW_NS - 5),
+            (EngineId(4_000_000_000), u64::MAX, 0),
+        ]);
+    }
+
+    #[test]
+    fn what_is_none_is_refused() {
+        let mut bytes = Vec::new();
+        Places::pack(&[(EngineId(0), NOW_NS, NOW_NS), (EngineId(9), 0, 1)]).encode(&mut bytes);
+        for end in 0..bytes.len() {
+            let cut = Bytes::copy_from_slice(&bytes[..end]);
+            let refused = Places::decode(&mut Reader::new(cut), 2);
+            assert_eq!(refused, Err(DecodeError::Truncated), "{end}");
+        }
+        bytes[8] = 9;
+        let refused = Places::decode(&mut Reader::new(bytes.into()), 2);
+        assert_eq!(refused, Err(DecodeError::Malformed));
+    }
+}
