@@ -41,6 +41,15 @@ def test_calls_and_variables(bview):
     assert bview.map_sync(lambda x: x * x, range(10)) == [x * x for x in range(10)]
 
 
+@pytest.mark.parametrize("ends", [[0, 4], [0, 1, 4], [0, 3, 4], [0, 1, 3, 4]])
+def test_equal_values_in_a_row_and_others_each_in_its_place(rc, ends):
+    wanted = [start for start, end in zip(ends[:-1], ends[1:], strict=True) for _ in range(end - start)]
+    rc[:].scatter("start", wanted, flatten=True, block=True)
+    result = rc.broadcast_view(coalescing=True).apply_async(ipp.interactive(lambda: start))  # noqa: F821
+    assert result.get() == wanted
+    assert [result.result_dict[engine] for engine in rc.ids] == wanted
+
+
 def test_values_come_in_target_order_whatever_the_order_of_replies(rc):
     view = rc.broadcast_view([3, 0, 2], coalescing=True)
 

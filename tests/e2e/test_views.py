@@ -33,6 +33,15 @@ def test_apply_gives_one_value_or_a_list(rc):
     assert os.getpid() not in pids
 
 
+def test_a_list_of_targets_may_be_changed_in_place(rc):
+    view = rc[[0, 1]]
+    view["where"] = "there"
+    view.targets.append(3)
+    assert len(view.apply_sync(os.getpid)) == 3
+    view.targets.remove(0)
+    assert view.apply_sync(os.getpid) == rc[[1, 3]].apply_sync(os.getpid)
+
+
 def test_values_come_in_target_order(rc):
     rc[:]["delay"] = None
     view = rc[[3, 0, 2]]
