@@ -1,5 +1,6 @@
 """Broadcast views: one message to all, replies together, every end kept."""
 
+import itertools
 import os
 import time
 
@@ -43,7 +44,7 @@ def test_calls_and_variables(bview):
 
 @pytest.mark.parametrize("ends", [[0, 4], [0, 1, 4], [0, 3, 4], [0, 1, 3, 4]])
 def test_equal_values_in_a_row_and_others_each_in_its_place(rc, ends):
-    wanted = [start for start, end in zip(ends[:-1], ends[1:], strict=True) for _ in range(end - start)]
+    wanted = [start for start, end in itertools.pairwise(ends) for _ in range(end - start)]
     rc[:].scatter("start", wanted, flatten=True, block=True)
     result = rc.broadcast_view(coalescing=True).apply_async(ipp.interactive(lambda: start))  # noqa: F821
     assert result.get() == wanted
