@@ -104,25 +104,55 @@ def test_a_system_that_cannot_start_becomes_a_record_and_the_others_go_on(tmp_pa
     assert "no_such_adapter" in (records[1].note or "")
 
 
-def test_a_step_that_ends_its_process_is_left_out_and_the_others_go_on_in_a_new_one(tmp_path, monkeypatch):
-    run, lines = Turn.run, list[str]()
+def kill(turn: Turn) -> None:
+    """Ends a turn's child and waits until it cannot answer: what was killed is its parent in the process namespace."""
+    os.kill(turn.process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while tagged(turn.tag):
+        assert time.monotonic() < deadline, "processes outlived their parent"
+        time.sleep(0.01)
 
-    def deadly(turn, case, arguments):
-        if case == "throughput":
-            os.kill(turn.process.pid, signal.SIGKILL)
-        return run(turn, case, arguments)
 
-    monkeypatch.setattr(Turn, "run", deadly)
+def run_three_steps(root: Path) -> tuple[dict[tuple[str, str], int], set[str]]:
+    """Two repeats of three steps: how many figures of each metric there are, and the steps left out."""
     steps = [
         Step("latency", {}, {"calls": 3, "warmup": 1}),
-        Step("throughput", {"n": 10}, {"warmup": 1}),
+        Step("throughput", {"n": 10}, {"warmup": 1}, first_mode_only=True),
         Step("map", {"n": 10}, {"warmup": 1}),
     ]
     case = Case("latency", "", lambda *_: [Session(1, steps, 2)], lambda quick: [])
-    records = list(Run(case, ["ppe"], tmp_path, 1, 2, True, lines.append).records())
+    records = list(Run(case, ["ppe"], root, 1, 2, True, lambda text: None).records())
     found = {(r.case, r.metric): len(r.values) for r in records}
-    assert found["latency", "roundtrip_median"] == found["map", "items"] == 2, lines
-    assert {r.case for r in records if r.metric == "skipped"} == {"throughput"}
+    return found, {r.case for r in records if r.metric == "skipped"}
+
+
+def test_a_step_that_ends_its_process_is_left_out_and_the_others_go_on_in_a_new_one(tmp_path, monkeypatch):
+    run = Turn.run
+
+    def deadly(turn, case, arguments):
+        if case == "throughput":
+            kill(turn)
+        return run(turn, case, arguments)
+
+    monkeypatch.setattr(Turn, "run", deadly)
+    found, left_out = run_three_steps(tmp_path)
+    assert found["latency", "roundtrip_median"] == found["map", "items"] == 2
+    assert left_out == {"throughput"}
+
+
+def test_a_process_that_ends_between_two_steps_takes_neither_with_it(tmp_path, monkeypatch):
+    run = Turn.run
+
+    def deadly(turn, case, arguments):
+        values = run(turn, case, arguments)
+        if case == "throughput":
+            kill(turn)
+        return values
+
+    monkeypatch.setattr(Turn, "run", deadly)
+    found, left_out = run_three_steps(tmp_path)
+    assert found["latency", "roundtrip_median"] == found["throughput", "roundtrip"] == found["map", "items"] == 2
+    assert left_out == set()
 
 
 def test_two_measurements_of_the_same_thing_are_both_taken(tmp_path):

@@ -91,7 +91,7 @@ class Run:
         shown = {} if name == RAW else {"workers": session.workers, "config": config}
         done: set[tuple[str, str, str]] = set()
         while True:
-            failed_before = len(self.failures)
+            settled_before = len(self.failures) + len(done)
             try:
                 with Turn(SYSTEMS[name], self.root, max(1, session.workers)) as turn:
                     ready_s = turn.start(session.workers, config)
@@ -100,8 +100,9 @@ class Run:
                     for step in session.steps:
                         self._step(turn, name, shown, step, repeat, done)
             except TurnFailed as error:
-                # A step that took its process with it is not tried again; the others go on in a new one.
-                if len(self.failures) > failed_before:
+                # Neither a step that took its process with it nor one that ended before it is tried again; the others
+                # go on in a new one.
+                if len(self.failures) + len(done) > settled_before:
                     continue
                 self._fail(name, self.case.name, shown, str(error))
                 return False
