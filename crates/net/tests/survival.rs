@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use broadleaf_net::Inbox;
+use broadleaf_proto::CoalescedRecord;
 use broadleaf_proto::control::{
     ControlReply, ControlRequest, DeathCertificate, DefineOptions, EngineCommand, Event, Hello,
     Refusal, RefusalReason, SegmentAnnounce, SegmentRelease, SpawnerCommand, SpawnerEvent, Welcome,
@@ -46,7 +47,7 @@ proptest! {
     fn decoders_survive_random_bytes(data in hostile_bytes(), step in 1..64usize) {
         let data = &data[..];
         records!(data, SubmitRecord, AssignRecord, DoneRecord, ResultRecord, OutputRecord,
-            FunctionRecord);
+            FunctionRecord, CoalescedRecord);
         messages!(data, Hello, Welcome, Refusal, DefineOptions, RefusalReason, DeathCertificate,
             SegmentAnnounce, SegmentRelease, (u64, ControlRequest), (u64, ControlReply), Event,
             SpawnerCommand, SpawnerEvent, EngineCommand);

@@ -154,7 +154,7 @@ fn decode_value<'py>(py: Python<'py>, inner: &Inner, part: &Part) -> PyResult<Bo
     }
 }
 
-/// A list of one value `n` times. Python's own repetition is several times as fast as filling a list from outside.
+/// A list of one value `n` times. Filling a list from outside takes a call for each of them.
 fn repeated(value: Bound<'_, PyAny>, n: usize) -> PyResult<Bound<'_, PyList>> {
     let one = PyList::new(value.py(), [value])?;
     Ok(one.as_sequence().repeat(n)?.cast_into()?)
