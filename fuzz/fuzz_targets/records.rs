@@ -1,11 +1,12 @@
 //! Every hot record. What decodes must encode to the bytes it was read from.
 #![no_main]
 
-use broadleaf_proto::relay::{AssignMany, Chunk, RelayedDone};
+use broadleaf_proto::relay::{AssignMany, RelayedDone};
 use broadleaf_proto::task::{
     AssignRecord, DoneRecord, FunctionRecord, OutputRecord, ResultRecord, SubmitRecord,
 };
 use broadleaf_proto::wire::Reader;
+use broadleaf_proto::{Chunk, SealedHead};
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 
@@ -24,7 +25,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((which, data)) = data.split_first() else {
         return;
     };
-    match which % 9 {
+    match which % 10 {
         0 => check!(data, SubmitRecord),
         1 => check!(data, AssignRecord),
         2 => check!(data, DoneRecord),
@@ -33,6 +34,11 @@ fuzz_target!(|data: &[u8]| {
         5 => check!(data, FunctionRecord),
         6 => check!(data, AssignMany),
         7 => check!(data, RelayedDone),
+        8 => {
+            if let Ok((head, ciphertext)) = SealedHead::split(&mut data.to_vec()) {
+                assert_eq!([&head.encode(), &*ciphertext].concat(), data);
+            }
+        }
         _ => {
             if let Ok(chunk) = Chunk::decode(Bytes::copy_from_slice(data)) {
                 assert_eq!(chunk.bytes.len() + Chunk::HEAD_BYTES, data.len());

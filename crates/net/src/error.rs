@@ -53,6 +53,9 @@ pub enum LinkError {
     /// Descriptors cannot travel over this transport.
     #[error("file descriptors travel over unix sockets only; send the bytes inline instead")]
     FdsNeedUnixSocket,
+    /// Sealed payload cannot travel over this transport.
+    #[error("sealed payload travels over TLS only; is encryption on at one end alone?")]
+    BlockNeedsTls,
     /// This side tried to send a frame that no peer accepts.
     #[error("a record of {bytes} bytes is above the frame limit of {limit}; split it")]
     RecordTooLarge {

@@ -8,6 +8,7 @@ mod inbox;
 mod link;
 mod listener;
 mod outbox;
+pub mod seal;
 mod socket;
 pub mod tls;
 

@@ -16,7 +16,7 @@ use crate::error::{LinkError, is_lost};
 use crate::inbox::{Frame, Inbox};
 use crate::outbox::Outbox;
 use crate::socket::{Received, Socket};
-use crate::tls::{ClientTls, PeerKey, ServerTls, Session};
+use crate::tls::{Block, ClientTls, PeerKey, ServerTls, Session};
 
 /// What [`Link::wait`] saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Link {
         Ok((Self::unix(a)?, Self::unix(b)?))
     }
 
-    /// Receives once, up to about 64 KiB; returns how many bytes of frames came, 0 when it would block.
+    /// Receives once, up to about 64 KiB or a block; returns how many bytes of frames came, 0 when it would block.
     ///
     /// Take the frames before the next call: bytes that are not taken stay in memory.
     ///
@@ -183,7 +183,8 @@ impl Link {
                 flushed?;
             }
             let frame_bytes = self.inbox.filled_bytes() - before;
-            if frame_bytes > 0 || self.drained {
+            let has_block = self.tls.as_ref().is_some_and(|tls| tls.has_block());
+            if frame_bytes > 0 || has_block || self.drained {
                 let closed = self.tls.as_ref().is_some_and(|tls| tls.peer_closed());
                 return if closed && frame_bytes == 0 {
                     Err(self.end())
@@ -276,26 +277,79 @@ impl Link {
         self.outbox.send(kind, body, owned)
     }
 
-    /// Queues a frame of its own whose body is `head` and then `rest`, which so need not be joined first. Over TLS it
-    /// is encrypted from where it lies, if nothing is queued before it.
+    /// Queues a frame of its own whose body is `head` and then `rest`, which so need not be joined first.
     ///
     /// # Errors
-    /// [`LinkError::RecordTooLarge`], after which the link stays usable; a failure of TLS, after which it does not.
+    /// [`LinkError::RecordTooLarge`]; the link stays usable.
     pub fn send_parts(
         &mut self,
         kind: FrameKind,
         head: &[u8],
         rest: &[u8],
     ) -> Result<(), LinkError> {
-        let is_first = self.outbox.queued_bytes() == 0;
-        match &mut self.tls {
-            Some(tls) if is_first && tls.is_established() => {
-                let front = self.outbox.front_of(kind, head, rest.len())?;
-                tls.encrypt_all(&front, &mut self.inbox)?;
-                tls.encrypt_all(rest, &mut self.inbox)
-            }
-            _ => self.outbox.send_parts(kind, head, rest),
+        self.outbox.send_parts(kind, head, rest)
+    }
+
+    /// Accepts blocks with bodies up to `bytes` from now on; a fresh link accepts none.
+    pub fn set_block_limit(&mut self, bytes: u32) {
+        if let Some(tls) = &mut self.tls {
+            tls.set_block_limit(bytes);
         }
+    }
+
+    /// Queues a block: bytes that `write` seals, or that were sealed elsewhere. They pass by this link's encryption, and
+    /// their order among the frames is not kept.
+    ///
+    /// # Errors
+    /// [`LinkError::BlockNeedsTls`] before the end of a TLS handshake, and what `write` says; nothing is queued then.
+    pub fn send_block(
+        &mut self,
+        body_bytes: usize,
+        write: impl FnOnce(&mut [u8]) -> Result<(), LinkError>,
+    ) -> Result<(), LinkError> {
+        self.encrypt_frames()?;
+        match &mut self.tls {
+            Some(tls) if tls.is_established() => tls.send_block(body_bytes, write),
+            _ => Err(LinkError::BlockNeedsTls),
+        }
+    }
+
+    /// Unsays the block that was queued last, if there was no [`Link::flush`] since.
+    pub fn take_back_block(&mut self, body_bytes: usize) {
+        if let Some(tls) = &mut self.tls {
+            tls.take_back_block(body_bytes);
+        }
+    }
+
+    /// Takes the next whole block, or `None` until [`Link::fill`] brings more. To be given back before the next of either.
+    pub fn take_block(&mut self) -> Option<Block> {
+        self.tls.as_mut().and_then(|tls| tls.take_block())
+    }
+
+    /// Gives a block's memory back. Frames may follow it.
+    ///
+    /// # Errors
+    /// As [`Link::fill`].
+    pub fn return_block(&mut self, block: Block) -> Result<(), LinkError> {
+        match &mut self.tls {
+            Some(tls) => tls.return_block(block, &mut self.inbox),
+            None => Ok(()),
+        }
+    }
+
+    /// Encrypts the frames that wait, so that blocks without end do not hold them up.
+    fn encrypt_frames(&mut self) -> Result<(), LinkError> {
+        self.outbox.seal()?;
+        while let Some(tls) = &mut self.tls
+            && self.outbox.queued_bytes() > 0
+        {
+            let (bytes, _) = self.outbox.next_piece();
+            match tls.encrypt(bytes, &mut self.inbox)? {
+                0 => break,
+                count => self.outbox.advance(count),
+            }
+        }
+        Ok(())
     }
 
     /// Sends what is queued, with one call if the socket takes it all; true when nothing is left.

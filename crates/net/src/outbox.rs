@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use broadleaf_proto::frame::HEADER_BYTES;
 use broadleaf_proto::limits::MAX_FRAME_BYTES;
 use broadleaf_proto::{FrameHeader, FrameKind};
-use smallvec::SmallVec;
 
 use crate::error::LinkError;
 
@@ -133,22 +132,7 @@ impl Outbox {
         head: &[u8],
         rest: &[u8],
     ) -> Result<(), LinkError> {
-        let front = self.front_of(kind, head, rest.len())?;
-        self.close_frame();
-        self.buffer.reserve(front.len() + rest.len());
-        self.buffer.extend_from_slice(&front);
-        self.buffer.extend_from_slice(rest);
-        Ok(())
-    }
-
-    /// Header and head of a frame that is counted as queued and whose `rest_bytes` follow.
-    pub(crate) fn front_of(
-        &mut self,
-        kind: FrameKind,
-        head: &[u8],
-        rest_bytes: usize,
-    ) -> Result<SmallVec<[u8; 64]>, LinkError> {
-        let bytes = head.len() + rest_bytes;
+        let bytes = head.len() + rest.len();
         if bytes > MAX_FRAME_BYTES as usize {
             return Err(too_large(bytes));
         }
@@ -157,10 +141,13 @@ impl Outbox {
             kind,
             fd_count: 0,
         };
+        self.close_frame();
         self.frames += 1;
-        let mut front = SmallVec::from_slice(&header.encode());
-        front.extend_from_slice(head);
-        Ok(front)
+        self.buffer.reserve(HEADER_BYTES + bytes);
+        for part in [&header.encode(), head, rest] {
+            self.buffer.extend_from_slice(part);
+        }
+        Ok(())
     }
 
     /// Closes the open frame, so that all of the buffer may be sent.

@@ -3,6 +3,7 @@
 use std::io;
 
 use broadleaf_net::LinkError;
+use broadleaf_net::seal::SealError;
 use broadleaf_net::tls::KeyError;
 
 /// See the module.
@@ -19,6 +20,9 @@ pub enum NodeError {
     /// The keys cannot be used.
     #[error("keys of the node: {0}")]
     Tls(#[from] KeyError),
+    /// Payload between hosts could not be hidden.
+    #[error("{0}")]
+    Seal(#[from] SealError),
     /// The link to the controller failed before it was accepted.
     #[error("the controller: {0}")]
     Link(#[from] LinkError),

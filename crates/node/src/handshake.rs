@@ -140,6 +140,7 @@ impl Node {
             max_outstanding_tasks: self.config.options.max_outstanding_tasks,
             max_outstanding_bytes: self.config.options.max_outstanding_bytes,
             engines: Vec::new(),
+            payload_secret: None,
         };
         match hello.role {
             control::Role::Client { name } => {
@@ -246,6 +247,7 @@ impl Node {
         let host = self.relays.insert(token, name.clone(), listen);
         self.objects.transfers.on_host_up(host, can_serve);
         welcome.host = host;
+        welcome.payload_secret.clone_from(&self.objects.secret);
         self.peers[token].role = Role::Relay { host };
         self.send(token, FrameKind::Welcome, &control::encode(&welcome));
         self.input(Input::HostUp {

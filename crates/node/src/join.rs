@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use broadleaf_net::seal::generate_secret;
 use broadleaf_net::tls::{ClientTls, ServerTls};
 use broadleaf_net::{Link, LinkError, Listener, Readiness};
 use broadleaf_proto::control::{self, Hello, Refusal, Role, Welcome};
@@ -168,6 +169,7 @@ impl Node {
             hello: hello(config, Role::Payload { host }),
             listener,
             dialer: dialer.transpose()?,
+            secret: welcome.payload_secret,
             socket_buffer_bytes: config.options.payload_socket_bytes,
         });
         self.objects
@@ -188,10 +190,13 @@ impl Node {
             return Ok(());
         }
         let host = HostId::CONTROLLER;
+        let is_encrypted = self.config.tcp.as_ref().is_some_and(|tcp| tcp.tls);
+        self.objects.secret = is_encrypted.then(generate_secret).transpose()?;
         let plane = Plane::start(Setup {
             hello: hello(&self.config, Role::Payload { host }),
             listener: None,
             dialer: None,
+            secret: self.objects.secret.clone(),
             socket_buffer_bytes: self.config.options.payload_socket_bytes,
         });
         self.objects

@@ -9,7 +9,9 @@ use broadleaf_core::transfer::cost::Shape;
 use broadleaf_core::transfer::{Transfers, Wish};
 use broadleaf_proto::relay::Fetch;
 use broadleaf_proto::task::LeaseGuard;
-use broadleaf_proto::{HostId, ObjectId, Payload, SegmentId, SegmentRef, TransferPlan};
+use broadleaf_proto::{
+    HostId, ObjectId, Payload, PayloadSecret, SegmentId, SegmentRef, TransferPlan,
+};
 use broadleaf_shm::{Lease, Pool, PoolConfig};
 
 use crate::payload::{Order, Plane};
@@ -51,6 +53,8 @@ struct Incoming {
 pub struct Objects {
     /// The thread that moves them, once there is another host.
     pub plane: Option<Plane>,
+    /// At the controller's node: what they are sealed with, once there is another host and if TCP is encrypted.
+    pub secret: Option<PayloadSecret>,
     /// Who gets what from whom.
     pub transfers: Transfers,
     host: HostId,
@@ -75,6 +79,7 @@ impl Objects {
         }
         Self {
             plane: None,
+            secret: None,
             transfers: Transfers::default(),
             host: HostId::CONTROLLER,
             last: 0,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::chunk::PayloadSecret;
 use crate::ids::{ClientId, EngineId, HostId, OptionsId, SegmentId, TaskSeq};
 use crate::wire::DecodeError;
 
@@ -94,6 +95,8 @@ pub struct Welcome {
     pub max_outstanding_bytes: u64,
     /// Engines known now (clients only).
     pub engines: Vec<EngineInfo>,
+    /// For payload between hosts (relays only, and only where connections are encrypted).
+    pub payload_secret: Option<PayloadSecret>,
 }
 
 /// Why a connection was refused.

@@ -7,6 +7,7 @@
 //!
 //! Nothing here performs I/O, reads a clock, or allocates before a length was checked.
 
+pub mod chunk;
 pub mod coalesced;
 pub mod control;
 pub mod frame;
@@ -18,6 +19,7 @@ pub mod relay;
 pub mod task;
 pub mod wire;
 
+pub use chunk::{Chunk, PayloadSecret, SealedHead};
 pub use coalesced::CoalescedRecord;
 pub use control::{
     ControlReply, ControlRequest, DeathCause, DeathCertificate, DependencyRule, EngineInfo, Mode,
@@ -32,4 +34,4 @@ pub use task::{AssignRecord, DoneRecord, Payload, ResultRecord, SegmentRef, Stat
 pub use wire::DecodeError;
 
 /// Version of the wire protocol; peers must match it exactly.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;

@@ -24,7 +24,7 @@ pub const CLAIM_SLOTS: usize = 4096;
 pub const MAX_RELAYED_ENGINES: usize = 65_536;
 /// Smallest and largest piece in which payload travels between hosts.
 pub const CHUNK_BYTES: (u32, u32) = (16 * 1024, 1024 * 1024);
-/// Most bytes of a chunk's frame.
+/// Most bytes of a chunk's frame, or block.
 pub const MAX_CHUNK_FRAME_BYTES: u32 = CHUNK_BYTES.1 + 1024;
 /// Largest pickled function.
 pub const MAX_FUNCTION_BYTES: usize = 64 * 1024 * 1024;

@@ -4,12 +4,12 @@
 //! In records of this module a payload's `segments` name objects: the segment's number is an
 //! [`ObjectId`], and the object is that range from its first byte on.
 
-use bytes::{BufMut, Bytes};
+use bytes::BufMut;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{EngineInfo, SpawnerEvent};
 use crate::ids::{EngineId, FunctionHash, FunctionId, HostId, ObjectId, TaskKey};
-use crate::limits::{CHUNK_BYTES, MAX_RELAYED_ENGINES};
+use crate::limits::MAX_RELAYED_ENGINES;
 use crate::task::{DoneRecord, Payload, check};
 use crate::wire::{DecodeError, Reader};
 
@@ -284,57 +284,6 @@ pub enum PayloadCommand {
     },
 }
 
-/// A piece of an object; one to a frame.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chunk {
-    /// The object.
-    pub object: ObjectId,
-    /// The pull that it answers.
-    pub pull: u32,
-    /// CRC-32C of the bytes, as made by the object's origin.
-    pub checksum: u32,
-    /// Where they belong.
-    pub offset_bytes: u64,
-    /// The bytes.
-    pub bytes: Bytes,
-}
-
-impl Chunk {
-    /// Bytes of a chunk's frame before its content.
-    pub const HEAD_BYTES: usize = 24;
-
-    /// Appends what comes before the content.
-    pub fn encode_head(
-        object: ObjectId,
-        pull: u32,
-        checksum: u32,
-        offset_bytes: u64,
-        out: &mut impl BufMut,
-    ) {
-        out.put_u64_le(object.0);
-        out.put_u32_le(pull);
-        out.put_u32_le(checksum);
-        out.put_u64_le(offset_bytes);
-    }
-
-    /// Takes a frame's body.
-    ///
-    /// # Errors
-    /// [`DecodeError`] when it is no chunk, or one longer than any may be.
-    pub fn decode(body: Bytes) -> Result<Self, DecodeError> {
-        let len = body.len().saturating_sub(Self::HEAD_BYTES);
-        check(len, CHUNK_BYTES.1 as usize)?;
-        let mut r = Reader::new(body);
-        Ok(Self {
-            object: ObjectId(r.u64()?),
-            pull: r.u32()?,
-            checksum: r.u32()?,
-            offset_bytes: r.u64()?,
-            bytes: r.bytes(len)?,
-        })
-    }
-}
-
 /// Appends a message to a frame that holds many of its kind.
 pub fn append<M: Serialize>(message: &M, out: &mut Vec<u8>) {
     out.extend_from_slice(&crate::control::encode(message));
@@ -358,6 +307,8 @@ pub fn decode_all<'a, M: Deserialize<'a>>(mut bytes: &'a [u8]) -> Result<Vec<M>,
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // a test fails by panicking
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     #[test]
@@ -389,12 +340,6 @@ mod tests {
         let claim = u32::MAX.to_le_bytes().to_vec();
         let many = AssignMany::decode(&mut Reader::new(claim.into()));
         assert!(matches!(many, Err(DecodeError::TooLong { .. })));
-        let body = vec![0; Chunk::HEAD_BYTES + CHUNK_BYTES.1 as usize + 1];
-        assert!(matches!(
-            Chunk::decode(body.into()),
-            Err(DecodeError::TooLong { .. })
-        ));
-        assert!(Chunk::decode(Bytes::from_static(&[0; 23])).is_err());
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(crate) fn copy(destination: &mut [u8], source: &[u8], since_bytes: u64) {
     let cold = since_bytes.saturating_add(source.len() as u64) >= COLD_FROM_BYTES;
     let streams = cold && source.len() >= STREAM_FROM_BYTES;
     let copy_piece = if streams {
-        stream
+        copy_past_caches
     } else {
         <[u8]>::copy_from_slice
     };
@@ -68,15 +68,21 @@ fn threads_for(len_bytes: usize) -> usize {
     cores.min(MOST_THREADS)
 }
 
+/// Copies `source` over `destination`, which has its length, without reading that into the caches or leaving it there.
 #[cfg(not(target_arch = "x86_64"))]
-fn stream(destination: &mut [u8], source: &[u8]) {
+pub fn copy_past_caches(destination: &mut [u8], source: &[u8]) {
     destination.copy_from_slice(source);
 }
 
+/// Copies `source` over `destination`, which has its length, without reading that into the caches or leaving it there.
+///
 /// Four pages side by side: one after another, the memory's rows and the prefetcher take 1.5 times as long.
 /// Large copies of the C library go this way too, from a size on that depends on the machine.
+///
+/// # Panics
+/// When the lengths differ.
 #[cfg(target_arch = "x86_64")]
-fn stream(destination: &mut [u8], source: &[u8]) {
+pub fn copy_past_caches(destination: &mut [u8], source: &[u8]) {
     use std::arch::x86_64::{__m128i, _mm_sfence};
 
     const LINE_BYTES: usize = 64;
@@ -134,7 +140,7 @@ mod tests {
             for len in [0, 1, 15, 16, 63, 64, 65, 900, 16_384, 16_500, 40_000] {
                 let mut destination = vec![0; 50_000];
                 let source = &source[20 - start..][..len];
-                stream(&mut destination[start..start + len], source);
+                copy_past_caches(&mut destination[start..start + len], source);
                 assert_eq!(&destination[start..start + len], source);
                 assert!(destination[..start].iter().all(|b| *b == 0));
                 assert!(destination[start + len..].iter().all(|b| *b == 0));

@@ -9,6 +9,7 @@ mod session;
 
 pub use keys::{ClusterKeys, KeyPair, generate};
 pub use pinned::{ClientTls, ServerTls};
+pub use session::Block;
 pub(crate) use session::Session;
 
 /// Which of the cluster's keys the peer proved to hold.

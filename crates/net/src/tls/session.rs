@@ -1,8 +1,12 @@
-//! One TLS connection between the socket's bytes and the link's frames.
+//! One TLS connection between the socket's bytes and the link's frames, and the blocks that pass it by.
 
 use std::io;
+use std::mem;
+use std::ops::Range;
 use std::sync::Arc;
 
+use broadleaf_proto::DecodeError;
+use broadleaf_proto::frame::{BLOCK_HEADER_BYTES, BLOCK_MARK};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
@@ -39,9 +43,12 @@ enum Step {
 pub(crate) struct Session {
     side: Side,
     peers: Arc<[Pin]>,
-    /// Initialised; the first `received` bytes are ciphertext from the socket.
+    /// Initialised; `incoming[start..received]` came from the socket and is still to be used.
     incoming: Vec<u8>,
+    start: usize,
     received: usize,
+    /// Longest body of a block that is accepted; 0 when none is.
+    block_limit_bytes: usize,
     outgoing: Outgoing,
     established: bool,
     peer_closed: bool,
@@ -59,8 +66,28 @@ struct Outgoing {
     end: usize,
 }
 
+/// A whole block, in the buffer it was received into.
+#[derive(Debug)]
+pub struct Block {
+    buffer: Vec<u8>,
+    body: Range<usize>,
+    received: usize,
+}
+
+impl Block {
+    /// What its sender sealed.
+    pub fn body(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.body.clone()]
+    }
+}
+
 impl Outgoing {
     fn room(&mut self, bytes: usize) -> &mut [u8] {
+        if self.sent > 0 && self.sent >= self.end - self.sent {
+            self.bytes.copy_within(self.sent..self.end, 0);
+            self.end -= self.sent;
+            self.sent = 0;
+        }
         if self.bytes.len() < self.end + bytes {
             self.bytes.resize(self.end + bytes, 0);
         }
@@ -94,7 +121,9 @@ impl Session {
             side,
             peers,
             incoming: vec![0; QUIET_BYTES],
+            start: 0,
             received: 0,
+            block_limit_bytes: 0,
             outgoing: Outgoing::default(),
             established: false,
             peer_closed: false,
@@ -116,20 +145,136 @@ impl Session {
         self.peer
     }
 
-    /// Room for ciphertext, never empty.
-    pub(crate) fn room(&mut self) -> &mut [u8] {
-        &mut self.incoming[self.received..]
+    pub(crate) fn set_block_limit(&mut self, bytes: u32) {
+        self.block_limit_bytes = bytes as usize;
     }
 
-    /// Decrypts after `count` bytes were received into [`Session::room`].
+    /// Room for ciphertext, never empty. While a block is under way it ends where the next one's length will be known,
+    /// so that none but the first has to be moved.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        self.incoming.copy_within(self.start..self.received, 0);
+        self.received -= self.start;
+        self.start = 0;
+        let mut end = self.incoming.len();
+        if let Some(body_bytes) = self.block_body_bytes() {
+            end = body_bytes.min(self.block_limit_bytes) + 2 * BLOCK_HEADER_BYTES;
+            if self.incoming.len() < end {
+                self.incoming.resize(end, 0);
+            }
+        }
+        &mut self.incoming[self.received..end]
+    }
+
+    /// Decrypts after `count` bytes were received into [`Session::room`], up to the first block.
     pub(crate) fn received(&mut self, count: usize, inbox: &mut Inbox) -> Result<(), LinkError> {
         self.received += count;
         let saturated = self.received == self.incoming.len();
-        let result = self.drive(inbox, &[]).map(|_| ());
+        let result = self.drive(inbox, &[]).and_then(|_| self.check_block());
         if saturated && self.incoming.len() < READ_BYTES {
             self.incoming.resize(self.incoming.len() * 2, 0);
         }
         result
+    }
+
+    fn is_at_block(&self) -> bool {
+        self.block_limit_bytes > 0
+            && self.established
+            && self.incoming[self.start..self.received].first() == Some(&BLOCK_MARK)
+    }
+
+    /// Length of the block that comes next, as claimed, if its header is here.
+    fn block_body_bytes(&self) -> Option<usize> {
+        let header = self.incoming[self.start..self.received].first_chunk::<BLOCK_HEADER_BYTES>();
+        let [_, length @ ..] = header.filter(|_| self.is_at_block())?;
+        Some(u32::from_le_bytes(*length) as usize)
+    }
+
+    fn check_block(&mut self) -> Result<(), LinkError> {
+        let limit = self.block_limit_bytes;
+        match self.block_body_bytes().filter(|claimed| *claimed > limit) {
+            None => Ok(()),
+            Some(claimed) => {
+                self.failed = true;
+                Err(LinkError::Decode(DecodeError::TooLong {
+                    claimed: claimed as u64,
+                    limit: limit as u64,
+                }))
+            }
+        }
+    }
+
+    /// The body of the block that comes next, if all of it is here.
+    fn whole_block(&self) -> Option<Range<usize>> {
+        let body = self.start + BLOCK_HEADER_BYTES;
+        let end = body + self.block_body_bytes()?;
+        (end <= self.received).then_some(body..end)
+    }
+
+    /// Whether a whole block waits.
+    pub(crate) fn has_block(&self) -> bool {
+        self.whole_block().is_some()
+    }
+
+    /// Takes the next whole block along with the buffer it is in. Nothing can be received until that is given back.
+    pub(crate) fn take_block(&mut self) -> Option<Block> {
+        let body = self.whole_block()?;
+        let received = self.received;
+        (self.start, self.received) = (0, 0);
+        Some(Block {
+            buffer: mem::take(&mut self.incoming),
+            body,
+            received,
+        })
+    }
+
+    /// Goes on behind a block, up to the next one.
+    pub(crate) fn return_block(
+        &mut self,
+        block: Block,
+        inbox: &mut Inbox,
+    ) -> Result<(), LinkError> {
+        self.incoming = block.buffer;
+        (self.start, self.received) = (block.body.end, block.received);
+        if self.start < self.received && !self.is_at_block() {
+            self.drive(inbox, &[])?;
+        }
+        self.check_block()
+    }
+
+    /// Queues a block, as written into its `body_bytes`.
+    pub(crate) fn send_block<E>(
+        &mut self,
+        body_bytes: usize,
+        write: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let room = self.outgoing.room(BLOCK_HEADER_BYTES + body_bytes);
+        room[0] = BLOCK_MARK;
+        room[1..BLOCK_HEADER_BYTES].copy_from_slice(&(body_bytes as u32).to_le_bytes());
+        write(&mut room[BLOCK_HEADER_BYTES..][..body_bytes])?;
+        self.outgoing.end += BLOCK_HEADER_BYTES + body_bytes;
+        Ok(())
+    }
+
+    /// Unsays the block that was queued last, of which nothing was sent yet.
+    pub(crate) fn take_back_block(&mut self, body_bytes: usize) {
+        self.outgoing.end -= BLOCK_HEADER_BYTES + body_bytes;
+    }
+
+    /// Where the TLS records at the front end: at a block, or with what was received.
+    fn records_end(&self) -> usize {
+        if self.block_limit_bytes == 0 || !self.established {
+            return self.received;
+        }
+        let mut at = self.start;
+        while at < self.received && self.incoming[at] != BLOCK_MARK {
+            // Type, version, and a length of two bytes (RFC 8446, section 5.1).
+            let header = self.incoming[at..self.received].first_chunk::<5>();
+            let Some([_, _, _, length @ ..]) = header else {
+                return self.received;
+            };
+            at += 5 + usize::from(u16::from_be_bytes(*length));
+        }
+        at.min(self.received)
     }
 
     /// Encrypts the front of `plain` if the handshake is done; returns how much it took.
@@ -138,22 +283,6 @@ impl Session {
             return Ok(0);
         }
         self.drive(inbox, &plain[..plain.len().min(ENCRYPT_BYTES)])
-    }
-
-    /// Encrypts all of `plain`, after the handshake.
-    pub(crate) fn encrypt_all(
-        &mut self,
-        mut plain: &[u8],
-        inbox: &mut Inbox,
-    ) -> Result<(), LinkError> {
-        while !plain.is_empty() {
-            let count = self.encrypt(plain, inbox)?;
-            if count == 0 {
-                return Err(LinkError::Closed);
-            }
-            plain = &plain[count..];
-        }
-        Ok(())
     }
 
     /// Ciphertext that waits for the socket.
@@ -174,15 +303,15 @@ impl Session {
         if self.failed {
             return Err(LinkError::Closed);
         }
-        let mut start = 0;
+        let end = self.records_end();
         let result = loop {
-            let records = &mut self.incoming[start..self.received];
+            let records = &mut self.incoming[self.start..end];
             let out = &mut self.outgoing;
             let (discard, step) = match &mut self.side {
                 Side::Client(c) => advance(c.process_tls_records(records), inbox, out, plain),
                 Side::Server(c) => advance(c.process_tls_records(records), inbox, out, plain),
             };
-            start += discard;
+            self.start += discard;
             match step {
                 Ok(Step::Again) => {}
                 Ok(Step::Rest { encrypted }) => break Ok(encrypted),
@@ -193,8 +322,6 @@ impl Session {
                 Err(error) => break Err(error),
             }
         };
-        self.incoming.copy_within(start..self.received, 0);
-        self.received -= start;
         if result.is_err() {
             self.failed = true;
             self.queue_alert();

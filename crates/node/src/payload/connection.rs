@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use broadleaf_net::{Link, LinkError};
-use broadleaf_proto::relay::{Chunk, PayloadCommand};
-use broadleaf_proto::{FrameKind, HostId, ObjectId, control};
+use broadleaf_proto::relay::PayloadCommand;
+use broadleaf_proto::{FrameKind, HostId, ObjectId, SealedHead, control};
 
 use super::object::Object;
 
@@ -26,6 +26,13 @@ struct Stream {
     /// When anything was last sent for it.
     spoke: Instant,
     asked: Instant,
+}
+
+impl Stream {
+    fn on_sent(&mut self, bytes: usize, now: Instant) {
+        self.offset_bytes += bytes as u64;
+        self.spoke = now;
+    }
 }
 
 /// See the module.
@@ -147,14 +154,11 @@ impl Connection {
             let object = objects.get_mut(&stream.object);
             let (mut sent, mut is_done) = (false, false);
             if let Some(object) = object {
-                if let Some((bytes, sum)) = object.chunk(stream.offset_bytes) {
-                    let offset_bytes = stream.offset_bytes;
-                    let mut head = Vec::with_capacity(Chunk::HEAD_BYTES);
-                    Chunk::encode_head(stream.object, stream.pull, sum, offset_bytes, &mut head);
-                    self.link.send_parts(FrameKind::Chunk, &head, bytes)?;
+                let (pull, offset_bytes) = (stream.pull, stream.offset_bytes);
+                let sent_bytes = object.send_chunk(&mut self.link, pull, offset_bytes)?;
+                if sent_bytes > 0 {
                     sent = true;
-                    stream.offset_bytes += bytes.len() as u64;
-                    stream.spoke = now;
+                    stream.on_sent(sent_bytes, now);
                 }
                 is_done = object.is_complete() && stream.offset_bytes >= object.have_bytes();
             }
@@ -166,6 +170,45 @@ impl Connection {
             }
         }
         Ok(false)
+    }
+
+    /// Queues a sealed chunk as it came, where it is what comes next here and there is room; whether it did.
+    ///
+    /// # Errors
+    /// When the connection is of no more use.
+    pub fn pass_on(
+        &mut self,
+        head: &SealedHead,
+        sealed: &[u8],
+        now: Instant,
+    ) -> Result<bool, LinkError> {
+        let is_next =
+            |s: &&mut Stream| s.object == head.object && s.offset_bytes == head.offset_bytes;
+        let has_room = self.link.queued_bytes() < OUTBOX_BYTES;
+        let Some(stream) = self.streams.iter_mut().find(is_next).filter(|_| has_room) else {
+            return Ok(false);
+        };
+        let head = SealedHead {
+            pull: stream.pull,
+            ..*head
+        };
+        self.link
+            .send_block(SealedHead::BYTES + sealed.len(), |block| {
+                let (front, body) = block.split_at_mut(SealedHead::BYTES);
+                front.copy_from_slice(&head.encode());
+                body.copy_from_slice(sealed);
+                Ok(())
+            })?;
+        stream.on_sent(sealed.len(), now);
+        Ok(true)
+    }
+
+    /// Unsays what was just passed on.
+    pub fn take_back(&mut self, head: &SealedHead, len_bytes: usize) {
+        self.link.take_back_block(SealedHead::BYTES + len_bytes);
+        for stream in self.streams.iter_mut().filter(|s| s.object == head.object) {
+            stream.offset_bytes = head.offset_bytes;
+        }
     }
 
     /// Tells those who wait that they wait for good reason, and those who wait for nothing so.

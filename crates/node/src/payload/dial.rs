@@ -25,6 +25,9 @@ impl PlaneThread {
         connection
             .link
             .set_frame_limit(limits::MAX_CHUNK_FRAME_BYTES);
+        connection
+            .link
+            .set_block_limit(limits::MAX_CHUNK_FRAME_BYTES);
         let size = self.setup.socket_buffer_bytes;
         // The kernel's own choice serves as well, only with longer queues.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(connection.link.as_fd(), size);
@@ -109,6 +112,7 @@ impl PlaneThread {
             max_outstanding_tasks: 0,
             max_outstanding_bytes: 0,
             engines: Vec::new(),
+            payload_secret: None,
         };
         let body = control::encode(&welcome);
         connection.link.send(FrameKind::Welcome, &body, &[])

@@ -9,6 +9,7 @@ mod dial;
 mod fetch;
 mod object;
 mod plane;
+mod receive;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +24,7 @@ use broadleaf_net::tls::ClientTls;
 use broadleaf_net::{Link, Listener};
 use broadleaf_proto::control::Hello;
 use broadleaf_proto::relay::{Fetch, Progress};
-use broadleaf_proto::{HostId, ObjectId, SegmentId};
+use broadleaf_proto::{HostId, ObjectId, PayloadSecret, SegmentId};
 use broadleaf_shm::{Lease, Mapping};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -108,6 +109,8 @@ pub struct Setup {
     pub listener: Option<Listener>,
     /// `None` for the controller's node, which dials nobody.
     pub dialer: Option<Dialer>,
+    /// What payload is sealed with; `None` without encryption.
+    pub secret: Option<PayloadSecret>,
     /// Send buffer of a payload connection: what may wait in the network.
     pub socket_buffer_bytes: usize,
 }

@@ -1,6 +1,11 @@
 //! An object as this host has it: whole, or as far as it has come.
 
-use broadleaf_shm::{Lease, Mapping, ShmError};
+use std::ops::Range;
+
+use broadleaf_net::seal::{ObjectKey, SealError};
+use broadleaf_net::{Link, LinkError};
+use broadleaf_proto::{Chunk, FrameKind, ObjectId, SealedHead};
+use broadleaf_shm::{Lease, Mapping, ShmError, copy_past_caches};
 
 /// Where an object's bytes are.
 #[derive(Debug)]
@@ -11,15 +16,24 @@ enum Memory {
     Own(Lease),
 }
 
+/// What tells the host that gets a chunk that it is the right one.
+#[derive(Debug)]
+pub enum Proof {
+    /// CRC-32C of each chunk: as its origin said, or made when it is first sent.
+    Sums(Vec<Option<u32>>),
+    /// A key of the object's own, which also hides it.
+    Key(Box<ObjectKey>),
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Object {
+    id: ObjectId,
     memory: Memory,
     len_bytes: u64,
     chunk_bytes: u32,
     have_bytes: u64,
-    /// Of each chunk: as its origin said, or made when it is first sent.
-    sums: Vec<Option<u32>>,
+    proof: Proof,
 }
 
 /// Why a chunk was not taken.
@@ -33,31 +47,44 @@ pub enum Rejection {
     NoMemory(String),
 }
 
-fn n_chunks(len_bytes: u64, chunk_bytes: u32) -> usize {
-    usize::try_from(len_bytes.div_ceil(u64::from(chunk_bytes.max(1)))).unwrap_or(0)
-}
-
 impl Object {
     /// One that is all here.
-    pub fn lent(bytes: Mapping, chunk_bytes: u32) -> Self {
+    pub fn lent(id: ObjectId, bytes: Mapping, chunk_bytes: u32, key: Option<ObjectKey>) -> Self {
         let len_bytes = bytes.len() as u64;
-        Self {
-            memory: Memory::Lent(bytes),
-            len_bytes,
-            chunk_bytes,
-            have_bytes: len_bytes,
-            sums: vec![None; n_chunks(len_bytes, chunk_bytes)],
-        }
+        let mut object = Self::new(id, Memory::Lent(bytes), len_bytes, chunk_bytes, key);
+        object.have_bytes = len_bytes;
+        object
     }
 
     /// One that is to come into a segment.
-    pub fn empty(lease: Lease, len_bytes: u64, chunk_bytes: u32) -> Self {
+    pub fn empty(
+        id: ObjectId,
+        lease: Lease,
+        len_bytes: u64,
+        chunk_bytes: u32,
+        key: Option<ObjectKey>,
+    ) -> Self {
+        Self::new(id, Memory::Own(lease), len_bytes, chunk_bytes, key)
+    }
+
+    fn new(
+        id: ObjectId,
+        memory: Memory,
+        len_bytes: u64,
+        chunk_bytes: u32,
+        key: Option<ObjectKey>,
+    ) -> Self {
+        let n_chunks = len_bytes.div_ceil(u64::from(chunk_bytes.max(1)));
         Self {
-            memory: Memory::Own(lease),
+            id,
+            memory,
             len_bytes,
             chunk_bytes,
             have_bytes: 0,
-            sums: vec![None; n_chunks(len_bytes, chunk_bytes)],
+            proof: match key {
+                Some(key) => Proof::Key(Box::new(key)),
+                None => Proof::Sums(vec![None; usize::try_from(n_chunks).unwrap_or(0)]),
+            },
         }
     }
 
@@ -79,8 +106,8 @@ impl Object {
         }
     }
 
-    /// The whole chunk that begins at an offset, and its sum, if it is here.
-    pub fn chunk(&mut self, offset_bytes: u64) -> Option<(&[u8], u32)> {
+    /// Where the whole chunk that begins at an offset lies, if it is here.
+    fn chunk_at(&self, offset_bytes: u64) -> Option<Range<usize>> {
         let size = u64::from(self.chunk_bytes);
         let end = (offset_bytes + size).min(self.len_bytes);
         if !offset_bytes.is_multiple_of(size)
@@ -89,34 +116,65 @@ impl Object {
         {
             return None;
         }
-        let range = usize::try_from(offset_bytes).ok()?..usize::try_from(end).ok()?;
-        let index = (offset_bytes / size) as usize;
-        let bytes = match &mut self.memory {
-            Memory::Lent(mapping) => mapping.get(range)?,
-            Memory::Own(lease) => lease.as_mut_slice().ok()?.get(range)?,
-        };
-        let sum = *self
-            .sums
-            .get_mut(index)?
-            .get_or_insert_with(|| crc32c::crc32c(bytes));
-        Some((bytes, sum))
+        Some(usize::try_from(offset_bytes).ok()?..usize::try_from(end).ok()?)
     }
 
-    /// Takes the chunk that comes next.
+    /// Queues the whole chunk that begins at an offset, if it is here; how many bytes that is.
     ///
     /// # Errors
-    /// Why it is refused; nothing has changed then that anyone could read.
-    pub fn accept(
+    /// When the link is of no more use.
+    pub fn send_chunk(
         &mut self,
+        link: &mut Link,
+        pull: u32,
         offset_bytes: u64,
-        bytes: &[u8],
-        checksum: u32,
-    ) -> Result<(), Rejection> {
+    ) -> Result<usize, LinkError> {
+        let Some(range) = self.chunk_at(offset_bytes) else {
+            return Ok(0);
+        };
+        let len_bytes = range.len();
+        let bytes = match &mut self.memory {
+            Memory::Lent(mapping) => mapping.get(range),
+            Memory::Own(lease) => lease.as_mut_slice().ok().and_then(|all| all.get(range)),
+        };
+        let Some(bytes) = bytes else { return Ok(0) };
+        match &mut self.proof {
+            Proof::Key(key) => {
+                let mut head = SealedHead {
+                    object: self.id,
+                    offset_bytes,
+                    pull,
+                    nonce: [0; 12],
+                    tag: [0; 16],
+                };
+                link.send_block(SealedHead::BYTES + len_bytes, |block| {
+                    let (front, body) = block.split_at_mut(SealedHead::BYTES);
+                    // A copy is sealed: the owner of shared memory may write to it meanwhile.
+                    body.copy_from_slice(bytes);
+                    key.seal(&mut head, body).map_err(std::io::Error::other)?;
+                    front.copy_from_slice(&head.encode());
+                    Ok(())
+                })?;
+            }
+            Proof::Sums(sums) => {
+                let sum = sums.get_mut((offset_bytes / u64::from(self.chunk_bytes)) as usize);
+                let Some(sum) = sum else { return Ok(0) };
+                let sum = *sum.get_or_insert_with(|| crc32c::crc32c(bytes));
+                let mut head = Vec::with_capacity(Chunk::HEAD_BYTES);
+                Chunk::encode_head(self.id, pull, sum, offset_bytes, &mut head);
+                link.send_parts(FrameKind::Chunk, &head, bytes)?;
+            }
+        }
+        Ok(len_bytes)
+    }
+
+    /// Where a chunk belongs that comes next.
+    fn place(&mut self, offset_bytes: u64, len_bytes: usize) -> Result<&mut [u8], Rejection> {
         let size = u64::from(self.chunk_bytes);
         let end = (offset_bytes.saturating_add(size)).min(self.len_bytes);
         let fits = offset_bytes == self.have_bytes
             && offset_bytes < self.len_bytes
-            && bytes.len() as u64 == end - offset_bytes;
+            && len_bytes as u64 == end - offset_bytes;
         let Memory::Own(lease) = &mut self.memory else {
             return Err(Rejection::OutOfPlace);
         };
@@ -126,14 +184,48 @@ impl Object {
         let whole = lease
             .as_mut_slice()
             .map_err(|error| Rejection::NoMemory(error.to_string()))?;
-        let target = &mut whole[offset_bytes as usize..end as usize];
-        target.copy_from_slice(bytes);
+        Ok(&mut whole[offset_bytes as usize..end as usize])
+    }
+
+    /// Takes the chunk that comes next.
+    ///
+    /// # Errors
+    /// Why it is refused; nothing has changed then that anyone could read.
+    pub fn accept(&mut self, chunk: &Chunk) -> Result<(), Rejection> {
+        let target = self.place(chunk.offset_bytes, chunk.bytes.len())?;
+        target.copy_from_slice(&chunk.bytes);
         // Of the copy: what is published is what was checked.
-        if crc32c::crc32c(target) != checksum {
-            return Err(Rejection::Corrupt);
+        let is_right = crc32c::crc32c(target) == chunk.checksum;
+        let index = (chunk.offset_bytes / u64::from(self.chunk_bytes)) as usize;
+        match &mut self.proof {
+            Proof::Sums(sums) if is_right => sums[index] = Some(chunk.checksum),
+            _ => return Err(Rejection::Corrupt),
         }
-        self.sums[(offset_bytes / size) as usize] = Some(checksum);
-        self.have_bytes = end;
+        self.have_bytes += chunk.bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Whether a sealed chunk is the one that comes next.
+    pub fn is_next(&self, head: &SealedHead) -> bool {
+        head.offset_bytes == self.have_bytes
+    }
+
+    /// Takes the sealed chunk that comes next, and decrypts it where it lies.
+    ///
+    /// # Errors
+    /// Why it is refused; nothing has changed then that anyone could read.
+    pub fn accept_sealed(&mut self, head: &SealedHead, sealed: &mut [u8]) -> Result<(), Rejection> {
+        self.place(head.offset_bytes, sealed.len())?;
+        match &self.proof {
+            Proof::Key(key) => key
+                .open(head, sealed)
+                .map_err(|_: SealError| Rejection::Corrupt)?,
+            Proof::Sums(_) => return Err(Rejection::Corrupt),
+        }
+        let target = self.place(head.offset_bytes, sealed.len())?;
+        // The engines come back when the caches are long full of others' bytes.
+        copy_past_caches(target, sealed);
+        self.have_bytes += sealed.len() as u64;
         Ok(())
     }
 

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use broadleaf_net::seal::{ObjectKey, SealError};
 use broadleaf_net::{Frame, LinkError};
-use broadleaf_proto::relay::{Chunk, Fetch, PayloadCommand};
-use broadleaf_proto::{DecodeError, FrameKind, HostId, ObjectId, control};
+use broadleaf_proto::relay::{Fetch, PayloadCommand};
+use broadleaf_proto::{Chunk, DecodeError, FrameKind, HostId, ObjectId, control};
 use broadleaf_shm::Lease;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -14,7 +15,7 @@ use slab::Slab;
 
 use super::connection::Connection;
 use super::fetch::Fetching;
-use super::object::{Object, Rejection};
+use super::object::Object;
 use super::{News, NodeSide, Order, Setup, silence};
 
 const ORDERS: u64 = u64::MAX;
@@ -33,8 +34,8 @@ pub(super) struct PlaneThread {
     pub(super) side: NodeSide,
     pub(super) poller: OwnedFd,
     pub(super) connections: Slab<Connection>,
-    objects: BTreeMap<ObjectId, Object>,
-    fetches: BTreeMap<ObjectId, Fetching>,
+    pub(super) objects: BTreeMap<ObjectId, Object>,
+    pub(super) fetches: BTreeMap<ObjectId, Fetching>,
     last_tick: Instant,
     pub(super) last_dialled: Option<Instant>,
 }
@@ -114,8 +115,11 @@ impl PlaneThread {
                     bytes,
                     chunk_bytes,
                 } => {
-                    self.objects
-                        .insert(object, Object::lent(bytes, chunk_bytes));
+                    // Without a key it is refused to who asks for it.
+                    if let Ok(key) = self.key_of(object) {
+                        let lent = Object::lent(object, bytes, chunk_bytes, key);
+                        self.objects.insert(object, lent);
+                    }
                 }
                 Order::Fetch { fetch, lease } => self.fetch(fetch, lease, now),
                 Order::Drop(object) => self.drop_object(object),
@@ -133,6 +137,11 @@ impl PlaneThread {
     }
 
     // Objects
+
+    fn key_of(&self, object: ObjectId) -> Result<Option<ObjectKey>, SealError> {
+        let secret = self.setup.secret.as_ref();
+        secret.map(|s| ObjectKey::new(s, object)).transpose()
+    }
 
     fn drop_object(&mut self, id: ObjectId) {
         if let Some(fetch) = self.fetches.remove(&id)
@@ -162,7 +171,11 @@ impl PlaneThread {
             return;
         }
         let Some(lease) = lease else { return };
-        let mut object = Object::empty(lease, order.len_bytes, order.chunk_bytes);
+        let key = match self.key_of(id) {
+            Ok(key) => key,
+            Err(error) => return self.fail(id, error.to_string()),
+        };
+        let mut object = Object::empty(id, lease, order.len_bytes, order.chunk_bytes, key);
         let reserved = object.reserve();
         self.objects.insert(id, object);
         if let Err(error) = reserved {
@@ -173,19 +186,19 @@ impl PlaneThread {
         self.ask(id, now);
     }
 
-    fn cancel_at(&mut self, token: Option<usize>, object: ObjectId) {
+    pub(super) fn cancel_at(&mut self, token: Option<usize>, object: ObjectId) {
         if let Some(connection) = token.and_then(|t| self.connections.get_mut(t)) {
             let _ = connection.say(&PayloadCommand::Cancel { object });
         }
     }
 
-    fn fail(&mut self, object: ObjectId, reason: String) {
+    pub(super) fn fail(&mut self, object: ObjectId, reason: String) {
         self.fetches.remove(&object);
         self.side.tell(News::Failed { object, reason });
     }
 
     /// Asks the present source, if there is a connection to it; else opens one, or waits for it.
-    fn ask(&mut self, id: ObjectId, now: Instant) {
+    pub(super) fn ask(&mut self, id: ObjectId, now: Instant) {
         let Some(fetch) = self.fetches.get(&id) else {
             return;
         };
@@ -217,7 +230,7 @@ impl PlaneThread {
         }
     }
 
-    fn next_source(&mut self, id: ObjectId, now: Instant) {
+    pub(super) fn next_source(&mut self, id: ObjectId, now: Instant) {
         let have_bytes = self.objects.get(&id).map_or(0, Object::have_bytes);
         let Some(fetch) = self.fetches.get_mut(&id) else {
             return;
@@ -254,7 +267,10 @@ impl PlaneThread {
             };
             let result = match connection.link.next_frame() {
                 Ok(Some(frame)) => self.on_frame(token, frame, now),
-                Ok(None) => return,
+                Ok(None) => match connection.link.take_block() {
+                    Some(block) => self.on_block(token, block, now),
+                    None => return,
+                },
                 Err(error) => Err(error),
             };
             if result.is_err() {
@@ -293,7 +309,7 @@ impl PlaneThread {
                 }
                 Ok(())
             }
-            FrameKind::Chunk if is_up => {
+            FrameKind::Chunk if is_up && self.setup.secret.is_none() => {
                 self.on_chunk(token, &Chunk::decode(frame.body)?, now);
                 Ok(())
             }
@@ -312,60 +328,6 @@ impl PlaneThread {
             .collect();
         for id in wanted {
             self.ask(id, now);
-        }
-    }
-
-    fn on_chunk(&mut self, token: usize, chunk: &Chunk, now: Instant) {
-        let id = chunk.object;
-        let (Some(fetch), Some(object)) = (self.fetches.get_mut(&id), self.objects.get_mut(&id))
-        else {
-            return; // Dropped while it was on the way.
-        };
-        if fetch.connection != Some(token) || fetch.pull != chunk.pull {
-            return; // Of a pull that was given up.
-        }
-        let accepted = object.accept(chunk.offset_bytes, &chunk.bytes, chunk.checksum);
-        fetch.on_chunk(chunk.bytes.len(), accepted == Err(Rejection::Corrupt), now);
-        match accepted {
-            Ok(()) => {}
-            Err(Rejection::NoMemory(reason)) => return self.fail(id, reason),
-            Err(Rejection::OutOfPlace) => return self.next_source(id, now),
-            Err(Rejection::Corrupt) if fetch.is_corrupt_again() => {
-                self.cancel_at(Some(token), id);
-                return self.next_source(id, now);
-            }
-            Err(Rejection::Corrupt) => {
-                fetch.ask_again(now);
-                return self.ask(id, now);
-            }
-        }
-        let is_complete = object.is_complete();
-        if let Some(progress) = fetch.report(object.have_bytes(), is_complete, false, now) {
-            self.side.tell(News::Progress(progress));
-        }
-        if is_complete {
-            self.finish(id);
-        }
-    }
-
-    fn finish(&mut self, id: ObjectId) {
-        self.fetches.remove(&id);
-        let lease = self.objects.get(&id).and_then(Object::lease);
-        let segment = lease.and_then(|lease| Some((lease.id(), lease.segment()?)));
-        let Some((segment, memory)) = segment else {
-            return;
-        };
-        match memory.fd().try_clone_to_owned() {
-            Ok(fd) => {
-                let segment_bytes = memory.len();
-                self.side.tell(News::Ready {
-                    object: id,
-                    segment,
-                    fd,
-                    segment_bytes,
-                });
-            }
-            Err(error) => self.fail(id, error.to_string()),
         }
     }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use broadleaf_net::Link;
 use broadleaf_proto::control::{Hello, Role, Welcome};
-use broadleaf_proto::relay::{Chunk, Fetch, PayloadCommand, Progress, Source};
-use broadleaf_proto::{ClientId, EngineId, FrameKind, HostId, ObjectId, control, limits};
+use broadleaf_proto::relay::{Fetch, PayloadCommand, Progress, Source};
+use broadleaf_proto::{Chunk, ClientId, EngineId, FrameKind, HostId, ObjectId, control, limits};
 use broadleaf_shm::{Pool, PoolConfig, Segment};
 
 use super::{Dialer, News, Order, Plane, Setup};
@@ -59,6 +59,7 @@ fn accept(listener: &TcpListener) -> Link {
         max_outstanding_tasks: 0,
         max_outstanding_bytes: 0,
         engines: Vec::new(),
+        payload_secret: None,
     };
     link.send(FrameKind::Welcome, &control::encode(&welcome), &[])
         .unwrap();
@@ -115,6 +116,7 @@ fn plane(controller: SocketAddr) -> Plane {
             controller_tls: None,
             relay_tls: None,
         }),
+        secret: None,
         socket_buffer_bytes: 256 * 1024,
     })
     .unwrap()
@@ -295,6 +297,7 @@ fn a_plane_serves_what_it_is_still_getting() {
             controller_tls: None,
             relay_tls: None,
         }),
+        secret: None,
         socket_buffer_bytes: 256 * 1024,
     })
     .unwrap();
