@@ -3,6 +3,7 @@
 //! No async runtime: every call is nonblocking but for [`Link::wait`], and a link belongs to one
 //! thread at a time. What the frames mean is not known here.
 
+mod blocks;
 mod error;
 mod inbox;
 mod link;

@@ -16,7 +16,7 @@ use crate::error::{LinkError, is_lost};
 use crate::inbox::{Frame, Inbox};
 use crate::outbox::Outbox;
 use crate::socket::{Received, Socket};
-use crate::tls::{Block, ClientTls, PeerKey, ServerTls, Session};
+use crate::tls::{ClientTls, PeerKey, ServerTls, Session};
 
 /// What [`Link::wait`] saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,11 +69,11 @@ pub struct PeerCredentials {
 #[derive(Debug)]
 pub struct Link {
     socket: Socket,
-    inbox: Inbox,
-    outbox: Outbox,
+    pub(crate) inbox: Inbox,
+    pub(crate) outbox: Outbox,
     counters: LinkCounters,
     drained: bool,
-    tls: Option<Box<Session>>,
+    pub(crate) tls: Option<Box<Session>>,
 }
 
 impl Link {
@@ -290,68 +290,6 @@ impl Link {
         self.outbox.send_parts(kind, head, rest)
     }
 
-    /// Accepts blocks with bodies up to `bytes` from now on; a fresh link accepts none.
-    pub fn set_block_limit(&mut self, bytes: u32) {
-        if let Some(tls) = &mut self.tls {
-            tls.set_block_limit(bytes);
-        }
-    }
-
-    /// Queues a block: bytes that `write` seals, or that were sealed elsewhere. They pass by this link's encryption, and
-    /// their order among the frames is not kept.
-    ///
-    /// # Errors
-    /// [`LinkError::BlockNeedsTls`] before the end of a TLS handshake, and what `write` says; nothing is queued then.
-    pub fn send_block(
-        &mut self,
-        body_bytes: usize,
-        write: impl FnOnce(&mut [u8]) -> Result<(), LinkError>,
-    ) -> Result<(), LinkError> {
-        self.encrypt_frames()?;
-        match &mut self.tls {
-            Some(tls) if tls.is_established() => tls.send_block(body_bytes, write),
-            _ => Err(LinkError::BlockNeedsTls),
-        }
-    }
-
-    /// Unsays the block that was queued last, if there was no [`Link::flush`] since.
-    pub fn take_back_block(&mut self, body_bytes: usize) {
-        if let Some(tls) = &mut self.tls {
-            tls.take_back_block(body_bytes);
-        }
-    }
-
-    /// Takes the next whole block, or `None` until [`Link::fill`] brings more. To be given back before the next of either.
-    pub fn take_block(&mut self) -> Option<Block> {
-        self.tls.as_mut().and_then(|tls| tls.take_block())
-    }
-
-    /// Gives a block's memory back. Frames may follow it.
-    ///
-    /// # Errors
-    /// As [`Link::fill`].
-    pub fn return_block(&mut self, block: Block) -> Result<(), LinkError> {
-        match &mut self.tls {
-            Some(tls) => tls.return_block(block, &mut self.inbox),
-            None => Ok(()),
-        }
-    }
-
-    /// Encrypts the frames that wait, so that blocks without end do not hold them up.
-    fn encrypt_frames(&mut self) -> Result<(), LinkError> {
-        self.outbox.seal()?;
-        while let Some(tls) = &mut self.tls
-            && self.outbox.queued_bytes() > 0
-        {
-            let (bytes, _) = self.outbox.next_piece();
-            match tls.encrypt(bytes, &mut self.inbox)? {
-                0 => break,
-                count => self.outbox.advance(count),
-            }
-        }
-        Ok(())
-    }
-
     /// Sends what is queued, with one call if the socket takes it all; true when nothing is left.
     ///
     /// # Errors
@@ -479,6 +417,11 @@ impl Link {
     /// Bytes of memory held for receiving.
     pub fn read_capacity_bytes(&self) -> usize {
         self.inbox.capacity_bytes()
+    }
+
+    /// Bytes of memory held for sending what is encrypted or a block.
+    pub fn send_capacity_bytes(&self) -> usize {
+        self.tls.as_ref().map_or(0, |tls| tls.send_capacity_bytes())
     }
 
     /// Blocks until the socket is readable or, with `for_write` while [`Link::wants_write`],

@@ -207,7 +207,7 @@ impl Session {
     fn whole_block(&self) -> Option<Range<usize>> {
         let body = self.start + BLOCK_HEADER_BYTES;
         let end = body + self.block_body_bytes()?;
-        (end <= self.received).then_some(body..end)
+        (end <= self.received && !self.failed).then_some(body..end)
     }
 
     /// Whether a whole block waits.
@@ -288,6 +288,10 @@ impl Session {
     /// Ciphertext that waits for the socket.
     pub(crate) fn outgoing(&self) -> &[u8] {
         &self.outgoing.bytes[self.outgoing.sent..self.outgoing.end]
+    }
+
+    pub(crate) fn send_capacity_bytes(&self) -> usize {
+        self.outgoing.bytes.capacity()
     }
 
     pub(crate) fn sent(&mut self, count: usize) {

@@ -12,6 +12,8 @@ use super::object::Object;
 /// Bytes that may be encoded and not yet taken by the socket: with the socket's own buffer, the
 /// credit of the receiver.
 const OUTBOX_BYTES: usize = 64 * 1024;
+/// The same of chunks passed on, each of which was paid for with a copy instead of an encryption.
+const PASSED_BYTES: usize = 256 * 1024;
 /// Time between two words to one who waits for more of an object.
 const WAITING: Duration = Duration::from_millis(250);
 /// Time that one may ask for an object that this host has not heard of: its order may come yet.
@@ -184,7 +186,7 @@ impl Connection {
     ) -> Result<bool, LinkError> {
         let is_next =
             |s: &&mut Stream| s.object == head.object && s.offset_bytes == head.offset_bytes;
-        let has_room = self.link.queued_bytes() < OUTBOX_BYTES;
+        let has_room = self.link.queued_bytes() < PASSED_BYTES;
         let Some(stream) = self.streams.iter_mut().find(is_next).filter(|_| has_room) else {
             return Ok(false);
         };
