@@ -11,6 +11,8 @@ mod object;
 mod plane;
 mod receive;
 #[cfg(test)]
+mod sealed_tests;
+#[cfg(test)]
 mod tests;
 
 use std::io;

@@ -13,16 +13,16 @@ use broadleaf_shm::{Pool, PoolConfig, Segment};
 
 use super::{Dialer, News, Order, Plane, Setup};
 
-const CHUNK: u32 = 32 * 1024;
-const OBJECT: ObjectId = ObjectId(5);
-const N_CHUNKS: u64 = 12;
+pub(super) const CHUNK: u32 = 32 * 1024;
+pub(super) const OBJECT: ObjectId = ObjectId(5);
+pub(super) const N_CHUNKS: u64 = 12;
 
-fn data() -> Vec<u8> {
+pub(super) fn data() -> Vec<u8> {
     let n = N_CHUNKS as usize * CHUNK as usize - 100;
     (0..n).map(|i| (i * 31 % 251) as u8).collect()
 }
 
-fn hello(host: u32) -> Hello {
+pub(super) fn hello(host: u32) -> Hello {
     Hello {
         protocol: 2,
         broadleaf: "test".to_owned(),
@@ -32,7 +32,7 @@ fn hello(host: u32) -> Hello {
     }
 }
 
-fn next(link: &mut Link, kind: FrameKind) -> Option<bytes::Bytes> {
+pub(super) fn next(link: &mut Link, kind: FrameKind) -> Option<bytes::Bytes> {
     loop {
         link.flush().ok()?;
         if let Some(frame) = link.next_frame().ok()? {
@@ -48,7 +48,10 @@ fn next(link: &mut Link, kind: FrameKind) -> Option<bytes::Bytes> {
 
 /// Accepts one dialler and says welcome.
 fn accept(listener: &TcpListener) -> Link {
-    let mut link = Link::tcp(listener.accept().unwrap().0).unwrap();
+    welcome(Link::tcp(listener.accept().unwrap().0).unwrap())
+}
+
+pub(super) fn welcome(mut link: Link) -> Link {
     link.set_frame_limit(limits::MAX_CHUNK_FRAME_BYTES);
     next(&mut link, FrameKind::Hello).unwrap();
     let welcome = Welcome {
@@ -68,7 +71,7 @@ fn accept(listener: &TcpListener) -> Link {
 }
 
 /// The offset and number of the next pull.
-fn next_pull(link: &mut Link) -> Option<(u64, u32)> {
+pub(super) fn next_pull(link: &mut Link) -> Option<(u64, u32)> {
     loop {
         let body = next(link, FrameKind::PayloadCommand)?;
         if let PayloadCommand::Pull {
@@ -81,7 +84,7 @@ fn next_pull(link: &mut Link) -> Option<(u64, u32)> {
 }
 
 /// Sends chunks from an offset on, `n` at most; those at `spoilt` with a wrong byte.
-fn send(link: &mut Link, (mut offset, pull): (u64, u32), n: u64, spoilt: Option<u64>) {
+pub(super) fn send(link: &mut Link, (mut offset, pull): (u64, u32), n: u64, spoilt: Option<u64>) {
     let data = data();
     for _ in 0..n {
         if offset >= data.len() as u64 {
@@ -101,7 +104,7 @@ fn send(link: &mut Link, (mut offset, pull): (u64, u32), n: u64, spoilt: Option<
     link.flush().unwrap();
 }
 
-fn listen() -> (TcpListener, SocketAddr) {
+pub(super) fn listen() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
@@ -122,7 +125,7 @@ fn plane(controller: SocketAddr) -> Plane {
     .unwrap()
 }
 
-fn fetch(plane: &Plane, pool: &mut Pool, sources: Vec<Source>) {
+pub(super) fn fetch(plane: &Plane, pool: &mut Pool, sources: Vec<Source>) {
     let len_bytes = data().len() as u64;
     plane.order(Order::Fetch {
         fetch: Fetch {
@@ -136,18 +139,25 @@ fn fetch(plane: &Plane, pool: &mut Pool, sources: Vec<Source>) {
     });
 }
 
-fn source(host: u32, address: Option<SocketAddr>) -> Source {
+pub(super) fn source(host: u32, address: Option<SocketAddr>) -> Source {
     Source {
         host: HostId(host),
         address: address.map(|a| a.to_string()),
     }
 }
 
-/// Waits for the object, and gives its bytes and the last report.
-fn wait_for(plane: &Plane) -> Result<(Vec<u8>, Progress), String> {
+pub(super) fn wait_until(mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
-    let mut last = None;
-    loop {
+    while !is_so() {
+        assert!(Instant::now() < deadline, "nothing came");
+        std::thread::yield_now();
+    }
+}
+
+/// Waits for the object, and gives its bytes and the last report.
+pub(super) fn wait_for(plane: &Plane) -> Result<(Vec<u8>, Progress), String> {
+    let (mut last, mut end) = (None, None);
+    wait_until(|| {
         for news in plane.take_news() {
             match news {
                 News::Progress(progress) => last = Some(progress),
@@ -156,23 +166,25 @@ fn wait_for(plane: &Plane) -> Result<(Vec<u8>, Progress), String> {
                 } => {
                     let segment = Segment::from_fd(fd, segment_bytes).unwrap();
                     let mapping = segment.map_readonly(0, data().len() as u64).unwrap();
-                    return Ok((mapping.to_vec(), last.unwrap()));
+                    end = Some(Ok(mapping.to_vec()));
                 }
-                News::Failed { reason, .. } => return Err(reason),
+                News::Failed { reason, .. } => end = Some(Err(reason)),
                 News::Dropped(_) => {}
             }
         }
-        assert!(Instant::now() < deadline, "nothing came");
-        std::thread::yield_now();
-    }
+        end.is_some()
+    });
+    Ok((end.unwrap()?, last.unwrap()))
 }
 
-fn serve(act: impl FnOnce(TcpListener) + Send + 'static) -> (SocketAddr, JoinHandle<()>) {
+pub(super) fn serve(
+    act: impl FnOnce(TcpListener) + Send + 'static,
+) -> (SocketAddr, JoinHandle<()>) {
     let (listener, address) = listen();
     (address, std::thread::spawn(move || act(listener)))
 }
 
-fn pool() -> Pool {
+pub(super) fn pool() -> Pool {
     Pool::new(1, PoolConfig::default())
 }
 

@@ -1,0 +1,214 @@
+//! Planes whose payload is sealed, and somebody on the wire between them.
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+
+use broadleaf_net::seal::generate_secret;
+use broadleaf_net::tls::{self, ClientTls, ClusterKeys, ServerTls};
+use broadleaf_net::{Link, Listener};
+use broadleaf_proto::PayloadSecret;
+use broadleaf_shm::Segment;
+
+use super::tests::{
+    CHUNK, N_CHUNKS, OBJECT, data, fetch, hello, listen, next_pull, pool, send, serve, source,
+    wait_for, wait_until, welcome,
+};
+use super::{Dialer, Order, Plane, Setup};
+
+struct Cluster {
+    keys: ClusterKeys,
+    secret: PayloadSecret,
+    /// Nobody answers there.
+    controller: std::net::TcpListener,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        Self {
+            keys: tls::generate().unwrap(),
+            secret: generate_secret().unwrap(),
+            controller: listen().0,
+        }
+    }
+
+    fn server_tls(&self) -> ServerTls {
+        ServerTls::among_equals(&self.keys.engine.private).unwrap()
+    }
+
+    fn relay(&self, host: u32) -> (Plane, SocketAddr) {
+        let listener = Listener::tls(("127.0.0.1", 0), self.server_tls()).unwrap();
+        let address = listener.tcp_address().unwrap();
+        let private = &self.keys.engine.private;
+        let plane = Plane::start(Setup {
+            hello: hello(host),
+            listener: Some(listener),
+            dialer: Some(Dialer {
+                controller: self.controller.local_addr().unwrap(),
+                controller_tls: Some(ClientTls::new(private, &self.keys.server.public).unwrap()),
+                relay_tls: Some(ClientTls::among_equals(private).unwrap()),
+            }),
+            secret: Some(self.secret.clone()),
+            socket_buffer_bytes: 256 * 1024,
+        });
+        (plane.unwrap(), address)
+    }
+}
+
+fn provide(plane: &Plane) {
+    let (segment, _) = Segment::create(data().len() as u64, &data()).unwrap();
+    plane.order(Order::Provide {
+        object: OBJECT,
+        bytes: segment.map_readonly(0, data().len() as u64).unwrap(),
+        chunk_bytes: CHUNK,
+    });
+}
+
+/// What the dialled end of a tapped wire sent.
+type Record = Arc<Mutex<Vec<u8>>>;
+
+/// A wire to an address, for one connection: the address to dial instead. `act` sees what comes from the dialled end, with
+/// how much came before it, and may change it or hold it up.
+fn tap(
+    to: SocketAddr,
+    mut act: impl FnMut(usize, &mut [u8]) + Send + 'static,
+) -> (SocketAddr, Record) {
+    let seen = Record::default();
+    let record = Arc::clone(&seen);
+    let (address, _) = serve(move |listener| {
+        let mut near = listener.accept().unwrap().0;
+        let mut far = TcpStream::connect(to).unwrap();
+        let (mut from, mut back) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+        std::thread::spawn(move || {
+            // It ends with the connection.
+            let _ = std::io::copy(&mut from, &mut back);
+            let _ = back.shutdown(Shutdown::Both);
+        });
+        let mut buffer = vec![0; 1 << 14];
+        while let Ok(count @ 1..) = far.read(&mut buffer) {
+            let before = record.lock().unwrap().len();
+            act(before, &mut buffer[..count]);
+            record.lock().unwrap().extend_from_slice(&buffer[..count]);
+            if near.write_all(&buffer[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = near.shutdown(Shutdown::Both);
+    });
+    (address, seen)
+}
+
+fn holds(seen: &[u8], part: &[u8]) -> bool {
+    seen.windows(part.len()).any(|window| window == part)
+}
+
+#[test]
+fn a_hop_passes_on_what_nobody_on_the_wire_can_read() {
+    let cluster = Cluster::new();
+    let half = data().len() / 2;
+    let (origin, address) = cluster.relay(1);
+    let (go_on, is_to_go_on) = channel::<()>();
+    let (address, into_head) = tap(address, move |before, _| {
+        if before > half {
+            // Until the sender is gone.
+            let _ = is_to_go_on.recv();
+        }
+    });
+    let (head, head_address) = cluster.relay(2);
+    let (head_address, into_tail) = tap(head_address, |_, _| {});
+    let (tail, _) = cluster.relay(3);
+    let (mut head_pool, mut tail_pool) = (pool(), pool());
+    provide(&origin);
+    fetch(&head, &mut head_pool, vec![source(1, Some(address))]);
+    fetch(&tail, &mut tail_pool, vec![source(2, Some(head_address))]);
+    // Then the tail has what the head has.
+    wait_until(|| into_tail.lock().unwrap().len() > half - CHUNK as usize);
+    drop(go_on);
+    for plane in [&head, &tail] {
+        let (bytes, progress) = wait_for(plane).unwrap();
+        assert!(bytes == data());
+        assert_eq!(progress.corrupt_chunks, 0);
+    }
+    let (into_head, into_tail) = (into_head.lock().unwrap(), into_tail.lock().unwrap());
+    for seen in [&into_head, &into_tail] {
+        assert!(seen.len() > data().len());
+        for chunk in data().chunks(CHUNK as usize) {
+            assert!(!holds(seen, &chunk[..32]), "plaintext on the wire");
+        }
+    }
+    let n_same = (0..N_CHUNKS as usize)
+        .filter(|i| holds(&into_tail, &into_head[i * CHUNK as usize + 20_000..][..32]))
+        .count();
+    assert!(n_same > 0, "nothing was passed on as it came");
+}
+
+#[test]
+fn a_hop_does_not_pass_on_what_was_spoilt() {
+    let cluster = Cluster::new();
+    let (origin, address) = cluster.relay(1);
+    // Well inside a chunk: what comes before the chunks is some hundred bytes.
+    let spoilt = 3 * CHUNK as usize + 20_000;
+    let (address, _) = tap(address, move |before, bytes| {
+        if let Some(byte) = spoilt.checked_sub(before).and_then(|at| bytes.get_mut(at)) {
+            *byte ^= 1;
+        }
+    });
+    let (head, head_address) = cluster.relay(2);
+    let (tail, _) = cluster.relay(3);
+    let (mut head_pool, mut tail_pool) = (pool(), pool());
+    fetch(&tail, &mut tail_pool, vec![source(2, Some(head_address))]);
+    fetch(&head, &mut head_pool, vec![source(1, Some(address))]);
+    provide(&origin);
+    for (plane, corrupt_chunks) in [(&head, 1), (&tail, 0)] {
+        let (bytes, progress) = wait_for(plane).unwrap();
+        assert!(bytes == data());
+        assert_eq!(progress.corrupt_chunks, corrupt_chunks);
+    }
+}
+
+#[test]
+fn payload_of_another_secret_is_refused() {
+    let cluster = Cluster::new();
+    let stranger = Cluster {
+        secret: generate_secret().unwrap(),
+        keys: cluster.keys.clone(),
+        controller: listen().0,
+    };
+    let (wrong, wrong_address) = stranger.relay(1);
+    let (origin, address) = cluster.relay(2);
+    let (tail, _) = cluster.relay(3);
+    provide(&wrong);
+    provide(&origin);
+    let sources = vec![source(1, Some(wrong_address)), source(2, Some(address))];
+    let mut tail_pool = pool();
+    fetch(&tail, &mut tail_pool, sources);
+    let (bytes, progress) = wait_for(&tail).unwrap();
+    assert!(bytes == data());
+    assert_eq!(progress.corrupt_chunks, 2);
+    assert_eq!(progress.resumed_at, [0]);
+}
+
+#[test]
+fn payload_that_is_not_sealed_is_refused_where_all_is() {
+    let cluster = Cluster::new();
+    let server_tls = cluster.server_tls();
+    let (address, server) = serve(move |listener| {
+        let stream = listener.accept().unwrap().0;
+        let mut link = welcome(Link::tls_server(stream, &server_tls).unwrap());
+        let pull = next_pull(&mut link).unwrap();
+        send(&mut link, pull, 1, None);
+        assert!(next_pull(&mut link).is_none(), "the connection ends");
+    });
+    let (origin, good_address) = cluster.relay(2);
+    provide(&origin);
+    let (tail, _) = cluster.relay(3);
+    let sources = vec![source(1, Some(address)), source(2, Some(good_address))];
+    let mut tail_pool = pool();
+    fetch(&tail, &mut tail_pool, sources);
+    let (bytes, progress) = wait_for(&tail).unwrap();
+    assert!(bytes == data());
+    assert_eq!(progress.resumed_at, [0]);
+    server.join().unwrap();
+}
