@@ -10,7 +10,7 @@ use broadleaf_net::seal::generate_secret;
 use broadleaf_net::tls::{self, ClientTls, ClusterKeys, ServerTls};
 use broadleaf_net::{Link, Listener};
 use broadleaf_proto::PayloadSecret;
-use broadleaf_shm::Segment;
+use broadleaf_shm::{Pool, Segment};
 
 use super::tests::{
     CHUNK, N_CHUNKS, OBJECT, data, fetch, hello, listen, next_pull, pool, send, serve, source,
@@ -104,34 +104,59 @@ fn holds(seen: &[u8], part: &[u8]) -> bool {
     seen.windows(part.len()).any(|window| window == part)
 }
 
-#[test]
-fn a_hop_passes_on_what_nobody_on_the_wire_can_read() {
-    let cluster = Cluster::new();
+/// An origin, a head and a tail, which are in step when the second half of the object leaves the origin.
+struct Chain {
+    planes: [Plane; 3],
+    /// Theirs is the memory.
+    _pools: [Pool; 2],
+    into_head: Record,
+    into_tail: Record,
+}
+
+/// The origin's byte at `spoilt`, in the second half, is changed on the way to the head.
+fn chain(cluster: &Cluster, spoilt: Option<usize>) -> Chain {
     let half = data().len() / 2;
     let (origin, address) = cluster.relay(1);
     let (go_on, is_to_go_on) = channel::<()>();
-    let (address, into_head) = tap(address, move |before, _| {
+    let (address, into_head) = tap(address, move |before, bytes| {
         if before > half {
             // Until the sender is gone.
             let _ = is_to_go_on.recv();
+        }
+        let at = spoilt.and_then(|spoilt| spoilt.checked_sub(before));
+        if let Some(byte) = at.and_then(|at| bytes.get_mut(at)) {
+            *byte ^= 1;
         }
     });
     let (head, head_address) = cluster.relay(2);
     let (head_address, into_tail) = tap(head_address, |_, _| {});
     let (tail, _) = cluster.relay(3);
-    let (mut head_pool, mut tail_pool) = (pool(), pool());
+    let mut pools = [pool(), pool()];
     provide(&origin);
-    fetch(&head, &mut head_pool, vec![source(1, Some(address))]);
-    fetch(&tail, &mut tail_pool, vec![source(2, Some(head_address))]);
-    // Then the tail has what the head has.
+    fetch(&head, &mut pools[0], vec![source(1, Some(address))]);
+    fetch(&tail, &mut pools[1], vec![source(2, Some(head_address))]);
+    // Then the tail has all whole chunks that the head has.
     wait_until(|| into_tail.lock().unwrap().len() > half - CHUNK as usize);
     drop(go_on);
-    for plane in [&head, &tail] {
+    Chain {
+        planes: [origin, head, tail],
+        _pools: pools,
+        into_head,
+        into_tail,
+    }
+}
+
+#[test]
+fn a_hop_passes_on_what_nobody_on_the_wire_can_read() {
+    let cluster = Cluster::new();
+    let chain = chain(&cluster, None);
+    for plane in &chain.planes[1..] {
         let (bytes, progress) = wait_for(plane).unwrap();
         assert!(bytes == data());
         assert_eq!(progress.corrupt_chunks, 0);
     }
-    let (into_head, into_tail) = (into_head.lock().unwrap(), into_tail.lock().unwrap());
+    let into_head = chain.into_head.lock().unwrap();
+    let into_tail = chain.into_tail.lock().unwrap();
     for seen in [&into_head, &into_tail] {
         assert!(seen.len() > data().len());
         for chunk in data().chunks(CHUNK as usize) {
@@ -147,21 +172,9 @@ fn a_hop_passes_on_what_nobody_on_the_wire_can_read() {
 #[test]
 fn a_hop_does_not_pass_on_what_was_spoilt() {
     let cluster = Cluster::new();
-    let (origin, address) = cluster.relay(1);
-    // Well inside a chunk: what comes before the chunks is some hundred bytes.
-    let spoilt = 3 * CHUNK as usize + 20_000;
-    let (address, _) = tap(address, move |before, bytes| {
-        if let Some(byte) = spoilt.checked_sub(before).and_then(|at| bytes.get_mut(at)) {
-            *byte ^= 1;
-        }
-    });
-    let (head, head_address) = cluster.relay(2);
-    let (tail, _) = cluster.relay(3);
-    let (mut head_pool, mut tail_pool) = (pool(), pool());
-    fetch(&tail, &mut tail_pool, vec![source(2, Some(head_address))]);
-    fetch(&head, &mut head_pool, vec![source(1, Some(address))]);
-    provide(&origin);
-    for (plane, corrupt_chunks) in [(&head, 1), (&tail, 0)] {
+    // Well inside the first chunk that leaves when both are in step: what comes before the chunks is some hundred bytes.
+    let chain = chain(&cluster, Some(data().len() / 2 + 24_000));
+    for (plane, corrupt_chunks) in chain.planes[1..].iter().zip([1, 0]) {
         let (bytes, progress) = wait_for(plane).unwrap();
         assert!(bytes == data());
         assert_eq!(progress.corrupt_chunks, corrupt_chunks);
