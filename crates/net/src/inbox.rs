@@ -158,6 +158,12 @@ impl Inbox {
         } else {
             total.max(self.chunk_bytes)
         };
+        // Once the frames cut from it are gone, the memory there is serves again, if it is not too much by now.
+        self.buffer.truncate(self.filled);
+        if self.buffer.try_reclaim(bytes - self.filled) && self.buffer.capacity() <= 2 * bytes {
+            self.buffer.resize(bytes, 0);
+            return;
+        }
         let mut fresh = BytesMut::zeroed(bytes);
         fresh[..self.filled].copy_from_slice(&self.buffer[..self.filled]);
         self.buffer = fresh;
@@ -171,7 +177,8 @@ impl Inbox {
         let room = (self.buffer.len() - self.filled).min(READ_BYTES);
         assert!(count <= room, "invariant: no more bytes than room");
         self.filled += count;
-        if count == room && count > 0 {
+        // What little was left at the end of a buffer is filled by a quiet link, too.
+        if count == room && room >= self.chunk_bytes / 2 {
             self.saturated = true;
             self.chunk_bytes = (self.chunk_bytes * 2).min(READ_BYTES);
         }

@@ -15,6 +15,7 @@ use broadleaf_proto::task::{AssignRecord, DoneRecord, FunctionRecord, OutputReco
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{DecodeError, EngineId, FrameKind, Payload, Status, TaskKey};
 use broadleaf_shm::ClaimBoard;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use rustc_hash::FxHashMap;
@@ -130,7 +131,7 @@ impl Engine {
         let loaded = self
             .hooks
             .bind(py)
-            .call_method1("load_function", (PyBytes::new(py, &body),));
+            .call_method1(intern!(py, "load_function"), (PyBytes::new(py, &body),));
         let (entry, result) = match loaded {
             Ok(function) => (
                 Function::Loaded(function.clone().unbind()),
@@ -160,7 +161,7 @@ impl Engine {
                 let call = self
                     .hooks
                     .bind(py)
-                    .call_method1("load_args", (pickle, buffers))?;
+                    .call_method1(intern!(py, "load_args"), (pickle, buffers))?;
                 let (args, kwargs): (Bound<'py, PyTuple>, Bound<'py, PyDict>) = call.extract()?;
                 drop(call);
                 let value = function.call(args.clone(), Some(&kwargs));
@@ -186,7 +187,7 @@ impl Engine {
         let dumped = self
             .hooks
             .bind(value.py())
-            .call_method1("dump_value", (value,))?;
+            .call_method1(intern!(value.py(), "dump_value"), (value,))?;
         let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
         self.io
             .data
@@ -196,7 +197,7 @@ impl Engine {
     fn encode_error(&self, py: Python<'_>, error: &PyErr) -> (Status, Encoded) {
         let hooks = self.hooks.bind(py);
         let unmet = hooks
-            .getattr("unmet_type")
+            .getattr(intern!(py, "unmet_type"))
             .is_ok_and(|unmet| error.is_instance(py, &unmet));
         if unmet {
             return (Status::Unmet, Encoded::default());
@@ -209,7 +210,7 @@ impl Engine {
             second.write_unraisable(py, None);
         }
         let record = hooks
-            .call_method1("dump_error", (value,))
+            .call_method1(intern!(py, "dump_error"), (value,))
             .and_then(|r| r.extract::<Vec<u8>>());
         let bytes = record.unwrap_or_else(|second| {
             second.write_unraisable(py, None);
@@ -239,7 +240,10 @@ impl Engine {
             Err(error) => self.encode_error(py, &error),
         };
         if self.output_held.swap(false, Ordering::AcqRel)
-            && let Err(error) = self.hooks.bind(py).call_method0("flush_output")
+            && let Err(error) = self
+                .hooks
+                .bind(py)
+                .call_method0(intern!(py, "flush_output"))
         {
             error.write_unraisable(py, None);
         }

@@ -16,6 +16,7 @@ use broadleaf_shm::{
     BornSegment, Pool, PoolConfig, Segment, ShmError, on_connected, on_disconnected, trim_born,
 };
 use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList};
 use rustc_hash::FxHashMap;
@@ -167,7 +168,7 @@ impl DataPlane {
         bytes.extend_from_slice(&(buffers.len() as u32).to_le_bytes());
         let mut inline = Vec::new();
         for buffer in buffers {
-            let raw = buffer.call_method0("raw")?;
+            let raw = buffer.call_method0(intern!(buffer.py(), "raw"))?;
             with_bytes(&raw, |data| {
                 let place = self.place(data, delivery, out)?;
                 bytes.push(match place {

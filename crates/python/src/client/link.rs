@@ -14,6 +14,7 @@ use broadleaf_proto::{FrameKind, FunctionHash, FunctionId, OptionsId, TaskOption
 use bytes::Bytes;
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use rustc_hash::FxHashMap;
@@ -60,7 +61,7 @@ impl Link {
         let resolved = self
             .hooks
             .bind(py)
-            .call_method1("resolve_function", (function,))?;
+            .call_method1(intern!(py, "resolve_function"), (function,))?;
         let (body, cacheable): (Bound<'_, PyBytes>, bool) = resolved.extract()?;
         let id = self.define_function(py, body.as_bytes())?;
         if cacheable {
@@ -178,15 +179,17 @@ pub fn tell(py: Python<'_>, hooks: &Py<PyAny>, incoming: Incoming) {
     }
     let hooks = hooks.bind(py);
     for notice in incoming.notices {
-        if let Err(error) = hooks.call_method1("on_event", (notice.kind, notice.body)) {
+        if let Err(error) = hooks.call_method1(intern!(py, "on_event"), (notice.kind, notice.body))
+        {
             error.write_unraisable(py, Some(hooks));
         }
     }
     for (request, part, record) in incoming.output {
         let data = PyBytes::new(py, &record.bytes);
-        if let Err(error) =
-            hooks.call_method1("on_output", (request.base, part, record.stream, data))
-        {
+        if let Err(error) = hooks.call_method1(
+            intern!(py, "on_output"),
+            (request.base, part, record.stream, data),
+        ) {
             error.write_unraisable(py, Some(hooks));
         }
     }

@@ -8,6 +8,7 @@ use broadleaf_proto::layout::{PICKLED, PLAIN};
 use broadleaf_proto::{Status, control};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyString};
 use smallvec::SmallVec;
@@ -148,7 +149,7 @@ fn decode_value<'py>(py: Python<'py>, inner: &Inner, part: &Part) -> PyResult<Bo
             let (pickle, buffers) = link.shared.data.decode_pickled(py, &part.payload)?;
             link.hooks
                 .bind(py)
-                .call_method1("load_value", (pickle, buffers))
+                .call_method1(intern!(py, "load_value"), (pickle, buffers))
         }
         Some(_) => Err(PyValueError::new_err("malformed result")),
     }
@@ -185,7 +186,7 @@ fn decode_failure<'py>(
     let payload = PyBytes::new(slf.py(), &text.unwrap_or_default());
     let hooks = inner.link.get().hooks.bind(slf.py());
     hooks.call_method1(
-        "decode_failure",
+        intern!(slf.py(), "decode_failure"),
         (status as u8, payload, engine, slf, index),
     )
 }

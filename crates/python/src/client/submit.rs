@@ -15,6 +15,7 @@ use broadleaf_proto::task::SegmentRef;
 use broadleaf_proto::{ClientId, FrameKind, FunctionId, OptionsId, TaskSeq, control};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
 
@@ -111,10 +112,10 @@ impl Submitter {
         }
         let py = args.py();
         let kwargs = kwargs.map_or_else(|| PyDict::new(py), Clone::clone);
-        let dumped = link
-            .hooks
-            .bind(py)
-            .call_method1("dump_args", (args, kwargs, delivery == Delivery::Shared))?;
+        let dumped = link.hooks.bind(py).call_method1(
+            intern!(py, "dump_args"),
+            (args, kwargs, delivery == Delivery::Shared),
+        )?;
         let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
         let mut encoded = link
             .shared
