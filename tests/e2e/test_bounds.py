@@ -1,10 +1,12 @@
 """Nothing grows without bound: not the client, not the controller, whatever is submitted."""
 
+import gc
 import json
 import operator
 import os
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +29,24 @@ def node_pid(client: ipp.Client) -> int:
 def client() -> Iterator[ipp.Client]:
     with ipp.Cluster(n=2) as client:
         yield client
+
+
+def test_calls_leave_no_names_in_the_interpreters_cache(client: ipp.Client) -> None:
+    # It keeps each string by which an attribute of a class was looked up: a new one for each call adds up to thousands.
+    view = client[:]
+    tracemalloc.start()
+    try:
+        for n in (10, 500):
+            before = tracemalloc.take_snapshot()
+            for _ in range(n):
+                view.apply_sync(len, [complex(1)])
+            gc.collect()
+            after = tracemalloc.take_snapshot()
+    finally:
+        tracemalloc.stop()
+    ours = [tracemalloc.Filter(True, f"{Path(ipp.__file__).parent}/client/*")]
+    grown = after.filter_traces(ours).compare_to(before.filter_traces(ours), "lineno")
+    assert sum(difference.count_diff for difference in grown) < 100, grown[:5]
 
 
 def test_memory_is_flat_over_consumed_tasks(client: ipp.Client) -> None:

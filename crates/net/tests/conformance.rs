@@ -231,12 +231,32 @@ fn records_above_the_limit_are_reported(wire: Wire) {
     assert_eq!(&frames[0].body[..], b"kept");
 }
 
+fn quiet_link_keeps_to_its_buffer(wire: Wire) {
+    let (mut a, mut b) = connect(wire);
+    for n in 0..2_000 {
+        for _ in 0..2 {
+            a.send(FrameKind::Event, &[1; 150], &[]).unwrap();
+        }
+        assert!(a.flush().unwrap());
+        let mut frames = Vec::new();
+        until(|| {
+            take(&mut b, &mut frames).unwrap();
+            (frames.len() == 2).then_some(())
+        });
+        let capacity_bytes = b.read_capacity_bytes();
+        assert!(
+            capacity_bytes <= 16 * 1024,
+            "{capacity_bytes} after {n} pairs"
+        );
+    }
+}
+
 macro_rules! suite {
     ($($module:ident: $wire:expr;)*) => {$(mod $module {
         use super::*;
         suite!(@ $wire; random_frames backlog_drains_both_ways one_call_each_way
             closing_between_frames oversized_header_takes_no_memory
-            records_above_the_limit_are_reported);
+            records_above_the_limit_are_reported quiet_link_keeps_to_its_buffer);
     })*};
     (@ $wire:expr; $($test:ident)*) => {$(
         #[test]
