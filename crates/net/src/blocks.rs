@@ -36,7 +36,8 @@ impl Link {
         }
     }
 
-    /// Takes the next whole block, or `None` until [`Link::fill`] brings more. To be given back before the next of either.
+    /// Takes the next whole block, or `None` until [`Link::fill`] brings more. It is to be given back, and all others that
+    /// have come taken, before the next fill.
     pub fn take_block(&mut self) -> Option<Block> {
         self.tls.as_mut().and_then(|tls| tls.take_block())
     }

@@ -133,14 +133,14 @@ fn what_is_taken_back_does_not_leave() {
 fn a_block_above_the_limit_ends_the_link_before_memory_is_taken() {
     let (mut a, mut b, mut wire) = links(1 << 20);
     b.set_block_limit(1000);
-    send_block(&mut a, &[0; 1001]).unwrap();
+    send_block(&mut a, &[0; 5_000]).unwrap();
     let error = until(|| {
         a.flush().unwrap();
         wire.pass();
         b.fill().err()
     });
     let claimed = DecodeError::TooLong {
-        claimed: 1001,
+        claimed: 5_000,
         limit: 1000,
     };
     assert!(matches!(error, LinkError::Decode(e) if e == claimed));

@@ -152,12 +152,16 @@ impl Session {
     /// Room for ciphertext, never empty. While a block is under way it ends where the next one's length will be known,
     /// so that none but the first has to be moved.
     pub(crate) fn room(&mut self) -> &mut [u8] {
-        self.incoming.copy_within(self.start..self.received, 0);
-        self.received -= self.start;
-        self.start = 0;
+        if self.start > 0 {
+            self.incoming.copy_within(self.start..self.received, 0);
+            self.received -= self.start;
+            self.start = 0;
+        }
         let mut end = self.incoming.len();
         if let Some(body_bytes) = self.block_body_bytes() {
             end = body_bytes.min(self.block_limit_bytes) + 2 * BLOCK_HEADER_BYTES;
+            // Of a block that was refused more may be here than it may have.
+            end = end.max(self.received + 1);
             if self.incoming.len() < end {
                 self.incoming.resize(end, 0);
             }
