@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import broadleaf
 import numpy as np
@@ -173,6 +174,21 @@ def test_hosts_that_nobody_can_dial_are_served_by_the_controller(hosted):
     assert cluster.host_status()["host1"]["listen"] is None
     data = payload(7)
     assert cluster.client[:].apply_sync(lambda x: x, data)[0].tobytes() == data.tobytes()
+
+
+def test_hosts_that_were_paused_together_do_not_take_each_other_for_dead(hosted):
+    cluster = hosted(2, host_timeout_s=1)
+    before = list(cluster.client.ids)
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for host in cluster.network.hosts:
+            cluster.network.signal(host, number)
+        if number == signal.SIGSTOP:
+            time.sleep(3)  # As a virtual machine that is suspended.
+    assert cluster.client[:].apply_sync(lambda: 1) == [1] * len(before)
+    resumed_at = time.monotonic()
+    wait_until(lambda: time.monotonic() - resumed_at > 2, 30, "longer than the timeout")
+    assert list(cluster.client.ids) == before
+    assert all(relay.poll() is None for relay in cluster.relays.values())
 
 
 def test_a_host_that_comes_back_has_its_places_again(hosted):

@@ -436,6 +436,14 @@ impl Node {
         if self.heartbeat_at().is_none_or(|at| at > now) {
             return;
         }
+        // Who was stopped cannot have heard anybody: what came meanwhile is read after this.
+        let late = now.duration_since(self.relays.beat_at);
+        if late > HEARTBEAT {
+            self.excuse_silence(late, now);
+            for link in self.relays.links.values_mut() {
+                link.heard = (link.heard + late).min(now);
+            }
+        }
         self.relays.beat_at = now + HEARTBEAT;
         if self.is_controller_silent(now) {
             self.leave();

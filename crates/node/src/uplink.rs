@@ -5,7 +5,7 @@
 //! comes down.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use broadleaf_core::{Controller, Input, Nanos, Output};
 use broadleaf_net::{Frame, LinkError};
@@ -238,6 +238,13 @@ impl Node {
         let most = self.config.options.host_timeout();
         self.uplink()
             .is_some_and(|u| now.duration_since(u.heard) > most)
+    }
+
+    /// A time in which this node could not hear its controller does not count as the controller's silence.
+    pub(crate) fn excuse_silence(&mut self, deaf: Duration, now: Instant) {
+        if let Some(uplink) = self.uplink() {
+            uplink.heard = (uplink.heard + deaf).min(now);
+        }
     }
 
     /// Takes in one frame of the controller.
