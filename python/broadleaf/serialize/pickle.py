@@ -12,6 +12,7 @@ from typing import Any
 
 from broadleaf.errors import SerializationError
 from broadleaf.serialize import PROTOCOL
+from broadleaf.serialize.arrays import dumps_with_arrays
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 from broadleaf.serialize.compact import COMPACT_FROM_BYTES, dumps_compacted
 
@@ -27,7 +28,7 @@ def dumps(value: Any, apart: bool = False) -> tuple[bytes, list[pickle.PickleBuf
     buffers: list[pickle.PickleBuffer] = []
     least_bytes = 1 if apart else INBAND_BUFFER_BYTES
     try:
-        data = pickle.dumps(value, PROTOCOL, buffer_callback=keep_out_of_band(buffers, least_bytes))
+        data = dumps_with_arrays(value, keep_out_of_band(buffers, least_bytes))
         if b"__main__" not in data:
             if len(data) >= COMPACT_FROM_BYTES and b"reconstruct" in data:
                 return dumps_compacted(value, least_bytes)
