@@ -2,9 +2,11 @@
 
 import copyreg
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from broadleaf.serialize.arrays import reduce_array
 from broadleaf.serialize.pickle import dumps, loads
 
 NAMED = np.dtype("f8", metadata={"unit": "m"})
@@ -70,6 +72,13 @@ def test_plain_arrays_name_nothing_but_their_class(array):
 
 def test_a_dtype_keeps_its_metadata():
     assert arrived(OTHERS["a named dtype"])[0].dtype.metadata == NAMED.metadata
+
+
+def test_a_user_defined_dtype_is_left_to_numpy():
+    # As `float8_e5m2` of ml_dtypes: it calls itself a float, and NumPy does not know its string.
+    dtype = SimpleNamespace(kind="f", isbuiltin=2, itemsize=1, metadata=None, str="<f1")
+    array = SimpleNamespace(dtype=dtype, flags=np.ones(2).flags, __reduce_ex__=lambda protocol: ("NumPy's", protocol))
+    assert reduce_array(array) == ("NumPy's", 5)
 
 
 def test_a_readonly_array_that_travels_inside_stays_readonly():
