@@ -129,13 +129,18 @@ def broadcast(workers: int, repeats: int, quick: bool) -> list[Session]:
         return Session(n, steps, times)
 
     if quick:
-        return [session(workers, (16, 256), repeats)]
+        return [session(workers, (16, 256), repeats), Session(workers, [fan_out_cost([1, workers], 2)], 1)]
     return [
         session(1, (16,), repeats),
         session(10, (16,), repeats),
         session(16, (*ARRAYS, 2048), repeats),
         session(100, ARRAYS, min(repeats, 3)),
+        Session(100, [fan_out_cost([1, 10, 100], 25)], min(repeats, 3)),
     ]
+
+
+def fan_out_cost(workers: list[int], rounds: int) -> Step:
+    return Step("fan-out-cost", {}, {"workers": workers, "rounds": rounds, "warmup": 1}, "broadcast")
 
 
 def dagger(workers: int, repeats: int, quick: bool) -> list[Session]:

@@ -1,6 +1,7 @@
 """One figure of one system: the JSON line every benchmark prints."""
 
 import json
+import re
 import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -70,7 +71,8 @@ class Record:
 
     @property
     def unit(self) -> str:
-        return UNITS.get(self.metric, "")
+        """By the metric's name, which may end in the number of workers that it is of."""
+        return UNITS.get(self.metric) or UNITS.get(re.sub(r"_\d+$", "", self.metric), "")
 
     @property
     def median(self) -> float | None:

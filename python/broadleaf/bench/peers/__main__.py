@@ -33,6 +33,7 @@ MODE_TABLES = {
     "send": "send",
     "bounded": "throughput",
     "fan-out": "fan_out",
+    "fan-out-cost": "fan_out_queued",
     "broadcast": "broadcast",
     "broadcast-memory": "broadcast",
 }

@@ -70,8 +70,9 @@ class Adapter:
         """One empty call to every worker, and all results."""
         return {}
 
-    def fan_out_queued(self) -> dict[str, Callable[[int], Any]]:
-        """n empty calls to every worker, queued, and all results; of systems that count what they send."""
+    def fan_out_queued(self) -> dict[str, Callable[[int, int], Any]]:
+        """n empty calls to each of the first so many workers, queued, and all results; of systems that count what they
+        send."""
         return {}
 
     def broadcast(self) -> dict[str, Way]:

@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -53,6 +52,8 @@ def rate(view: Any, n: int) -> float:
     return n / (time.perf_counter() - begin)
 
 
+# What calls are queued behind: they are all sent before, however fast the engines are.
+QUEUE_BEHIND_S = 0.05
 # More than goes inline.
 SMALL_BYTES = 80_000
 
@@ -78,7 +79,8 @@ def in_place_rounds(peer: "Peer", size_bytes: int, rounds: int, warmup: int) -> 
         fields = Path(f"/proc/{node}/stat").read_text().rsplit(")", 1)[1].split()
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt, int(fields[7])
 
-    times = []
+    # Written beforehand: a list of floats would grow by a page meanwhile.
+    times_ms = np.full(warmup + rounds, np.nan)
     before = faults()
     for round in range(warmup + rounds):
         if round == warmup:
@@ -86,11 +88,11 @@ def in_place_rounds(peer: "Peer", size_bytes: int, rounds: int, warmup: int) -> 
         value += 1
         begin = time.perf_counter()
         view.push({"held": value}, mode="inplace", block=True)
-        times.append((time.perf_counter() - begin) * 1e3)
+        times_ms[round] = (time.perf_counter() - begin) * 1e3
     after = faults()
     expect(set(view.apply_sync(tasks.held_checksum)) == {float(value.sum())}, "an engine holds other data")
     return {
-        "delivered": statistics.median(times[warmup:]),
+        "delivered": float(np.median(times_ms[warmup:])),
         "client_faults": after[0] - before[0],
         "node_faults": after[1] - before[1],
     }
@@ -155,19 +157,19 @@ class Peer(ViewsAdapter):
     def fan_out(self) -> dict[str, Callable[[], Any]]:
         return {f"{name}, apply": partial(view.apply_sync, tasks.noop) for name, view in self.spreading().items()}
 
-    def fan_out_queued(self) -> dict[str, Callable[[int], Any]]:
-        def queue(view: Any, n: int) -> None:
-            for result in [view.apply_async(tasks.noop) for _ in range(n)]:
-                result.get()
+    def fan_out_queued(self) -> dict[str, Callable[[int, int], Any]]:
+        def queue(name: str, n: int, engines: int) -> None:
+            view = self.spreading(slice(engines))[name]
+            gather([view.apply_async(tasks.nap, QUEUE_BEHIND_S), *(view.apply_async(tasks.noop) for _ in range(n))])
 
-        return {f"{name}, apply": partial(queue, view) for name, view in self.spreading().items()}
+        return {f"{name}, apply": partial(queue, name) for name in self.spreading()}
 
-    def spreading(self) -> dict[str, Any]:
-        """Views of all engines by name."""
+    def spreading(self, engines: slice = slice(None)) -> dict[str, Any]:
+        """Views of some of the engines, or all of them, by name."""
         return {
-            "broadcast view, coalescing": self.client.broadcast_view(coalescing=True),
-            "broadcast view": self.client.broadcast_view(),
-            "direct view": self.client[:],
+            "broadcast view, coalescing": self.client.broadcast_view(engines, coalescing=True),
+            "broadcast view": self.client.broadcast_view(engines),
+            "direct view": self.client[engines],
         }
 
     def broadcast(self) -> dict[str, Way]:

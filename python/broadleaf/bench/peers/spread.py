@@ -11,14 +11,10 @@ from .measure import Values, clock, descendants, expect, pss_mb
 
 # So many that what the workers do to the caller's caches, on the cores they share, is spread over many calls.
 QUEUED_CALLS = 1000
-QUEUED_ROUNDS = 10
 
 
 def fan_out(peer: Adapter, mode: str, calls: int, warmup: int) -> Values:
-    """Empty calls to all workers at once: until the caller knows that each has run it.
-
-    Where calls can be queued, also what one costs the caller, of many under way at once: then it seldom waits.
-    """
+    """Empty calls to all workers at once: until the caller knows that each has run it."""
     call = peer.fan_out()[mode]
     for _ in range(warmup):
         call()
@@ -27,22 +23,27 @@ def fan_out(peer: Adapter, mode: str, calls: int, warmup: int) -> Values:
         begin = clock()
         call()
         times.append((clock() - begin) * 1e3)
-    values = {"delivered": statistics.median(times)}
-    queued = peer.fan_out_queued().get(mode)
-    if queued is None:
-        return values
-    costs = []
-    for _ in range(QUEUED_ROUNDS):
-        processor = time.process_time()
-        queued(QUEUED_CALLS)
-        costs.append((time.process_time() - processor) / QUEUED_CALLS * 1e6)
-    before = peer.counters()
-    queued(QUEUED_CALLS)
-    after = peer.counters()
-    return values | {
-        "client_processor": statistics.median(costs),
-        "client_bytes_sent": (after["bytes_out"] - before["bytes_out"]) / QUEUED_CALLS,
-    }
+    return {"delivered": statistics.median(times)}
+
+
+def fan_out_cost(peer: Adapter, mode: str, workers: list[int], rounds: int, warmup: int) -> dict[str, list[float]]:
+    """What an empty call to so many of the workers costs the caller, of many under way at once: then it seldom waits.
+
+    The numbers take turns on one system: another one, or the same a minute later, costs something else. Each round
+    begins with another number, so that none always follows the same.
+    """
+    queue = peer.fan_out_queued()[mode]
+    values: dict[str, list[float]] = {f"client_{what}_{n}": [] for what in ("processor", "bytes_sent") for n in workers}
+    for round in range(-warmup, rounds):
+        for turn in range(len(workers)):
+            n = workers[(round + turn) % len(workers)]
+            sent_before, processor_before = peer.counters()["bytes_out"], time.process_time()
+            queue(QUEUED_CALLS, n)
+            processor, sent = time.process_time() - processor_before, peer.counters()["bytes_out"] - sent_before
+            if round >= 0:
+                values[f"client_processor_{n}"].append(processor / QUEUED_CALLS * 1e6)
+                values[f"client_bytes_sent_{n}"].append(sent / QUEUED_CALLS)
+    return values
 
 
 def broadcast(peer: Adapter, mode: str, payload: str, rounds: int, warmup: int) -> Values:
@@ -94,6 +95,7 @@ def broadcast_memory(peer: Adapter, mode: str, payload: str) -> Values:
 
 MEASURES: dict[str, Any] = {
     "fan-out": fan_out,
+    "fan-out-cost": fan_out_cost,
     "broadcast": broadcast,
     "broadcast-memory": broadcast_memory,
 }
