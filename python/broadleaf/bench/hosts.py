@@ -26,6 +26,8 @@ PLANS = ("auto", "flat", "binomial", "k-ary", "chain")
 LARGE_BYTES = 1_000_000_000
 # A chain is worth its while from here on.
 LEAST_RAW_BYTES = 1_000_000
+# What takes milliseconds varies more from round to round, and costs little to repeat.
+SHORT_BYTES, SHORT_REPEATS = 1_000_000, 5
 
 _held: Any = None
 
@@ -49,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes, separated by commas")
     made.add_argument("--plans", default=",".join(PLANS), help=f"separated by commas, of {', '.join(PLANS)}")
     made.add_argument("--gbit", type=float, default=1.0, help="rate of each host's link (1)")
-    made.add_argument("--repeats", type=int, default=5, metavar="R", help="rounds (5)")
+    made.add_argument("--repeats", type=int, default=5, metavar="R", help="rounds (5), and five times as many up to 1 MB")
     made.add_argument("--small-task", action="store_true", help="also a small task beside a broadcast of 1 GB")
     made.add_argument("--json", type=Path, metavar="FILE", help="append the records to FILE, one JSON object a line")
     return made
@@ -126,13 +128,15 @@ class HostBench:
         return (ended_ns - started_ns) / 1e6, most / n_bytes
 
     def broadcasts(self, sizes: list[int], plans: list[str]) -> Iterator[Record]:
-        """Every plan for every size; all plans take turns within a round."""
+        """Every plan for every size; all plans take turns within a round, each round beginning with another one."""
         self.cluster.client[:].apply_sync(hold, b"")
         for n_bytes in sizes:
             times: dict[str, list[float]] = {plan: [] for plan in plans}
             into: dict[str, list[float]] = {plan: [] for plan in plans}
-            for round_ in range(-1, self.repeats):  # one that warms up
-                for plan in plans:
+            rounds = self.repeats * (SHORT_REPEATS if n_bytes <= SHORT_BYTES else 1)
+            for round_ in range(-1, rounds):  # one that warms up
+                first = round_ % len(plans)
+                for plan in plans[first:] + plans[:first]:
                     taken_ms, payloads = self.broadcast(plan, n_bytes)
                     if round_ >= 0:
                         times[plan].append(taken_ms)
