@@ -33,6 +33,7 @@ class Session:
     workers: int
     steps: list[Step]
     repeats: int
+    only_ours: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,13 +130,16 @@ def broadcast(workers: int, repeats: int, quick: bool) -> list[Session]:
         return Session(n, steps, times)
 
     if quick:
-        return [session(workers, (16, 256), repeats), Session(workers, [fan_out_cost([1, workers], 2)], 1)]
+        return [
+            session(workers, (16, 256), repeats),
+            Session(workers, [fan_out_cost([1, workers], 2)], 1, only_ours=True),
+        ]
     return [
         session(1, (16,), repeats),
         session(10, (16,), repeats),
         session(16, (*ARRAYS, 2048), repeats),
         session(100, ARRAYS, min(repeats, 3)),
-        Session(100, [fan_out_cost([1, 10, 100], 25)], min(repeats, 3)),
+        Session(100, [fan_out_cost([1, 10, 100], 25)], min(repeats, 3), only_ours=True),
     ]
 
 

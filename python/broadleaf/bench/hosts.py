@@ -51,7 +51,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes, separated by commas")
     made.add_argument("--plans", default=",".join(PLANS), help=f"separated by commas, of {', '.join(PLANS)}")
     made.add_argument("--gbit", type=float, default=1.0, help="rate of each host's link (1)")
-    made.add_argument("--repeats", type=int, default=5, metavar="R", help="rounds (5), and five times as many up to 1 MB")
+    made.add_argument(
+        "--repeats", type=int, default=5, metavar="R", help="rounds (5), and five times as many up to 1 MB"
+    )
     made.add_argument("--small-task", action="store_true", help="also a small task beside a broadcast of 1 GB")
     made.add_argument("--json", type=Path, metavar="FILE", help="append the records to FILE, one JSON object a line")
     return made

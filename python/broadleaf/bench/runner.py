@@ -10,7 +10,7 @@ from typing import Any
 
 from . import bootstrap, environments
 from .cases import Case, Session, Step
-from .environments import RAW, SYSTEMS
+from .environments import OURS, RAW, SYSTEMS
 from .record import Record, skipped
 from .turn import Turn, TurnFailed
 
@@ -78,7 +78,8 @@ class Run:
             self.configs[name] = known["configs"].get(self.case.name, known["configs"][""])
 
     def _rounds(self, raw_steps: list[Step], session: Session | None, repeats: int) -> None:
-        takers = [(name, config) for name in self.systems if name != RAW for config in self.configs.get(name, ())]
+        excluded = set(self.systems) - {OURS} if session and session.only_ours else {RAW}
+        takers = [(name, c) for name in self.systems if name not in excluded for c in self.configs.get(name, ())]
         for repeat in range(repeats):
             if raw_steps and RAW in self.versions:
                 self._turn(RAW, "", Session(0, raw_steps, repeats), repeat)
