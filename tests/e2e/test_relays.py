@@ -143,3 +143,23 @@ def test_a_clients_key_opens_no_relays_connection(hosts):
     with pytest.raises(Exception, match="did not start") as caught:
         ipp.Relay(hosts.connection_file, 1, name="intruder")
     assert "does not open a relay's connection" in str(caught.value)
+
+
+def test_payload_keeps_to_the_cores_it_is_given():
+    cluster = ipp.Cluster(n=0, listen="127.0.0.1:0", payload_cores=1)
+    cluster.start_cluster_sync()
+    relay = ipp.Relay(cluster.relay_file, 1, name="elsewhere")
+    try:
+        with cluster.connect_client_sync() as client:
+            client.wait_for_engines(1, timeout=30)
+            data = np.arange(300_000.0)
+            assert np.array_equal(client[0].apply_sync(lambda x: 2 * x, data), 2 * data)
+        node = json.loads(Path(cluster.connection_file).read_text())["pid"]
+        threads = [int(task.name) for task in Path(f"/proc/{node}/task").iterdir()]
+        named = {Path(f"/proc/{node}/task/{thread}/comm").read_text().strip(): thread for thread in threads}
+        assert os.sched_getaffinity(named["broadleaf-data"]) == {max(os.sched_getaffinity(0))}
+        assert os.sched_getaffinity(node) == os.sched_getaffinity(0)
+    finally:
+        cluster.stop_cluster_sync()
+        relay.wait(20)
+        relay.stop()

@@ -123,6 +123,8 @@ pub struct NodeOptions {
     pub tree_depth: u32,
     /// Bytes of payload that may wait in a socket.
     pub payload_socket_bytes: usize,
+    /// Cores that the payload thread keeps to; 0 for all.
+    pub payload_cores: usize,
     /// Silence after which a host, or for a relay its controller, counts as gone.
     pub host_timeout_s: f64,
     /// Outgoing bytes of a client above which none of its tasks is started.
@@ -160,6 +162,7 @@ impl Default for NodeOptions {
             tree_arity: 0,
             tree_depth: 0,
             payload_socket_bytes: 256 * 1024,
+            payload_cores: 0,
             host_timeout_s: 10.0,
             congestion_bytes: 64 * 1024 * 1024,
             trace_events: 65_536,

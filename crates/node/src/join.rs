@@ -171,6 +171,7 @@ impl Node {
             dialer: dialer.transpose()?,
             secret: welcome.payload_secret,
             socket_buffer_bytes: config.options.payload_socket_bytes,
+            cores: config.options.payload_cores,
         });
         self.objects
             .start(host, plane.map_err(io_error("starting the payload plane"))?);
@@ -198,6 +199,7 @@ impl Node {
             dialer: None,
             secret: self.objects.secret.clone(),
             socket_buffer_bytes: self.config.options.payload_socket_bytes,
+            cores: self.config.options.payload_cores,
         });
         self.objects
             .start(host, plane.map_err(io_error("starting the payload plane"))?);

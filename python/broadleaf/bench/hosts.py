@@ -54,9 +54,19 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--repeats", type=int, default=5, metavar="R", help="rounds (5), and five times as many up to 1 MB"
     )
+    made.add_argument(
+        "--option", action="append", default=[], type=_option, metavar="NAME=VALUE", help="an option of the cluster"
+    )
     made.add_argument("--small-task", action="store_true", help="also a small task beside a broadcast of 1 GB")
     made.add_argument("--json", type=Path, metavar="FILE", help="append the records to FILE, one JSON object a line")
     return made
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def main(argv: Sequence[str]) -> int:
@@ -68,11 +78,12 @@ def main(argv: Sequence[str]) -> int:
     print(machine.line(machine.facts(True)), file=sys.stderr)
     sizes = [int(size) for size in chosen.sizes.split(",")]
     plans = chosen.plans.split(",")
+    options: dict[str, object] = dict(chosen.option)
     records: list[Record] = []
     for n in (int(count) for count in chosen.hosts.split(",")):
         with (
             Network(n, rate_mbit=chosen.gbit * 1000) as network,
-            HostedCluster(network, chosen.engines, max_outstanding_bytes=1 << 40) as cluster,
+            HostedCluster(network, chosen.engines, max_outstanding_bytes=1 << 40, **options) as cluster,
         ):
             bench = HostBench(cluster, chosen.gbit, chosen.repeats)
             small = bench.small_task() if chosen.small_task else ()

@@ -115,6 +115,8 @@ pub struct Setup {
     pub secret: Option<PayloadSecret>,
     /// Send buffer of a payload connection: what may wait in the network.
     pub socket_buffer_bytes: usize,
+    /// Cores that the thread keeps to, the last of those the process may use; 0 for all.
+    pub cores: usize,
 }
 
 /// The node's end of the plane.

@@ -11,6 +11,7 @@ use broadleaf_proto::{Chunk, DecodeError, FrameKind, HostId, ObjectId, control};
 use broadleaf_shm::Lease;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
+use rustix::thread::CpuSet;
 use slab::Slab;
 
 use super::connection::Connection;
@@ -61,8 +62,9 @@ impl PlaneThread {
 
     /// Runs until it is told to stop.
     pub(super) fn run(mut self) {
-        // Without the permission to yield it runs all the same.
+        // Without the permission for either it runs all the same.
         let _ = rustix::process::nice(NICE);
+        let _ = keep_to_last_cores(self.setup.cores);
         let mut events = Vec::with_capacity(64);
         loop {
             self.keep_controller();
@@ -414,6 +416,21 @@ impl PlaneThread {
             self.ask(id, now);
         }
     }
+}
+
+/// Leaves the other cores that this thread may use to whom waits for no payload; 0 and more than there are change nothing.
+pub(super) fn keep_to_last_cores(cores: usize) -> rustix::io::Result<()> {
+    let mut allowed = rustix::thread::sched_getaffinity(None)?;
+    let count = allowed.count() as usize;
+    if cores == 0 || cores >= count {
+        return Ok(());
+    }
+    let first = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
+    let left: Vec<usize> = first.take(count - cores).collect();
+    for core in left {
+        allowed.unset(core);
+    }
+    rustix::thread::sched_setaffinity(None, &allowed)
 }
 
 pub(super) fn watch(poller: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> std::io::Result<()> {

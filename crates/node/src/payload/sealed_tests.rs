@@ -52,6 +52,7 @@ impl Cluster {
             }),
             secret: Some(self.secret.clone()),
             socket_buffer_bytes: 256 * 1024,
+            cores: 0,
         });
         (plane.unwrap(), address)
     }

@@ -121,6 +121,7 @@ fn plane(controller: SocketAddr) -> Plane {
         }),
         secret: None,
         socket_buffer_bytes: 256 * 1024,
+        cores: 0,
     })
     .unwrap()
 }
@@ -311,6 +312,7 @@ fn a_plane_serves_what_it_is_still_getting() {
         }),
         secret: None,
         socket_buffer_bytes: 256 * 1024,
+        cores: 0,
     })
     .unwrap();
     let tail = plane(origin);
@@ -346,4 +348,22 @@ fn when_nobody_gives_it_the_fetch_fails() {
     assert!(reason.contains("no host"), "{reason}");
     drop(plane);
     server.join().unwrap();
+}
+
+#[test]
+fn payload_keeps_to_the_last_cores_it_may_use() {
+    let allowed_after = |cores| {
+        std::thread::spawn(move || {
+            super::plane::keep_to_last_cores(cores).unwrap();
+            let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+            (0..rustix::thread::CpuSet::MAX_CPU)
+                .filter(|core| allowed.is_set(*core))
+                .collect::<Vec<_>>()
+        })
+        .join()
+        .unwrap()
+    };
+    let all = allowed_after(0);
+    assert_eq!(allowed_after(1), all[all.len() - 1..]);
+    assert_eq!(allowed_after(all.len() + 1), all);
 }
