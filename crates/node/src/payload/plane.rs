@@ -418,17 +418,16 @@ impl PlaneThread {
     }
 }
 
-/// Leaves the other cores that this thread may use to whom waits for no payload; 0 and more than there are change nothing.
+/// Keeps this thread to the last `cores` of those it may use, and leaves the others to what waits for no payload; 0 for all.
 pub(super) fn keep_to_last_cores(cores: usize) -> rustix::io::Result<()> {
-    let mut allowed = rustix::thread::sched_getaffinity(None)?;
-    let count = allowed.count() as usize;
-    if cores == 0 || cores >= count {
+    if cores == 0 {
         return Ok(());
     }
-    let first = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
-    let left: Vec<usize> = first.take(count - cores).collect();
-    for core in left {
-        allowed.unset(core);
+    let mut allowed = rustix::thread::sched_getaffinity(None)?;
+    let usable = 0..CpuSet::MAX_CPU;
+    let usable: Vec<usize> = usable.filter(|core| allowed.is_set(*core)).collect();
+    for core in &usable[..usable.len().saturating_sub(cores)] {
+        allowed.unset(*core);
     }
     rustix::thread::sched_setaffinity(None, &allowed)
 }
