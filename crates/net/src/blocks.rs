@@ -1,55 +1,101 @@
 //! Blocks of a link: bytes that were sealed before, and pass by its encryption.
 
+use std::io::IoSlice;
+
+use broadleaf_proto::{Block, SealedHead};
+
 use crate::error::LinkError;
 use crate::link::Link;
-use crate::tls::Block;
 
 impl Link {
-    /// Accepts blocks with bodies up to `bytes` from now on; a fresh link accepts none.
+    /// Accepts blocks of up to `bytes` from now on; a fresh link accepts none.
     pub fn set_block_limit(&mut self, bytes: u32) {
         if let Some(tls) = &mut self.tls {
             tls.set_block_limit(bytes);
         }
     }
 
-    /// Queues a block: bytes that `write` seals, or that were sealed elsewhere. They pass by this link's encryption, and
-    /// their order among the frames is not kept.
+    /// Queues a block that `write` seals. It passes by this link's encryption, and its order among the frames is not kept.
     ///
     /// # Errors
     /// [`LinkError::BlockNeedsTls`] before the end of a TLS handshake, and what `write` says; nothing is queued then.
     pub fn send_block(
         &mut self,
-        body_bytes: usize,
-        write: impl FnOnce(&mut [u8]) -> Result<(), LinkError>,
+        len_bytes: usize,
+        write: impl FnOnce(&mut [u8]) -> Result<SealedHead, LinkError>,
     ) -> Result<(), LinkError> {
         self.encrypt_frames()?;
         match &mut self.tls {
-            Some(tls) if tls.is_established() => tls.send_block(body_bytes, write),
+            Some(tls) if tls.is_established() => tls.send_block(len_bytes, write),
             _ => Err(LinkError::BlockNeedsTls),
         }
     }
 
-    /// Unsays the block that was queued last, if there was no [`Link::flush`] since.
-    pub fn take_back_block(&mut self, body_bytes: usize) {
-        if let Some(tls) = &mut self.tls {
-            tls.take_back_block(body_bytes);
+    /// Sends a block that was sealed elsewhere, from where it lies as far as the socket takes it; the rest is queued.
+    ///
+    /// # Errors
+    /// As [`Link::send_block`] and [`Link::flush`].
+    pub fn pass_block(&mut self, head: &SealedHead, ciphertext: &[u8]) -> Result<(), LinkError> {
+        self.encrypt_frames()?;
+        if !self.tls.as_ref().is_some_and(|tls| tls.is_established()) {
+            return Err(LinkError::BlockNeedsTls);
         }
+        let block = Block {
+            head: *head,
+            len_bytes: ciphertext.len() as u32,
+        };
+        let header = block.encode_header();
+        let mut sent_bytes = 0;
+        if self.queued_bytes() == 0 {
+            let parts = [IoSlice::new(&header), IoSlice::new(ciphertext)];
+            let sent = self.socket.send_parts(&parts);
+            sent_bytes = self.count_sent(sent)?;
+        }
+        if let Some(tls) = &mut self.tls {
+            tls.send_raw(&header[sent_bytes.min(header.len())..]);
+            tls.send_raw(&ciphertext[sent_bytes.saturating_sub(header.len())..]);
+        }
+        Ok(())
     }
 
-    /// Takes the next whole block, or `None` until [`Link::fill`] brings more. It is to be given back, and all others that
-    /// have come taken, before the next fill.
-    pub fn take_block(&mut self) -> Option<Block> {
-        self.tls.as_mut().and_then(|tls| tls.take_block())
+    /// The block under way, from when its header has come until [`Link::take_block`] had its end.
+    pub fn block(&self) -> Option<Block> {
+        self.tls.as_ref().and_then(|tls| tls.block())
     }
 
-    /// Gives a block's memory back. Frames may follow it.
+    /// Receives once for the block under way, if any of it is still to come, straight into `target`, which has its length
+    /// and is the same for all of it.
     ///
     /// # Errors
     /// As [`Link::fill`].
-    pub fn return_block(&mut self, block: Block) -> Result<(), LinkError> {
+    ///
+    /// # Panics
+    /// When `target` is shorter than the block.
+    pub fn fill_block(&mut self, target: &mut [u8]) -> Result<usize, LinkError> {
+        let room = self.tls.as_mut().and_then(|tls| tls.block_room(target));
+        let Some(mut room) = room else {
+            return Ok(0);
+        };
+        let received = self.socket.receive_parts(&mut room);
+        let count = self.count_received(received)?;
+        if let Some(tls) = &mut self.tls {
+            tls.block_received(count);
+        }
+        Ok(count)
+    }
+
+    /// Takes what has come of the block under way into `target`, as in [`Link::fill_block`]; whether that was the last of
+    /// it. Then frames may follow, or another block.
+    ///
+    /// # Errors
+    /// As [`Link::fill`].
+    ///
+    /// # Panics
+    /// As [`Link::fill_block`].
+    pub fn take_block(&mut self, target: &mut [u8]) -> Result<bool, LinkError> {
         match &mut self.tls {
-            Some(tls) => tls.return_block(block, &mut self.inbox),
-            None => Ok(()),
+            Some(tls) => tls.take_block(target, &mut self.inbox),
+            None => Ok(false),
         }
     }
 

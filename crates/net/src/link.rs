@@ -68,7 +68,7 @@ pub struct PeerCredentials {
 /// [`Link::append`] or [`Link::send`] any number of frames, then [`Link::flush`].
 #[derive(Debug)]
 pub struct Link {
-    socket: Socket,
+    pub(crate) socket: Socket,
     pub(crate) inbox: Inbox,
     pub(crate) outbox: Outbox,
     counters: LinkCounters,
@@ -130,7 +130,7 @@ impl Link {
         Ok((Self::unix(a)?, Self::unix(b)?))
     }
 
-    /// Receives once, up to about 64 KiB or a block; returns how many bytes of frames came, 0 when it would block.
+    /// Receives once, up to about 64 KiB; returns how many bytes of frames came, 0 when it would block.
     ///
     /// Take the frames before the next call: bytes that are not taken stay in memory.
     ///
@@ -144,7 +144,6 @@ impl Link {
         let mut fds = SmallVec::new();
         let room = self.inbox.room()?;
         let room_bytes = room.len();
-        self.counters.reads += 1;
         let received = self.socket.receive(room, &mut fds);
         let has_fds = !fds.is_empty();
         if has_fds && !matches!(received, Ok(Received::TooManyFds)) {
@@ -167,7 +166,6 @@ impl Link {
             let (before, was_established) = (self.inbox.filled_bytes(), tls.is_established());
             let room = tls.room();
             let room_bytes = room.len();
-            self.counters.reads += 1;
             let received = self.socket.receive(room, &mut SmallVec::new());
             let count = self.count_received(received)?;
             self.drained = count < room_bytes;
@@ -183,7 +181,7 @@ impl Link {
                 flushed?;
             }
             let frame_bytes = self.inbox.filled_bytes() - before;
-            let has_block = self.tls.as_ref().is_some_and(|tls| tls.has_block());
+            let has_block = self.tls.as_ref().is_some_and(|tls| tls.block().is_some());
             if frame_bytes > 0 || has_block || self.drained {
                 let closed = self.tls.as_ref().is_some_and(|tls| tls.peer_closed());
                 return if closed && frame_bytes == 0 {
@@ -195,7 +193,11 @@ impl Link {
         }
     }
 
-    fn count_received(&mut self, received: io::Result<Received>) -> Result<usize, LinkError> {
+    pub(crate) fn count_received(
+        &mut self,
+        received: io::Result<Received>,
+    ) -> Result<usize, LinkError> {
+        self.counters.reads += 1;
         match received {
             Ok(Received::WouldBlock) => Ok(0),
             Ok(Received::End) => Err(self.end()),
@@ -336,7 +338,10 @@ impl Link {
         Ok(self.outbox.queued_bytes() == 0)
     }
 
-    fn count_sent(&mut self, sent: io::Result<Option<usize>>) -> Result<usize, LinkError> {
+    pub(crate) fn count_sent(
+        &mut self,
+        sent: io::Result<Option<usize>>,
+    ) -> Result<usize, LinkError> {
         self.counters.writes += 1;
         let count = sent.map_err(|error| self.failure(error))?.unwrap_or(0);
         self.counters.bytes_out += count as u64;

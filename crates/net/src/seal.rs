@@ -2,7 +2,7 @@
 //! object, derived (HKDF-SHA-256, RFC 5869) from a secret that the nodes of a cluster share.
 
 use broadleaf_proto::{ObjectId, PayloadSecret, SealedHead};
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
+use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
 use ring::error::Unspecified;
 use ring::hkdf::{HKDF_SHA256, Salt};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -56,7 +56,7 @@ impl ObjectKey {
         let root = Salt::new(HKDF_SHA256, b"broadleaf payload").extract(&secret.0);
         let info = object.0.to_le_bytes();
         let key = root
-            .expand(&[&info], &AES_256_GCM)
+            .expand(&[&info], &AES_128_GCM)
             .map(UnboundKey::from)
             .expect("invariant: HKDF-SHA-256 gives up to 255 times 32 bytes");
         let mut prefix = [0; 8];

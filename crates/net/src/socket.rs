@@ -89,12 +89,14 @@ impl Socket {
             Self::Tcp(stream) => rustix::net::recv(stream, &mut *room, RecvFlags::empty())
                 .map(|(_, bytes)| Received::Bytes(bytes)),
         });
-        match result {
-            Ok(Received::Bytes(0)) => Ok(Received::End),
-            Ok(received) => Ok(received),
-            Err(Errno::AGAIN) => Ok(Received::WouldBlock),
-            Err(error) => Err(error.into()),
-        }
+        came(result)
+    }
+
+    /// One receive call into several places, one after another; descriptors are not for it.
+    pub(crate) fn receive_parts(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Received> {
+        came(retry(|| {
+            rustix::io::readv(self.as_fd(), parts).map(Received::Bytes)
+        }))
     }
 
     /// One send call: how many bytes were taken, `None` when it would block.
@@ -112,11 +114,32 @@ impl Socket {
             }
             rustix::net::sendmsg(self.as_fd(), &[IoSlice::new(bytes)], &mut control, flags)
         });
-        match result {
-            Ok(count) => Ok(Some(count)),
-            Err(Errno::AGAIN) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        went(result)
+    }
+
+    /// As [`Socket::send`], of several pieces one after another.
+    pub(crate) fn send_parts(&self, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
+        let mut control = SendAncillaryBuffer::default();
+        went(retry(|| {
+            rustix::net::sendmsg(self.as_fd(), parts, &mut control, SendFlags::NOSIGNAL)
+        }))
+    }
+}
+
+fn came(result: Result<Received, Errno>) -> io::Result<Received> {
+    match result {
+        Ok(Received::Bytes(0)) => Ok(Received::End),
+        Ok(received) => Ok(received),
+        Err(Errno::AGAIN) => Ok(Received::WouldBlock),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn went(result: Result<usize, Errno>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(count) => Ok(Some(count)),
+        Err(Errno::AGAIN) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

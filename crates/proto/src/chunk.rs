@@ -71,7 +71,7 @@ impl Chunk {
     }
 }
 
-/// What comes before the ciphertext of a piece of an object that was sealed once for all hosts; one to a block.
+/// What is known of a piece of an object that was sealed once for all hosts, beside its ciphertext.
 ///
 /// Hops change the pull and pass on the rest as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub struct SealedHead {
 
 impl SealedHead {
     /// Its size.
-    pub const BYTES: usize = 48;
+    const BYTES: usize = 48;
 
     /// What the tag proves beside the bytes: where they belong.
     pub fn place(&self) -> [u8; 16] {
@@ -99,44 +99,63 @@ impl SealedHead {
         place[8..].copy_from_slice(&self.offset_bytes.to_le_bytes());
         place
     }
+}
 
-    /// Its bytes.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut out = [0; Self::BYTES];
-        out[..16].copy_from_slice(&self.place());
-        out[16..20].copy_from_slice(&self.pull.to_le_bytes());
-        out[20..32].copy_from_slice(&self.nonce);
-        out[32..].copy_from_slice(&self.tag);
+/// A sealed piece on an encrypted connection, where it passes between the TLS records: mark, length, head, ciphertext.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// What the ciphertext is.
+    pub head: SealedHead,
+    /// Its length.
+    pub len_bytes: u32,
+}
+
+impl Block {
+    /// First byte of a block. No TLS record begins with it (RFC 8446, appendix B.1).
+    pub const MARK: u8 = 0xb1;
+    /// Bytes of a block before its ciphertext.
+    pub const HEADER_BYTES: usize = 5 + SealedHead::BYTES;
+
+    /// The bytes before the ciphertext.
+    pub fn encode_header(&self) -> [u8; Self::HEADER_BYTES] {
+        let mut out = [0; Self::HEADER_BYTES];
+        out[0] = Self::MARK;
+        out[1..5].copy_from_slice(&self.len_bytes.to_le_bytes());
+        out[5..21].copy_from_slice(&self.head.place());
+        out[21..25].copy_from_slice(&self.head.pull.to_le_bytes());
+        out[25..37].copy_from_slice(&self.head.nonce);
+        out[37..].copy_from_slice(&self.head.tag);
         out
     }
 
-    /// Cuts a block into head and ciphertext.
+    /// Reads a header behind its mark.
     ///
     /// # Errors
-    /// [`DecodeError`] when it is shorter than a head, or longer than any block may be.
-    pub fn split(block: &mut [u8]) -> Result<(Self, &mut [u8]), DecodeError> {
-        check(
-            block.len().saturating_sub(Self::BYTES),
-            CHUNK_BYTES.1 as usize,
-        )?;
-        let (head, ciphertext) = block
-            .split_first_chunk_mut::<{ Self::BYTES }>()
-            .ok_or(DecodeError::Malformed)?;
-        let (mut object, mut offset, mut pull) = ([0; 8], [0; 8], [0; 4]);
+    /// [`DecodeError::TooLong`] when the ciphertext is claimed to be longer than `limit_bytes`.
+    pub fn decode_header(
+        header: &[u8; Self::HEADER_BYTES],
+        limit_bytes: usize,
+    ) -> Result<Self, DecodeError> {
+        let (mut length, mut object, mut offset, mut pull) = ([0; 4], [0; 8], [0; 8], [0; 4]);
         let (mut nonce, mut tag) = ([0; 12], [0; 16]);
-        object.copy_from_slice(&head[..8]);
-        offset.copy_from_slice(&head[8..16]);
-        pull.copy_from_slice(&head[16..20]);
-        nonce.copy_from_slice(&head[20..32]);
-        tag.copy_from_slice(&head[32..]);
-        let head = Self {
-            object: ObjectId(u64::from_le_bytes(object)),
-            offset_bytes: u64::from_le_bytes(offset),
-            pull: u32::from_le_bytes(pull),
-            nonce,
-            tag,
-        };
-        Ok((head, ciphertext))
+        length.copy_from_slice(&header[1..5]);
+        object.copy_from_slice(&header[5..13]);
+        offset.copy_from_slice(&header[13..21]);
+        pull.copy_from_slice(&header[21..25]);
+        nonce.copy_from_slice(&header[25..37]);
+        tag.copy_from_slice(&header[37..]);
+        let len_bytes = u32::from_le_bytes(length);
+        check(len_bytes as usize, limit_bytes)?;
+        Ok(Self {
+            head: SealedHead {
+                object: ObjectId(u64::from_le_bytes(object)),
+                offset_bytes: u64::from_le_bytes(offset),
+                pull: u32::from_le_bytes(pull),
+                nonce,
+                tag,
+            },
+            len_bytes,
+        })
     }
 }
 
@@ -153,28 +172,27 @@ mod tests {
             Err(DecodeError::TooLong { .. })
         ));
         assert!(Chunk::decode(Bytes::from_static(&[0; 23])).is_err());
-        let mut block = vec![0; SealedHead::BYTES + CHUNK_BYTES.1 as usize + 1];
-        assert!(matches!(
-            SealedHead::split(&mut block),
-            Err(DecodeError::TooLong { .. })
-        ));
-        assert!(SealedHead::split(&mut block[..SealedHead::BYTES - 1]).is_err());
     }
 
     #[test]
-    fn a_sealed_head_is_read_as_it_was_written() {
-        let head = SealedHead {
-            object: ObjectId(1 << 50 | 3),
-            offset_bytes: 1 << 33,
-            pull: 7,
-            nonce: [5; 12],
-            tag: [6; 16],
+    fn a_block_is_read_as_it_was_written() {
+        let block = Block {
+            head: SealedHead {
+                object: ObjectId(1 << 50 | 3),
+                offset_bytes: 1 << 33,
+                pull: 7,
+                nonce: [5; 12],
+                tag: [6; 16],
+            },
+            len_bytes: 1 << 20,
         };
-        let mut block = head.encode().to_vec();
-        block.extend_from_slice(b"ciphertext");
-        let (read, ciphertext) = SealedHead::split(&mut block).unwrap();
-        assert_eq!(read, head);
-        assert_eq!(ciphertext, b"ciphertext");
+        let header = block.encode_header();
+        assert_eq!(header[0], Block::MARK);
+        assert_eq!(Block::decode_header(&header, 1 << 20), Ok(block));
+        assert!(matches!(
+            Block::decode_header(&header, (1 << 20) - 1),
+            Err(DecodeError::TooLong { .. })
+        ));
     }
 
     #[test]

@@ -13,12 +13,6 @@ use crate::wire::DecodeError;
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 8;
 
-/// First byte of a block: bytes on an encrypted connection that were sealed before, and pass between its TLS records. No
-/// record begins with it (RFC 8446, appendix B.1). The length of the block's body follows, in four bytes.
-pub const BLOCK_MARK: u8 = 0xb1;
-/// Bytes of a block before its body.
-pub const BLOCK_HEADER_BYTES: usize = 5;
-
 /// What a frame's body holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

@@ -19,7 +19,7 @@ pub mod relay;
 pub mod task;
 pub mod wire;
 
-pub use chunk::{Chunk, PayloadSecret, SealedHead};
+pub use chunk::{Block, Chunk, PayloadSecret, SealedHead};
 pub use coalesced::CoalescedRecord;
 pub use control::{
     ControlReply, ControlRequest, DeathCause, DeathCertificate, DependencyRule, EngineInfo, Mode,
@@ -34,4 +34,4 @@ pub use task::{AssignRecord, DoneRecord, Payload, ResultRecord, SegmentRef, Stat
 pub use wire::DecodeError;
 
 /// Version of the wire protocol; peers must match it exactly.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;

@@ -70,7 +70,7 @@ fn threads_for(len_bytes: usize) -> usize {
 
 /// Copies `source` over `destination`, which has its length, without reading that into the caches or leaving it there.
 #[cfg(not(target_arch = "x86_64"))]
-pub fn copy_past_caches(destination: &mut [u8], source: &[u8]) {
+fn copy_past_caches(destination: &mut [u8], source: &[u8]) {
     destination.copy_from_slice(source);
 }
 
@@ -82,7 +82,7 @@ pub fn copy_past_caches(destination: &mut [u8], source: &[u8]) {
 /// # Panics
 /// When the lengths differ.
 #[cfg(target_arch = "x86_64")]
-pub fn copy_past_caches(destination: &mut [u8], source: &[u8]) {
+fn copy_past_caches(destination: &mut [u8], source: &[u8]) {
     use std::arch::x86_64::{__m128i, _mm_sfence};
 
     const LINE_BYTES: usize = 64;

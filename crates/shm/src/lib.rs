@@ -21,7 +21,6 @@ mod size_class;
 
 pub use born::{BornMemory, BornSegment, on_connected, on_disconnected, trim_born};
 pub use claims::ClaimBoard;
-pub use copy::copy_past_caches;
 pub use error::ShmError;
 pub use heap::touch_heap;
 pub use lease_table::LeaseTable;

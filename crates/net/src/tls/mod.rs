@@ -3,13 +3,13 @@
 //! There is no certificate authority and no name: a peer is whoever holds the private half of a
 //! key in the connection file. No 0-RTT and no resumption, so nothing recorded can be used again.
 
+mod incoming;
 mod keys;
 mod pinned;
 mod session;
 
 pub use keys::{ClusterKeys, KeyPair, generate};
 pub use pinned::{ClientTls, ServerTls};
-pub use session::Block;
 pub(crate) use session::Session;
 
 /// Which of the cluster's keys the peer proved to hold.

@@ -1,12 +1,9 @@
 //! One TLS connection between the socket's bytes and the link's frames, and the blocks that pass it by.
 
-use std::io;
-use std::mem;
-use std::ops::Range;
+use std::io::{self, IoSliceMut};
 use std::sync::Arc;
 
-use broadleaf_proto::DecodeError;
-use broadleaf_proto::frame::{BLOCK_HEADER_BYTES, BLOCK_MARK};
+use broadleaf_proto::{Block, SealedHead};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
@@ -15,13 +12,12 @@ use rustls::unbuffered::{
 };
 use rustls::{CommonState, Error};
 
+use super::incoming::Incoming;
 use super::pinned::Pin;
 use super::{ClientTls, PeerKey, ServerTls};
 use crate::error::LinkError;
-use crate::inbox::{Inbox, READ_BYTES};
+use crate::inbox::Inbox;
 
-/// Ciphertext buffer of a quiet link: a largest record and most of another.
-const QUIET_BYTES: usize = 32 * 1024;
 /// Plaintext encrypted at once, so at most this much of a backlog is held twice.
 const ENCRYPT_BYTES: usize = 64 * 1024;
 
@@ -43,12 +39,7 @@ enum Step {
 pub(crate) struct Session {
     side: Side,
     peers: Arc<[Pin]>,
-    /// Initialised; `incoming[start..received]` came from the socket and is still to be used.
-    incoming: Vec<u8>,
-    start: usize,
-    received: usize,
-    /// Longest body of a block that is accepted; 0 when none is.
-    block_limit_bytes: usize,
+    incoming: Incoming,
     outgoing: Outgoing,
     established: bool,
     peer_closed: bool,
@@ -64,21 +55,6 @@ struct Outgoing {
     bytes: Vec<u8>,
     sent: usize,
     end: usize,
-}
-
-/// A whole block, in the buffer it was received into.
-#[derive(Debug)]
-pub struct Block {
-    buffer: Vec<u8>,
-    body: Range<usize>,
-    received: usize,
-}
-
-impl Block {
-    /// What its sender sealed.
-    pub fn body(&mut self) -> &mut [u8] {
-        &mut self.buffer[self.body.clone()]
-    }
 }
 
 impl Outgoing {
@@ -120,10 +96,7 @@ impl Session {
         Self {
             side,
             peers,
-            incoming: vec![0; QUIET_BYTES],
-            start: 0,
-            received: 0,
-            block_limit_bytes: 0,
+            incoming: Incoming::new(),
             outgoing: Outgoing::default(),
             established: false,
             peer_closed: false,
@@ -146,139 +119,82 @@ impl Session {
     }
 
     pub(crate) fn set_block_limit(&mut self, bytes: u32) {
-        self.block_limit_bytes = bytes as usize;
+        self.incoming.set_block_limit(bytes as usize);
     }
 
-    /// Room for ciphertext, never empty. While a block is under way it ends where the next one's length will be known,
-    /// so that none but the first has to be moved.
+    /// Room for ciphertext, never empty.
     pub(crate) fn room(&mut self) -> &mut [u8] {
-        if self.start > 0 {
-            self.incoming.copy_within(self.start..self.received, 0);
-            self.received -= self.start;
-            self.start = 0;
-        }
-        let mut end = self.incoming.len();
-        if let Some(body_bytes) = self.block_body_bytes() {
-            end = body_bytes.min(self.block_limit_bytes) + 2 * BLOCK_HEADER_BYTES;
-            // Of a block that was refused more may be here than it may have.
-            end = end.max(self.received + 1);
-            if self.incoming.len() < end {
-                self.incoming.resize(end, 0);
-            }
-        }
-        &mut self.incoming[self.received..end]
+        self.incoming.room()
     }
 
     /// Decrypts after `count` bytes were received into [`Session::room`], up to the first block.
     pub(crate) fn received(&mut self, count: usize, inbox: &mut Inbox) -> Result<(), LinkError> {
-        self.received += count;
-        let saturated = self.received == self.incoming.len();
-        let result = self.drive(inbox, &[]).and_then(|_| self.check_block());
-        if saturated && self.incoming.len() < READ_BYTES {
-            self.incoming.resize(self.incoming.len() * 2, 0);
+        self.incoming.received(count);
+        self.go_on(inbox)
+    }
+
+    fn go_on(&mut self, inbox: &mut Inbox) -> Result<(), LinkError> {
+        self.drive(inbox, &[])?;
+        if self.established {
+            let begun = self.incoming.begin_block();
+            self.failed |= begun.is_err();
+            begun?;
         }
-        result
-    }
-
-    fn is_at_block(&self) -> bool {
-        self.block_limit_bytes > 0
-            && self.established
-            && self.incoming[self.start..self.received].first() == Some(&BLOCK_MARK)
-    }
-
-    /// Length of the block that comes next, as claimed, if its header is here.
-    fn block_body_bytes(&self) -> Option<usize> {
-        let header = self.incoming[self.start..self.received].first_chunk::<BLOCK_HEADER_BYTES>();
-        let [_, length @ ..] = header.filter(|_| self.is_at_block())?;
-        Some(u32::from_le_bytes(*length) as usize)
-    }
-
-    fn check_block(&mut self) -> Result<(), LinkError> {
-        let limit = self.block_limit_bytes;
-        match self.block_body_bytes().filter(|claimed| *claimed > limit) {
-            None => Ok(()),
-            Some(claimed) => {
-                self.failed = true;
-                Err(LinkError::Decode(DecodeError::TooLong {
-                    claimed: claimed as u64,
-                    limit: limit as u64,
-                }))
-            }
-        }
-    }
-
-    /// The body of the block that comes next, if all of it is here.
-    fn whole_block(&self) -> Option<Range<usize>> {
-        let body = self.start + BLOCK_HEADER_BYTES;
-        let end = body + self.block_body_bytes()?;
-        (end <= self.received && !self.failed).then_some(body..end)
-    }
-
-    /// Whether a whole block waits.
-    pub(crate) fn has_block(&self) -> bool {
-        self.whole_block().is_some()
-    }
-
-    /// Takes the next whole block along with the buffer it is in. Nothing can be received until that is given back.
-    pub(crate) fn take_block(&mut self) -> Option<Block> {
-        let body = self.whole_block()?;
-        let received = self.received;
-        (self.start, self.received) = (0, 0);
-        Some(Block {
-            buffer: mem::take(&mut self.incoming),
-            body,
-            received,
-        })
-    }
-
-    /// Goes on behind a block, up to the next one.
-    pub(crate) fn return_block(
-        &mut self,
-        block: Block,
-        inbox: &mut Inbox,
-    ) -> Result<(), LinkError> {
-        self.incoming = block.buffer;
-        (self.start, self.received) = (block.body.end, block.received);
-        if self.start < self.received && !self.is_at_block() {
-            self.drive(inbox, &[])?;
-        }
-        self.check_block()
-    }
-
-    /// Queues a block, as written into its `body_bytes`.
-    pub(crate) fn send_block<E>(
-        &mut self,
-        body_bytes: usize,
-        write: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let room = self.outgoing.room(BLOCK_HEADER_BYTES + body_bytes);
-        room[0] = BLOCK_MARK;
-        room[1..BLOCK_HEADER_BYTES].copy_from_slice(&(body_bytes as u32).to_le_bytes());
-        write(&mut room[BLOCK_HEADER_BYTES..][..body_bytes])?;
-        self.outgoing.end += BLOCK_HEADER_BYTES + body_bytes;
         Ok(())
     }
 
-    /// Unsays the block that was queued last, of which nothing was sent yet.
-    pub(crate) fn take_back_block(&mut self, body_bytes: usize) {
-        self.outgoing.end -= BLOCK_HEADER_BYTES + body_bytes;
+    /// The block under way.
+    pub(crate) fn block(&self) -> Option<Block> {
+        self.incoming.block()
     }
 
-    /// Where the TLS records at the front end: at a block, or with what was received.
-    fn records_end(&self) -> usize {
-        if self.block_limit_bytes == 0 || !self.established {
-            return self.received;
+    /// Moves what was received of the block under way to `target`, and goes on behind its end; whether that was reached.
+    pub(crate) fn take_block(
+        &mut self,
+        target: &mut [u8],
+        inbox: &mut Inbox,
+    ) -> Result<bool, LinkError> {
+        let is_whole = self.incoming.move_block(target);
+        if is_whole {
+            self.incoming.end_block();
+            self.go_on(inbox)?;
         }
-        let mut at = self.start;
-        while at < self.received && self.incoming[at] != BLOCK_MARK {
-            // Type, version, and a length of two bytes (RFC 8446, section 5.1).
-            let header = self.incoming[at..self.received].first_chunk::<5>();
-            let Some([_, _, _, length @ ..]) = header else {
-                return self.received;
-            };
-            at += 5 + usize::from(u16::from_be_bytes(*length));
-        }
-        at.min(self.received)
+        Ok(is_whole)
+    }
+
+    /// Where the rest of the block under way belongs, if any of it is still to come.
+    pub(crate) fn block_room<'a>(
+        &'a mut self,
+        target: &'a mut [u8],
+    ) -> Option<[IoSliceMut<'a>; 2]> {
+        let is_whole = self.block().is_none() || self.incoming.move_block(target);
+        (!is_whole).then(|| self.incoming.block_room(target))
+    }
+
+    /// Says that `count` bytes came into [`Session::block_room`].
+    pub(crate) fn block_received(&mut self, count: usize) {
+        self.incoming.block_received(count);
+    }
+
+    /// Queues a block of `len_bytes`, as written: its ciphertext, and then its head is known.
+    pub(crate) fn send_block<E>(
+        &mut self,
+        len_bytes: usize,
+        write: impl FnOnce(&mut [u8]) -> Result<SealedHead, E>,
+    ) -> Result<(), E> {
+        let room = self.outgoing.room(Block::HEADER_BYTES + len_bytes);
+        let (header, ciphertext) = room.split_at_mut(Block::HEADER_BYTES);
+        let head = write(&mut ciphertext[..len_bytes])?;
+        let len_bytes = len_bytes as u32;
+        header.copy_from_slice(&Block { head, len_bytes }.encode_header());
+        self.outgoing.end += Block::HEADER_BYTES + len_bytes as usize;
+        Ok(())
+    }
+
+    /// Queues bytes that need no encryption.
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
+        self.outgoing.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
+        self.outgoing.end += bytes.len();
     }
 
     /// Encrypts the front of `plain` if the handshake is done; returns how much it took.
@@ -311,15 +227,14 @@ impl Session {
         if self.failed {
             return Err(LinkError::Closed);
         }
-        let end = self.records_end();
         let result = loop {
-            let records = &mut self.incoming[self.start..end];
+            let records = self.incoming.records(self.established);
             let out = &mut self.outgoing;
             let (discard, step) = match &mut self.side {
                 Side::Client(c) => advance(c.process_tls_records(records), inbox, out, plain),
                 Side::Server(c) => advance(c.process_tls_records(records), inbox, out, plain),
             };
-            self.start += discard;
+            self.incoming.discard(discard);
             match step {
                 Ok(Step::Again) => {}
                 Ok(Step::Rest { encrypted }) => break Ok(encrypted),

@@ -5,15 +5,10 @@ use std::time::{Duration, Instant};
 
 use broadleaf_net::{Link, LinkError};
 use broadleaf_proto::relay::PayloadCommand;
-use broadleaf_proto::{FrameKind, HostId, ObjectId, SealedHead, control};
+use broadleaf_proto::{FrameKind, HostId, ObjectId, control};
 
 use super::object::Object;
 
-/// Bytes that may be encoded and not yet taken by the socket: with the socket's own buffer, the
-/// credit of the receiver.
-const OUTBOX_BYTES: usize = 64 * 1024;
-/// The same of chunks passed on, each of which was paid for with a copy instead of an encryption.
-const PASSED_BYTES: usize = 256 * 1024;
 /// Time between two words to one who waits for more of an object.
 const WAITING: Duration = Duration::from_millis(250);
 /// Time that one may ask for an object that this host has not heard of: its order may come yet.
@@ -28,13 +23,6 @@ struct Stream {
     /// When anything was last sent for it.
     spoke: Instant,
     asked: Instant,
-}
-
-impl Stream {
-    fn on_sent(&mut self, bytes: usize, now: Instant) {
-        self.offset_bytes += bytes as u64;
-        self.spoke = now;
-    }
 }
 
 /// See the module.
@@ -72,12 +60,15 @@ impl Connection {
         }
     }
 
-    /// Receives once.
+    /// Receives once, into `target` what belongs to the block under way.
     ///
     /// # Errors
     /// When the connection is of no more use.
-    pub fn fill(&mut self, now: Instant) -> Result<(), LinkError> {
-        self.link.fill()?;
+    pub fn fill(&mut self, target: Option<&mut [u8]>, now: Instant) -> Result<(), LinkError> {
+        match target {
+            Some(target) => self.link.fill_block(target)?,
+            None => self.link.fill()?,
+        };
         let received_bytes = self.link.counters().bytes_in;
         if received_bytes != self.received_bytes {
             self.received_bytes = received_bytes;
@@ -117,7 +108,14 @@ impl Connection {
         !self.streams.is_empty()
     }
 
-    /// Sends what there is and may be sent, a chunk of each object in turn.
+    /// Whether it will want a chunk that it has not had yet.
+    pub fn wants(&self, object: ObjectId, offset_bytes: u64) -> bool {
+        let wants = |s: &Stream| s.object == object && s.offset_bytes <= offset_bytes;
+        self.streams.iter().any(wants)
+    }
+
+    /// Sends what there is, a chunk of each object in turn, until the socket takes no more. The socket's own buffer is the
+    /// credit of the receiver.
     ///
     /// # Errors
     /// When the connection is of no more use.
@@ -126,22 +124,9 @@ impl Connection {
         objects: &mut BTreeMap<ObjectId, Object>,
         now: Instant,
     ) -> Result<(), LinkError> {
-        loop {
-            while self.link.queued_bytes() < OUTBOX_BYTES && self.send_next(objects, now)? {}
-            if !self.link.flush()? || self.link.queued_bytes() > 0 {
-                return Ok(());
-            }
-            if !self.has_next(objects) {
-                return Ok(());
-            }
+        while self.link.flush()? && self.link.queued_bytes() == 0 && self.send_next(objects, now)? {
         }
-    }
-
-    fn has_next(&self, objects: &BTreeMap<ObjectId, Object>) -> bool {
-        self.streams.iter().any(|s| {
-            let have = objects.get(&s.object).map_or(0, Object::have_bytes);
-            have > s.offset_bytes
-        })
+        Ok(())
     }
 
     fn send_next(
@@ -160,7 +145,8 @@ impl Connection {
                 let sent_bytes = object.send_chunk(&mut self.link, pull, offset_bytes)?;
                 if sent_bytes > 0 {
                     sent = true;
-                    stream.on_sent(sent_bytes, now);
+                    stream.offset_bytes += sent_bytes as u64;
+                    stream.spoke = now;
                 }
                 is_done = object.is_complete() && stream.offset_bytes >= object.have_bytes();
             }
@@ -172,45 +158,6 @@ impl Connection {
             }
         }
         Ok(false)
-    }
-
-    /// Queues a sealed chunk as it came, where it is what comes next here and there is room; whether it did.
-    ///
-    /// # Errors
-    /// When the connection is of no more use.
-    pub fn pass_on(
-        &mut self,
-        head: &SealedHead,
-        sealed: &[u8],
-        now: Instant,
-    ) -> Result<bool, LinkError> {
-        let is_next =
-            |s: &&mut Stream| s.object == head.object && s.offset_bytes == head.offset_bytes;
-        let has_room = self.link.queued_bytes() < PASSED_BYTES;
-        let Some(stream) = self.streams.iter_mut().find(is_next).filter(|_| has_room) else {
-            return Ok(false);
-        };
-        let head = SealedHead {
-            pull: stream.pull,
-            ..*head
-        };
-        self.link
-            .send_block(SealedHead::BYTES + sealed.len(), |block| {
-                let (front, body) = block.split_at_mut(SealedHead::BYTES);
-                front.copy_from_slice(&head.encode());
-                body.copy_from_slice(sealed);
-                Ok(())
-            })?;
-        stream.on_sent(sealed.len(), now);
-        Ok(true)
-    }
-
-    /// Unsays what was just passed on.
-    pub fn take_back(&mut self, head: &SealedHead, len_bytes: usize) {
-        self.link.take_back_block(SealedHead::BYTES + len_bytes);
-        for stream in self.streams.iter_mut().filter(|s| s.object == head.object) {
-            stream.offset_bytes = head.offset_bytes;
-        }
     }
 
     /// Tells those who wait that they wait for good reason, and those who wait for nothing so.
@@ -231,7 +178,7 @@ impl Connection {
                 words.push(PayloadCommand::Refuse { object, pull });
                 return false;
             }
-            let is_starved = known.is_none_or(|o| o.have_bytes() <= stream.offset_bytes);
+            let is_starved = known.is_none_or(|o| o.arrived_bytes() <= stream.offset_bytes);
             if is_idle && is_starved && now.duration_since(stream.spoke) >= WAITING {
                 stream.spoke = now;
                 words.push(PayloadCommand::Waiting { object, pull });

@@ -25,9 +25,7 @@ impl PlaneThread {
         connection
             .link
             .set_frame_limit(limits::MAX_CHUNK_FRAME_BYTES);
-        connection
-            .link
-            .set_block_limit(limits::MAX_CHUNK_FRAME_BYTES);
+        connection.link.set_block_limit(limits::CHUNK_BYTES.1);
         let size = self.setup.socket_buffer_bytes;
         // The kernel's own choice serves as well, only with longer queues.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(connection.link.as_fd(), size);

@@ -61,7 +61,7 @@ impl Fetching {
     }
 
     /// Another order for the same object: its sources count from now on. False when it is an old one.
-    pub fn redirect(&mut self, order: Fetch, have_bytes: u64, now: Instant) -> bool {
+    pub fn redirect(&mut self, order: Fetch, arrived_bytes: u64, now: Instant) -> bool {
         if order.epoch <= self.order.epoch {
             return false;
         }
@@ -70,27 +70,27 @@ impl Fetching {
         self.source = 0;
         self.rounds = 0;
         if self.host() != before {
-            self.turn(have_bytes, now);
+            self.turn(arrived_bytes, now);
         }
         true
     }
 
     /// Turns to the next source. False when all have been tried too often.
-    pub fn next_source(&mut self, have_bytes: u64, now: Instant) -> bool {
+    pub fn next_source(&mut self, arrived_bytes: u64, now: Instant) -> bool {
         self.source += 1;
         if self.source >= self.order.sources.len() {
             self.source = 0;
             self.rounds += 1;
         }
-        self.turn(have_bytes, now);
+        self.turn(arrived_bytes, now);
         self.rounds < ROUNDS && !self.order.sources.is_empty()
     }
 
-    fn turn(&mut self, have_bytes: u64, now: Instant) {
+    fn turn(&mut self, arrived_bytes: u64, now: Instant) {
         self.connection = None;
         self.pull += 1;
         self.asked = now;
-        self.resumed_at.push(have_bytes);
+        self.resumed_at.push(arrived_bytes);
     }
 
     /// Asks the same source again, from where the fetch stands.
@@ -101,9 +101,13 @@ impl Fetching {
     }
 
     /// A chunk came.
-    pub fn on_chunk(&mut self, bytes: usize, was_corrupt: bool, now: Instant) {
+    pub fn on_chunk(&mut self, bytes: usize, now: Instant) {
         self.first.get_or_insert(now);
         self.wire_bytes += bytes as u64;
+    }
+
+    /// A chunk was checked.
+    pub fn on_checked(&mut self, was_corrupt: bool) {
         if was_corrupt {
             self.corrupt_chunks += 1;
         } else {

@@ -1,11 +1,12 @@
 //! An object as this host has it: whole, or as far as it has come.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
-use broadleaf_net::seal::{ObjectKey, SealError};
+use broadleaf_net::seal::ObjectKey;
 use broadleaf_net::{Link, LinkError};
-use broadleaf_proto::{Chunk, FrameKind, ObjectId, SealedHead};
-use broadleaf_shm::{Lease, Mapping, ShmError, copy_past_caches};
+use broadleaf_proto::{Block, Chunk, FrameKind, ObjectId, SealedHead};
+use broadleaf_shm::{Lease, Mapping, ShmError};
 
 /// Where an object's bytes are.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub struct Object {
     len_bytes: u64,
     chunk_bytes: u32,
     have_bytes: u64,
+    /// Chunks behind those, which lie in their places still sealed.
+    sealed: VecDeque<SealedHead>,
     proof: Proof,
 }
 
@@ -81,6 +84,7 @@ impl Object {
             len_bytes,
             chunk_bytes,
             have_bytes: 0,
+            sealed: VecDeque::new(),
             proof: match key {
                 Some(key) => Proof::Key(Box::new(key)),
                 None => Proof::Sums(vec![None; usize::try_from(n_chunks).unwrap_or(0)]),
@@ -93,7 +97,18 @@ impl Object {
         self.have_bytes
     }
 
-    /// Whether that is all.
+    /// Bytes that are here, the last of them perhaps still sealed and not checked.
+    pub fn arrived_bytes(&self) -> u64 {
+        let sealed_bytes = self.sealed.len() as u64 * u64::from(self.chunk_bytes);
+        (self.have_bytes + sealed_bytes).min(self.len_bytes)
+    }
+
+    /// Whether every byte has arrived.
+    pub fn has_arrived(&self) -> bool {
+        self.arrived_bytes() == self.len_bytes
+    }
+
+    /// Whether all of it is here and checked.
     pub fn is_complete(&self) -> bool {
         self.have_bytes == self.len_bytes
     }
@@ -106,12 +121,12 @@ impl Object {
         }
     }
 
-    /// Where the whole chunk that begins at an offset lies, if it is here.
+    /// Where the whole chunk that begins at an offset lies, if it has arrived.
     fn chunk_at(&self, offset_bytes: u64) -> Option<Range<usize>> {
         let size = u64::from(self.chunk_bytes);
         let end = (offset_bytes + size).min(self.len_bytes);
         if !offset_bytes.is_multiple_of(size)
-            || end > self.have_bytes
+            || end > self.arrived_bytes()
             || offset_bytes >= self.len_bytes
         {
             return None;
@@ -119,7 +134,8 @@ impl Object {
         Some(usize::try_from(offset_bytes).ok()?..usize::try_from(end).ok()?)
     }
 
-    /// Queues the whole chunk that begins at an offset, if it is here; how many bytes that is.
+    /// Sends the whole chunk that begins at an offset, if it has arrived; how many bytes that is. What is still sealed goes
+    /// on as it came.
     ///
     /// # Errors
     /// When the link is of no more use.
@@ -138,6 +154,14 @@ impl Object {
             Memory::Own(lease) => lease.as_mut_slice().ok().and_then(|all| all.get(range)),
         };
         let Some(bytes) = bytes else { return Ok(0) };
+        if let Some(behind_bytes) = offset_bytes.checked_sub(self.have_bytes) {
+            let head = self
+                .sealed
+                .get((behind_bytes / u64::from(self.chunk_bytes)) as usize);
+            let Some(head) = head else { return Ok(0) };
+            link.pass_block(&SealedHead { pull, ..*head }, bytes)?;
+            return Ok(len_bytes);
+        }
         match &mut self.proof {
             Proof::Key(key) => {
                 let mut head = SealedHead {
@@ -147,13 +171,11 @@ impl Object {
                     nonce: [0; 12],
                     tag: [0; 16],
                 };
-                link.send_block(SealedHead::BYTES + len_bytes, |block| {
-                    let (front, body) = block.split_at_mut(SealedHead::BYTES);
+                link.send_block(len_bytes, |sealed| {
                     // A copy is sealed: the owner of shared memory may write to it meanwhile.
-                    body.copy_from_slice(bytes);
-                    key.seal(&mut head, body).map_err(std::io::Error::other)?;
-                    front.copy_from_slice(&head.encode());
-                    Ok(())
+                    sealed.copy_from_slice(bytes);
+                    key.seal(&mut head, sealed).map_err(std::io::Error::other)?;
+                    Ok(head)
                 })?;
             }
             Proof::Sums(sums) => {
@@ -172,7 +194,7 @@ impl Object {
     fn place(&mut self, offset_bytes: u64, len_bytes: usize) -> Result<&mut [u8], Rejection> {
         let size = u64::from(self.chunk_bytes);
         let end = (offset_bytes.saturating_add(size)).min(self.len_bytes);
-        let fits = offset_bytes == self.have_bytes
+        let fits = offset_bytes == self.arrived_bytes()
             && offset_bytes < self.len_bytes
             && len_bytes as u64 == end - offset_bytes;
         let Memory::Own(lease) = &mut self.memory else {
@@ -205,27 +227,54 @@ impl Object {
         Ok(())
     }
 
-    /// Whether a sealed chunk is the one that comes next.
-    pub fn is_next(&self, head: &SealedHead) -> bool {
-        head.offset_bytes == self.have_bytes
-    }
-
-    /// Takes the sealed chunk that comes next, and decrypts it where it lies.
+    /// Where a sealed chunk is to be received that comes next. Nobody reads there before it is opened.
     ///
     /// # Errors
-    /// Why it is refused; nothing has changed then that anyone could read.
-    pub fn accept_sealed(&mut self, head: &SealedHead, sealed: &mut [u8]) -> Result<(), Rejection> {
-        self.place(head.offset_bytes, sealed.len())?;
-        match &self.proof {
-            Proof::Key(key) => key
-                .open(head, sealed)
-                .map_err(|_: SealError| Rejection::Corrupt)?,
-            Proof::Sums(_) => return Err(Rejection::Corrupt),
+    /// Why it is refused.
+    pub fn place_sealed(&mut self, block: &Block) -> Result<&mut [u8], Rejection> {
+        self.place(block.head.offset_bytes, block.len_bytes as usize)
+    }
+
+    /// Says that a sealed chunk is in its place.
+    ///
+    /// # Errors
+    /// As [`Object::place_sealed`].
+    pub fn on_sealed(&mut self, block: &Block) -> Result<(), Rejection> {
+        self.place_sealed(block)?;
+        self.sealed.push_back(block.head);
+        Ok(())
+    }
+
+    /// Where the first chunk begins that is still sealed, if there is one, and the bytes from there to what has arrived.
+    pub fn sealed(&self) -> Option<(u64, u64)> {
+        let first = self.sealed.front()?;
+        Some((
+            first.offset_bytes,
+            self.arrived_bytes() - first.offset_bytes,
+        ))
+    }
+
+    /// Decrypts the first chunk that is still sealed, where it lies.
+    ///
+    /// # Errors
+    /// [`Rejection::Corrupt`] when it is not what was sealed: it and what came after it are forgotten.
+    pub fn open_next(&mut self) -> Result<(), Rejection> {
+        let end = self.sealed.front().map_or(0, |head| {
+            (head.offset_bytes + u64::from(self.chunk_bytes)).min(self.len_bytes)
+        });
+        let (Memory::Own(lease), Proof::Key(key), Some(head)) =
+            (&mut self.memory, &self.proof, self.sealed.pop_front())
+        else {
+            return Err(Rejection::OutOfPlace);
+        };
+        let range = head.offset_bytes as usize..end as usize;
+        let sealed = lease.as_mut_slice().ok().and_then(|all| all.get_mut(range));
+        let opened = sealed.map(|sealed| key.open(&head, sealed));
+        if opened != Some(Ok(())) {
+            self.sealed.clear();
+            return Err(Rejection::Corrupt);
         }
-        let target = self.place(head.offset_bytes, sealed.len())?;
-        // The engines come back when the caches are long full of others' bytes.
-        copy_past_caches(target, sealed);
-        self.have_bytes += sealed.len() as u64;
+        self.have_bytes = end;
         Ok(())
     }
 

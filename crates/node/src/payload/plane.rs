@@ -37,6 +37,8 @@ pub(super) struct PlaneThread {
     pub(super) connections: Slab<Connection>,
     pub(super) objects: BTreeMap<ObjectId, Object>,
     pub(super) fetches: BTreeMap<ObjectId, Fetching>,
+    /// Where blocks go that nobody wants.
+    pub(super) unwanted: Vec<u8>,
     last_tick: Instant,
     pub(super) last_dialled: Option<Instant>,
 }
@@ -55,6 +57,7 @@ impl PlaneThread {
             connections: Slab::new(),
             objects: BTreeMap::new(),
             fetches: BTreeMap::new(),
+            unwanted: Vec::new(),
             last_tick: Instant::now(),
             last_dialled: None,
         })
@@ -92,6 +95,10 @@ impl PlaneThread {
                 }
             }
             self.pump_all(now);
+            if !self.open_all(now) {
+                // What was wrong is asked for again.
+                self.pump_all(now);
+            }
             if now.duration_since(self.last_tick) >= TICK {
                 self.last_tick = now;
                 self.on_tick(now);
@@ -163,9 +170,9 @@ impl PlaneThread {
     fn fetch(&mut self, order: Fetch, lease: Option<Lease>, now: Instant) {
         let id = order.object;
         if let Some(fetch) = self.fetches.get_mut(&id) {
-            let have_bytes = self.objects.get(&id).map_or(0, Object::have_bytes);
+            let arrived_bytes = self.objects.get(&id).map_or(0, Object::arrived_bytes);
             let before = fetch.connection;
-            fetch.redirect(order, have_bytes, now);
+            fetch.redirect(order, arrived_bytes, now);
             if fetch.connection.is_none() {
                 self.cancel_at(before, id);
                 self.ask(id, now);
@@ -215,7 +222,7 @@ impl PlaneThread {
         if !connection.is_up {
             return; // Asked once it is.
         }
-        let offset_bytes = self.objects.get(&id).map_or(0, Object::have_bytes);
+        let offset_bytes = self.objects.get(&id).map_or(0, Object::arrived_bytes);
         let Some(fetch) = self.fetches.get_mut(&id) else {
             return;
         };
@@ -233,11 +240,13 @@ impl PlaneThread {
     }
 
     pub(super) fn next_source(&mut self, id: ObjectId, now: Instant) {
-        let have_bytes = self.objects.get(&id).map_or(0, Object::have_bytes);
+        let object = self.objects.get(&id);
+        let have_bytes = object.map_or(0, Object::have_bytes);
+        let arrived_bytes = object.map_or(0, Object::arrived_bytes);
         let Some(fetch) = self.fetches.get_mut(&id) else {
             return;
         };
-        if fetch.next_source(have_bytes, now) {
+        if fetch.next_source(arrived_bytes, now) {
             if let Some(progress) = fetch.report(have_bytes, false, true, now) {
                 self.side.tell(News::Progress(progress));
             }
@@ -250,11 +259,9 @@ impl PlaneThread {
     // Connections
 
     fn on_ready(&mut self, token: usize, flags: EventFlags, now: Instant) {
-        let Some(connection) = self.connections.get_mut(token) else {
-            return;
-        };
-        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
-            if connection.fill(now).is_err() {
+        let is_readable = flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR);
+        if is_readable && self.connections.contains(token) {
+            if self.fill(token, now).is_err() {
                 self.close(token, now);
                 return;
             }
@@ -269,9 +276,13 @@ impl PlaneThread {
             };
             let result = match connection.link.next_frame() {
                 Ok(Some(frame)) => self.on_frame(token, frame, now),
-                Ok(None) => match connection.link.take_block() {
-                    Some(block) => self.on_block(token, block, now),
+                Ok(None) => match connection.link.block() {
                     None => return,
+                    Some(block) => match self.take_block(token, &block, now) {
+                        Ok(false) => return,
+                        Ok(true) => Ok(()),
+                        Err(error) => Err(error),
+                    },
                 },
                 Err(error) => Err(error),
             };

@@ -1,114 +1,181 @@
 //! Chunks that come in: taken, passed on, refused.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use broadleaf_net::LinkError;
-use broadleaf_net::tls::Block;
-use broadleaf_proto::{Chunk, DecodeError, ObjectId, SealedHead};
+use broadleaf_proto::{Block, Chunk, DecodeError, ObjectId};
 
 use super::News;
+use super::connection::Connection;
+use super::fetch::Fetching;
 use super::object::{Object, Rejection};
 use super::plane::PlaneThread;
 
+/// Bytes that may lie sealed where a host behind is slower: then they are opened, and sealed again for that one.
+const SEALED_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Whether a chunk answers the present pull: it was not dropped while it was on the way, nor the pull given up.
+fn is_wanted(
+    fetches: &BTreeMap<ObjectId, Fetching>,
+    token: usize,
+    object: ObjectId,
+    pull: u32,
+) -> bool {
+    let fetch = fetches.get(&object);
+    fetch.is_some_and(|f| f.connection == Some(token) && f.pull == pull)
+}
+
+/// Where a block's bytes go: to their place, and aside if nobody wants them.
+fn target<'a>(
+    fetches: &BTreeMap<ObjectId, Fetching>,
+    objects: &'a mut BTreeMap<ObjectId, Object>,
+    unwanted: &'a mut Vec<u8>,
+    token: usize,
+    block: &Block,
+) -> &'a mut [u8] {
+    let head = &block.head;
+    if is_wanted(fetches, token, head.object, head.pull)
+        && let Some(object) = objects.get_mut(&head.object)
+        && let Ok(place) = object.place_sealed(block)
+    {
+        return place;
+    }
+    unwanted.resize(block.len_bytes as usize, 0);
+    unwanted
+}
+
 impl PlaneThread {
-    pub(super) fn on_chunk(&mut self, token: usize, chunk: &Chunk, now: Instant) {
-        let id = chunk.object;
-        if self.is_wanted(token, id, chunk.pull)
-            && let Some(object) = self.objects.get_mut(&id)
-        {
-            let accepted = object.accept(chunk);
-            self.on_accepted(token, id, chunk.bytes.len(), accepted, now);
-        }
+    /// Receives once.
+    pub(super) fn fill(&mut self, token: usize, now: Instant) -> Result<(), LinkError> {
+        let connection = &mut self.connections[token];
+        let block = connection.link.block();
+        let place = block.map(|block| {
+            target(
+                &self.fetches,
+                &mut self.objects,
+                &mut self.unwanted,
+                token,
+                &block,
+            )
+        });
+        connection.fill(place, now)
     }
 
-    pub(super) fn on_block(
+    /// Takes what has come of a block; whether that was the last of it.
+    pub(super) fn take_block(
         &mut self,
         token: usize,
-        mut block: Block,
+        block: &Block,
         now: Instant,
-    ) -> Result<(), LinkError> {
-        if !self.connections[token].is_up {
+    ) -> Result<bool, LinkError> {
+        let connection = &mut self.connections[token];
+        if !connection.is_up {
             return Err(DecodeError::Malformed.into());
         }
-        let (head, sealed) = SealedHead::split(block.body())?;
-        let (id, len_bytes) = (head.object, sealed.len());
-        let accepted = self
-            .is_wanted(token, id, head.pull)
-            .then(|| self.open(&head, sealed, now));
-        // Before anything is done that may end the connection.
-        let returned = self.connections[token].link.return_block(block);
-        if let Some(accepted) = accepted {
-            self.on_accepted(token, id, len_bytes, accepted, now);
+        let place = target(
+            &self.fetches,
+            &mut self.objects,
+            &mut self.unwanted,
+            token,
+            block,
+        );
+        if !connection.link.take_block(place)? {
+            return Ok(false);
         }
-        returned
-    }
-
-    /// Whether a chunk answers the present pull: it was not dropped while it was on the way, nor the pull given up.
-    fn is_wanted(&self, token: usize, object: ObjectId, pull: u32) -> bool {
-        let fetch = self.fetches.get(&object);
-        fetch.is_some_and(|f| f.connection == Some(token) && f.pull == pull)
-    }
-
-    /// Takes a sealed chunk, and passes it on as it is to who is up to there.
-    fn open(
-        &mut self,
-        head: &SealedHead,
-        sealed: &mut [u8],
-        now: Instant,
-    ) -> Result<(), Rejection> {
-        let object = self.objects.get_mut(&head.object);
-        let object = object
-            .filter(|o| o.is_next(head))
-            .ok_or(Rejection::OutOfPlace)?;
-        let mut passed = Vec::new();
-        for (token, connection) in &mut self.connections {
-            // A connection that fails is found out by its next event.
-            if connection.pass_on(head, sealed, now).unwrap_or(false) {
-                passed.push(token);
+        let id = block.head.object;
+        if is_wanted(&self.fetches, token, id, block.head.pull)
+            && let Some(fetch) = self.fetches.get_mut(&id)
+            && let Some(object) = self.objects.get_mut(&id)
+        {
+            fetch.on_chunk(block.len_bytes as usize, now);
+            if let Err(rejection) = object.on_sealed(block) {
+                self.on_rejected(Some(token), id, rejection, now);
             }
         }
-        let accepted = object.accept_sealed(head, sealed);
-        if accepted.is_err() {
-            for token in passed {
-                self.connections[token].take_back(head, sealed.len());
-            }
-        }
-        accepted
+        Ok(true)
     }
 
-    /// After a chunk of a present pull was taken, or not.
-    fn on_accepted(
-        &mut self,
-        token: usize,
-        id: ObjectId,
-        len_bytes: usize,
-        accepted: Result<(), Rejection>,
-        now: Instant,
-    ) {
-        let (Some(fetch), Some(object)) = (self.fetches.get_mut(&id), self.objects.get_mut(&id))
-        else {
+    /// Takes a chunk that came without encryption.
+    pub(super) fn on_chunk(&mut self, token: usize, chunk: &Chunk, now: Instant) {
+        let id = chunk.object;
+        if is_wanted(&self.fetches, token, id, chunk.pull)
+            && let Some(fetch) = self.fetches.get_mut(&id)
+            && let Some(object) = self.objects.get_mut(&id)
+        {
+            fetch.on_chunk(chunk.bytes.len(), now);
+            match object.accept(chunk) {
+                Ok(()) => self.on_checked(id, now),
+                Err(rejection) => self.on_rejected(Some(token), id, rejection, now),
+            }
+        }
+    }
+
+    /// Opens what lies sealed, as far as no host behind still wants it as it came; whether all that was opened was right.
+    pub(super) fn open_all(&mut self, now: Instant) -> bool {
+        let mut was_right = true;
+        let ids: Vec<ObjectId> = self.fetches.keys().copied().collect();
+        for id in ids {
+            while let Some(object) = self.objects.get_mut(&id)
+                && let Some((offset_bytes, sealed_bytes)) = object.sealed()
+            {
+                let may_wait = sealed_bytes <= SEALED_BYTES && !object.has_arrived();
+                let wants = |c: &Connection| c.wants(id, offset_bytes);
+                if may_wait && self.connections.iter().any(|(_, c)| wants(c)) {
+                    break;
+                }
+                match object.open_next() {
+                    Ok(()) => self.on_checked(id, now),
+                    Err(rejection) => {
+                        was_right = false;
+                        let token = self.fetches.get(&id).and_then(|f| f.connection);
+                        self.on_rejected(token, id, rejection, now);
+                    }
+                }
+            }
+        }
+        was_right
+    }
+
+    /// After a chunk turned out to be right.
+    fn on_checked(&mut self, id: ObjectId, now: Instant) {
+        let (Some(fetch), Some(object)) = (self.fetches.get_mut(&id), self.objects.get(&id)) else {
             return;
         };
-        fetch.on_chunk(len_bytes, accepted == Err(Rejection::Corrupt), now);
-        match accepted {
-            Ok(()) => {}
-            Err(Rejection::NoMemory(reason)) => return self.fail(id, reason),
-            Err(Rejection::OutOfPlace) => return self.next_source(id, now),
-            Err(Rejection::Corrupt) if fetch.is_corrupt_again() => {
-                self.cancel_at(Some(token), id);
-                return self.next_source(id, now);
-            }
-            Err(Rejection::Corrupt) => {
-                fetch.ask_again(now);
-                return self.ask(id, now);
-            }
-        }
+        fetch.on_checked(false);
         let is_complete = object.is_complete();
         if let Some(progress) = fetch.report(object.have_bytes(), is_complete, false, now) {
             self.side.tell(News::Progress(progress));
         }
         if is_complete {
             self.finish(id);
+        }
+    }
+
+    /// After a chunk of a present pull was not taken.
+    fn on_rejected(
+        &mut self,
+        token: Option<usize>,
+        id: ObjectId,
+        rejection: Rejection,
+        now: Instant,
+    ) {
+        let Some(fetch) = self.fetches.get_mut(&id) else {
+            return;
+        };
+        match rejection {
+            Rejection::NoMemory(reason) => self.fail(id, reason),
+            Rejection::OutOfPlace => self.next_source(id, now),
+            Rejection::Corrupt => {
+                fetch.on_checked(true);
+                if fetch.is_corrupt_again() {
+                    self.cancel_at(token, id);
+                    self.next_source(id, now);
+                } else {
+                    fetch.ask_again(now);
+                    self.ask(id, now);
+                }
+            }
         }
     }
 
