@@ -123,7 +123,7 @@ pub struct NodeOptions {
     pub tree_depth: u32,
     /// Bytes of payload that may wait in a socket.
     pub payload_socket_bytes: usize,
-    /// Cores that the payload thread keeps to; 0 for all.
+    /// Cores that the payload thread keeps to; 0 for the last one as long as it suffices.
     pub payload_cores: usize,
     /// Silence after which a host, or for a relay its controller, counts as gone.
     pub host_timeout_s: f64,

@@ -19,6 +19,8 @@ pub(super) struct Incoming {
     block_limit_bytes: usize,
     /// The block under way, and how much of its ciphertext its taker has.
     block: Option<(Block, usize)>,
+    /// Whether what was last received was a block, so that another is likely to follow.
+    follows_block: bool,
 }
 
 impl Incoming {
@@ -29,6 +31,7 @@ impl Incoming {
             end: 0,
             block_limit_bytes: 0,
             block: None,
+            follows_block: false,
         }
     }
 
@@ -40,7 +43,8 @@ impl Incoming {
         &self.buffer[self.start..self.end]
     }
 
-    /// Room for the next bytes, never empty.
+    /// Room for the next bytes, never empty. Behind a block it is for another's header alone, whose bytes then need not be
+    /// moved.
     pub(super) fn room(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -51,7 +55,11 @@ impl Incoming {
             self.buffer
                 .resize((self.end * 2).min(self.end + READ_BYTES), 0);
         }
-        &mut self.buffer[self.end..]
+        let mut end = self.buffer.len();
+        if self.follows_block && self.end < Block::HEADER_BYTES {
+            end = Block::HEADER_BYTES;
+        }
+        &mut self.buffer[self.end..end]
     }
 
     /// Says that `count` bytes came into the room.
@@ -97,6 +105,10 @@ impl Incoming {
                 self.start += Block::HEADER_BYTES;
             }
         }
+        self.follows_block &= self
+            .bytes()
+            .first()
+            .is_none_or(|first| *first == Block::MARK);
         Ok(())
     }
 
@@ -119,6 +131,7 @@ impl Incoming {
     /// Goes on behind the block under way.
     pub(super) fn end_block(&mut self) {
         self.block = None;
+        self.follows_block = true;
     }
 
     /// Room for the rest of the block under way, after [`Incoming::move_block`], and for the header of the next, so that of

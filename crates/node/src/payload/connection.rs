@@ -40,6 +40,8 @@ pub struct Connection {
     pub opened: Instant,
     /// Whether the poller watches for room to write.
     pub watches_write: bool,
+    /// Whether the poller has found some since.
+    pub may_write: bool,
     received_bytes: u64,
     streams: VecDeque<Stream>,
 }
@@ -55,6 +57,7 @@ impl Connection {
             heard: now,
             opened: now,
             watches_write: false,
+            may_write: false,
             received_bytes: 0,
             streams: VecDeque::new(),
         }
@@ -124,6 +127,10 @@ impl Connection {
         objects: &mut BTreeMap<ObjectId, Object>,
         now: Instant,
     ) -> Result<(), LinkError> {
+        if self.watches_write && !self.may_write {
+            return Ok(());
+        }
+        self.may_write = false;
         while self.link.flush()? && self.link.queued_bytes() == 0 && self.send_next(objects, now)? {
         }
         Ok(())

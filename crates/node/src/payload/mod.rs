@@ -5,6 +5,7 @@
 //! waits behind payload, in a queue or for a thread.
 
 mod connection;
+mod cores;
 mod dial;
 mod fetch;
 mod object;
@@ -115,7 +116,7 @@ pub struct Setup {
     pub secret: Option<PayloadSecret>,
     /// Send buffer of a payload connection: what may wait in the network.
     pub socket_buffer_bytes: usize,
-    /// Cores that the thread keeps to, the last of those the process may use; 0 for all.
+    /// Cores that the thread keeps to, the last of those the process may use; 0 for the last one as long as it suffices.
     pub cores: usize,
 }
 

@@ -11,10 +11,10 @@ use broadleaf_proto::{Chunk, DecodeError, FrameKind, HostId, ObjectId, control};
 use broadleaf_shm::Lease;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::thread::CpuSet;
 use slab::Slab;
 
 use super::connection::Connection;
+use super::cores::Cores;
 use super::fetch::Fetching;
 use super::object::Object;
 use super::{News, NodeSide, Order, Setup, silence};
@@ -65,9 +65,9 @@ impl PlaneThread {
 
     /// Runs until it is told to stop.
     pub(super) fn run(mut self) {
-        // Without the permission for either it runs all the same.
+        // Without the permission it runs all the same.
         let _ = rustix::process::nice(NICE);
-        let _ = keep_to_last_cores(self.setup.cores);
+        let mut cores = Cores::new(self.setup.cores);
         let mut events = Vec::with_capacity(64);
         loop {
             self.keep_controller();
@@ -102,18 +102,20 @@ impl PlaneThread {
             if now.duration_since(self.last_tick) >= TICK {
                 self.last_tick = now;
                 self.on_tick(now);
+                if self.moves_payload() {
+                    cores.on_tick(now);
+                }
             }
         }
     }
 
     fn is_busy(&self) -> bool {
         let is_owed = self.setup.dialer.is_some() && self.find(HostId::CONTROLLER).is_none();
-        is_owed
-            || !self.fetches.is_empty()
-            || self
-                .connections
-                .iter()
-                .any(|(_, c)| c.is_serving() || !c.is_up)
+        is_owed || self.moves_payload() || self.connections.iter().any(|(_, c)| !c.is_up)
+    }
+
+    fn moves_payload(&self) -> bool {
+        !self.fetches.is_empty() || self.connections.iter().any(|(_, c)| c.is_serving())
     }
 
     fn obey(&mut self, now: Instant) -> bool {
@@ -259,8 +261,11 @@ impl PlaneThread {
     // Connections
 
     fn on_ready(&mut self, token: usize, flags: EventFlags, now: Instant) {
-        let is_readable = flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR);
-        if is_readable && self.connections.contains(token) {
+        let Some(connection) = self.connections.get_mut(token) else {
+            return;
+        };
+        connection.may_write |= flags.contains(EventFlags::OUT);
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             if self.fill(token, now).is_err() {
                 self.close(token, now);
                 return;
@@ -427,20 +432,6 @@ impl PlaneThread {
             self.ask(id, now);
         }
     }
-}
-
-/// Keeps this thread to the last `cores` of those it may use, and leaves the others to what waits for no payload; 0 for all.
-pub(super) fn keep_to_last_cores(cores: usize) -> rustix::io::Result<()> {
-    if cores == 0 {
-        return Ok(());
-    }
-    let mut allowed = rustix::thread::sched_getaffinity(None)?;
-    let usable = 0..CpuSet::MAX_CPU;
-    let usable: Vec<usize> = usable.filter(|core| allowed.is_set(*core)).collect();
-    for core in &usable[..usable.len().saturating_sub(cores)] {
-        allowed.unset(*core);
-    }
-    rustix::thread::sched_setaffinity(None, &allowed)
 }
 
 pub(super) fn watch(poller: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> std::io::Result<()> {

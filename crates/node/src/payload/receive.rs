@@ -46,20 +46,23 @@ fn target<'a>(
 }
 
 impl PlaneThread {
-    /// Receives once.
+    /// Receives once, and once more where that was but the header of a block.
     pub(super) fn fill(&mut self, token: usize, now: Instant) -> Result<(), LinkError> {
         let connection = &mut self.connections[token];
-        let block = connection.link.block();
-        let place = block.map(|block| {
-            target(
-                &self.fetches,
-                &mut self.objects,
-                &mut self.unwanted,
-                token,
-                &block,
-            )
-        });
-        connection.fill(place, now)
+        if connection.link.block().is_none() {
+            connection.fill(None, now)?;
+        }
+        let Some(block) = connection.link.block() else {
+            return Ok(());
+        };
+        let place = target(
+            &self.fetches,
+            &mut self.objects,
+            &mut self.unwanted,
+            token,
+            &block,
+        );
+        connection.fill(Some(place), now)
     }
 
     /// Takes what has come of a block; whether that was the last of it.

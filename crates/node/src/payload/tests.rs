@@ -349,21 +349,3 @@ fn when_nobody_gives_it_the_fetch_fails() {
     drop(plane);
     server.join().unwrap();
 }
-
-#[test]
-fn payload_keeps_to_the_last_cores_it_may_use() {
-    let allowed_after = |cores| {
-        std::thread::spawn(move || {
-            super::plane::keep_to_last_cores(cores).unwrap();
-            let allowed = rustix::thread::sched_getaffinity(None).unwrap();
-            (0..rustix::thread::CpuSet::MAX_CPU)
-                .filter(|core| allowed.is_set(*core))
-                .collect::<Vec<_>>()
-        })
-        .join()
-        .unwrap()
-    };
-    let all = allowed_after(0);
-    assert_eq!(allowed_after(1), all[all.len() - 1..]);
-    assert_eq!(allowed_after(all.len() + 1), all);
-}
