@@ -198,8 +198,8 @@ OPTIONS: dict[str, Option] = {
         Option("payload_socket_bytes", "int", 262_144, "node", "Bytes of payload that may wait in one socket between "
                "two hosts: more keeps long links full, fewer keeps their queues short.", least=4096, most=1 << 30),
         Option("payload_cores", "int", 0, "node", "Cores of each host, the last ones, that payload between hosts keeps "
-               "to, so that small tasks find the others free; 0 for the last one while it has time, if there are at most "
-               "four.", most=65_536),
+               "to, so that small tasks find the others free; 0 for the last one of at most four while it has "
+               "time.", most=65_536),
         Option("host_timeout_s", "float", 10.0, "node", "Silence after which a relay's host counts as gone to the "
                "controller, and the controller to a relay, in seconds.", least=1, most=_YEAR_S),
         # Network
