@@ -13,13 +13,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 _CLI = "from broadleaf.cli import main; main()"
 _PUMP = "from broadleaf.bench.latency import main; main()"
 _BURST_BYTES = 131_072
+_AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
 
 
 def why_not() -> str | None:
@@ -35,6 +38,26 @@ def why_not() -> str | None:
         return f"network namespaces cannot be made here: {made.stderr.strip()}"
     subprocess.run(["ip", "netns", "del", probe], check=False)
     return None
+
+
+@contextmanager
+def scheduled_by_thread() -> Iterator[None]:
+    """What is started meanwhile shares the cores by thread, not by session (`sched(7)`, autogroup).
+
+    A host's processes are a session. Those of separate machines never compete, but here each would get the same part of
+    a core, whatever it does there: a small task's thread would wait for the payload of all other hosts.
+    """
+    try:
+        was = _AUTOGROUP.read_text()
+        _AUTOGROUP.write_text("0\n")
+    except OSError as error:  # without autogroups, or in a container
+        print(f"sessions stay as the kernel schedules them: {error}", file=sys.stderr)
+        yield
+        return
+    try:
+        yield
+    finally:
+        _AUTOGROUP.write_text(was)
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ fn keep_to(cores: &[usize]) -> rustix::io::Result<()> {
     rustix::thread::sched_setaffinity(None, &set)
 }
 
-/// `None` where the system does not tell, or has counted back.
+/// `None` where the system does not tell.
 fn look(core: usize, now: Instant) -> Option<Look> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     let (idle, total) = core_ticks(&text, core)?;

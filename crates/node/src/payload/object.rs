@@ -257,7 +257,8 @@ impl Object {
     /// Decrypts the first chunk that is still sealed, where it lies.
     ///
     /// # Errors
-    /// [`Rejection::Corrupt`] when it is not what was sealed: it and what came after it are forgotten.
+    /// [`Rejection::Corrupt`] when it is not what was sealed: it and what came after it are forgotten; [`Rejection::NoMemory`]
+    /// when its memory cannot be written to.
     pub fn open_next(&mut self) -> Result<(), Rejection> {
         let end = self.sealed.front().map_or(0, |head| {
             (head.offset_bytes + u64::from(self.chunk_bytes)).min(self.len_bytes)
@@ -268,9 +269,10 @@ impl Object {
             return Err(Rejection::OutOfPlace);
         };
         let range = head.offset_bytes as usize..end as usize;
-        let sealed = lease.as_mut_slice().ok().and_then(|all| all.get_mut(range));
-        let opened = sealed.map(|sealed| key.open(&head, sealed));
-        if opened != Some(Ok(())) {
+        let whole = lease
+            .as_mut_slice()
+            .map_err(|error| Rejection::NoMemory(error.to_string()))?;
+        if key.open(&head, &mut whole[range]).is_err() {
             self.sealed.clear();
             return Err(Rejection::Corrupt);
         }
