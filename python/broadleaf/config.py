@@ -200,6 +200,9 @@ OPTIONS: dict[str, Option] = {
         Option("payload_cores", "int", 0, "node", "Cores of each host, the last ones, that payload between hosts keeps "
                "to, so that small tasks find the others free; 0 for the last one of at most four while it has "
                "time.", most=65_536),
+        Option("payload_niceness", "int", 10, "node", "How much payload between hosts yields to all else on a host's "
+               "processor, as `nice` counts: less lets it go on beside engines that compute, more keeps small tasks' "
+               "round trips short.", most=19),
         Option("host_timeout_s", "float", 10.0, "node", "Silence after which a relay's host counts as gone to the "
                "controller, and the controller to a relay, in seconds.", least=1, most=_YEAR_S),
         # Network

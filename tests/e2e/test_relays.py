@@ -145,8 +145,8 @@ def test_a_clients_key_opens_no_relays_connection(hosts):
     assert "does not open a relay's connection" in str(caught.value)
 
 
-def test_payload_keeps_to_the_cores_it_is_given():
-    cluster = ipp.Cluster(n=0, listen="127.0.0.1:0", payload_cores=1)
+def test_payload_keeps_to_the_cores_and_the_niceness_it_is_given():
+    cluster = ipp.Cluster(n=0, listen="127.0.0.1:0", payload_cores=1, payload_niceness=3)
     cluster.start_cluster_sync()
     relay = ipp.Relay(cluster.relay_file, 1, name="elsewhere")
     try:
@@ -159,6 +159,8 @@ def test_payload_keeps_to_the_cores_it_is_given():
         named = {Path(f"/proc/{node}/task/{thread}/comm").read_text().strip(): thread for thread in threads}
         assert os.sched_getaffinity(named["broadleaf-data"]) == {max(os.sched_getaffinity(0))}
         assert os.sched_getaffinity(node) == os.sched_getaffinity(0)
+        niceness = os.getpriority(os.PRIO_PROCESS, node)
+        assert os.getpriority(os.PRIO_PROCESS, named["broadleaf-data"]) == min(niceness + 3, 19)
     finally:
         cluster.stop_cluster_sync()
         relay.wait(20)

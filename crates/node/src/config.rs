@@ -125,6 +125,8 @@ pub struct NodeOptions {
     pub payload_socket_bytes: usize,
     /// Cores that the payload thread keeps to; 0 for the last one as long as it suffices.
     pub payload_cores: usize,
+    /// Niceness of the payload thread above its process's, 0 to 19.
+    pub payload_niceness: u8,
     /// Silence after which a host, or for a relay its controller, counts as gone.
     pub host_timeout_s: f64,
     /// Outgoing bytes of a client above which none of its tasks is started.
@@ -163,6 +165,7 @@ impl Default for NodeOptions {
             tree_depth: 0,
             payload_socket_bytes: 256 * 1024,
             payload_cores: 0,
+            payload_niceness: 10,
             host_timeout_s: 10.0,
             congestion_bytes: 64 * 1024 * 1024,
             trace_events: 65_536,

@@ -172,6 +172,7 @@ impl Node {
             secret: welcome.payload_secret,
             socket_buffer_bytes: config.options.payload_socket_bytes,
             cores: config.options.payload_cores,
+            niceness: config.options.payload_niceness,
         });
         self.objects
             .start(host, plane.map_err(io_error("starting the payload plane"))?);
@@ -200,6 +201,7 @@ impl Node {
             secret: self.objects.secret.clone(),
             socket_buffer_bytes: self.config.options.payload_socket_bytes,
             cores: self.config.options.payload_cores,
+            niceness: self.config.options.payload_niceness,
         });
         self.objects
             .start(host, plane.map_err(io_error("starting the payload plane"))?);

@@ -117,41 +117,50 @@ impl Connection {
         self.streams.iter().any(wants)
     }
 
-    /// Sends what there is, a chunk of each object in turn, until the socket takes no more. The socket's own buffer is the
-    /// credit of the receiver.
+    /// Sends what there is, a chunk of each object in turn, until the socket takes no more or that was `turn_bytes`; whether
+    /// it was the latter. The socket's own buffer is the credit of the receiver.
     ///
     /// # Errors
     /// When the connection is of no more use.
     pub fn pump(
         &mut self,
         objects: &mut BTreeMap<ObjectId, Object>,
+        turn_bytes: usize,
         now: Instant,
-    ) -> Result<(), LinkError> {
+    ) -> Result<bool, LinkError> {
         if self.watches_write && !self.may_write {
-            return Ok(());
+            return Ok(false);
         }
         self.may_write = false;
-        while self.link.flush()? && self.link.queued_bytes() == 0 && self.send_next(objects, now)? {
+        let mut sent_bytes = 0;
+        while self.link.flush()? && self.link.queued_bytes() == 0 {
+            if sent_bytes >= turn_bytes {
+                return Ok(true);
+            }
+            match self.send_next(objects, now)? {
+                0 => break,
+                chunk_bytes => sent_bytes += chunk_bytes,
+            }
         }
-        Ok(())
+        Ok(false)
     }
 
+    /// Sends one chunk; how many bytes that is.
     fn send_next(
         &mut self,
         objects: &mut BTreeMap<ObjectId, Object>,
         now: Instant,
-    ) -> Result<bool, LinkError> {
+    ) -> Result<usize, LinkError> {
         for _ in 0..self.streams.len() {
             let Some(mut stream) = self.streams.pop_front() else {
                 break;
             };
             let object = objects.get_mut(&stream.object);
-            let (mut sent, mut is_done) = (false, false);
+            let (mut sent_bytes, mut is_done) = (0, false);
             if let Some(object) = object {
                 let (pull, offset_bytes) = (stream.pull, stream.offset_bytes);
-                let sent_bytes = object.send_chunk(&mut self.link, pull, offset_bytes)?;
+                sent_bytes = object.send_chunk(&mut self.link, pull, offset_bytes)?;
                 if sent_bytes > 0 {
-                    sent = true;
                     stream.offset_bytes += sent_bytes as u64;
                     stream.spoke = now;
                 }
@@ -160,11 +169,11 @@ impl Connection {
             if !is_done {
                 self.streams.push_back(stream);
             }
-            if sent {
-                return Ok(true);
+            if sent_bytes > 0 {
+                return Ok(sent_bytes);
             }
         }
-        Ok(false)
+        Ok(0)
     }
 
     /// Tells those who wait that they wait for good reason, and those who wait for nothing so.
@@ -196,5 +205,36 @@ impl Connection {
             self.say(word)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test fails by panicking
+mod tests {
+    use broadleaf_shm::Segment;
+
+    use super::super::tests::{CHUNK, OBJECT};
+    use super::*;
+
+    #[test]
+    fn a_turn_is_over_before_a_socket_that_takes_everything_is_full() {
+        let data = vec![7; 2 * CHUNK as usize];
+        let (segment, _) = Segment::create(data.len() as u64, &data).unwrap();
+        let bytes = segment.map_readonly(0, data.len() as u64).unwrap();
+        let mut objects = BTreeMap::from([(OBJECT, Object::lent(OBJECT, bytes, CHUNK, None))]);
+        let (near, _far) = Link::pair().unwrap();
+        let now = Instant::now();
+        let mut connection = Connection::new(near, None, true);
+        connection.pull(OBJECT, 0, 1, now);
+        let mut chunks_after = |turn_bytes| {
+            let is_turn_over = connection.pump(&mut objects, turn_bytes, now).unwrap();
+            (
+                is_turn_over,
+                connection.link.counters().bytes_out / u64::from(CHUNK),
+            )
+        };
+        assert_eq!(chunks_after(1), (true, 1));
+        assert_eq!(chunks_after(CHUNK as usize + 1), (false, 2));
+        assert_eq!(chunks_after(1), (false, 2));
     }
 }

@@ -118,6 +118,8 @@ pub struct Setup {
     pub socket_buffer_bytes: usize,
     /// Cores that the thread keeps to, the last of those the process may use; 0 for the last one as long as it suffices.
     pub cores: usize,
+    /// Niceness of the thread above its process's.
+    pub niceness: u8,
 }
 
 /// The node's end of the plane.

@@ -24,10 +24,11 @@ const LISTENER: u64 = u64::MAX - 1;
 
 /// Time between two looks at what stalls, while anything is under way.
 const TICK: Duration = Duration::from_millis(50);
+/// Bytes sent on one connection before it is another's turn. Where a network takes more than a core encrypts, its socket is
+/// never full.
+const TURN_BYTES: usize = 1024 * 1024;
 /// Time that a connection may take to be accepted.
 const HELLO: Duration = Duration::from_secs(5);
-/// Payload yields to everything else on the processor.
-const NICE: i32 = 5;
 
 /// See the module.
 pub(super) struct PlaneThread {
@@ -65,15 +66,17 @@ impl PlaneThread {
 
     /// Runs until it is told to stop.
     pub(super) fn run(mut self) {
-        // Without the permission it runs all the same.
-        let _ = rustix::process::nice(NICE);
+        // Payload yields to everything else on the processor. Without the permission it runs all the same.
+        let _ = rustix::process::nice(self.setup.niceness.into());
         let mut cores = Cores::new(self.setup.cores);
         let mut events = Vec::with_capacity(64);
+        let mut has_more = false;
         loop {
             self.keep_controller();
-            let timeout = self.is_busy().then_some(rustix::time::Timespec {
+            let longest = if has_more { Duration::ZERO } else { TICK };
+            let timeout = (has_more || self.is_busy()).then_some(rustix::time::Timespec {
                 tv_sec: 0,
-                tv_nsec: i64::from(TICK.subsec_nanos()),
+                tv_nsec: i64::from(longest.subsec_nanos()),
             });
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
@@ -94,10 +97,10 @@ impl PlaneThread {
                     token => self.on_ready(token as usize, event.flags, now),
                 }
             }
-            self.pump_all(now);
+            has_more = self.pump_all(now);
             if !self.open_all(now) {
                 // What was wrong is asked for again.
-                self.pump_all(now);
+                has_more |= self.pump_all(now);
             }
             if now.duration_since(self.last_tick) >= TICK {
                 self.last_tick = now;
@@ -349,13 +352,16 @@ impl PlaneThread {
         }
     }
 
-    fn pump_all(&mut self, now: Instant) {
+    /// Sends on every connection; whether one has more to send than its turn took.
+    fn pump_all(&mut self, now: Instant) -> bool {
+        let mut has_more = false;
         let mut failed = Vec::new();
         for (token, connection) in &mut self.connections {
-            if connection.pump(&mut self.objects, now).is_err() {
+            let Ok(is_turn_over) = connection.pump(&mut self.objects, TURN_BYTES, now) else {
                 failed.push(token);
                 continue;
-            }
+            };
+            has_more |= is_turn_over;
             let wants_write = connection.link.wants_write();
             if wants_write != connection.watches_write {
                 connection.watches_write = wants_write;
@@ -372,6 +378,7 @@ impl PlaneThread {
         for token in failed {
             self.close(token, now);
         }
+        has_more
     }
 
     /// Drops a connection, and has the fetches that used it go on elsewhere.

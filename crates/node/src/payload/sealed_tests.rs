@@ -57,6 +57,7 @@ impl Cluster {
             secret: Some(self.secret.clone()),
             socket_buffer_bytes,
             cores: 0,
+            niceness: 0,
         });
         (plane.unwrap(), address)
     }

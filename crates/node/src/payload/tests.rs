@@ -122,6 +122,7 @@ fn plane(controller: SocketAddr) -> Plane {
         secret: None,
         socket_buffer_bytes: 256 * 1024,
         cores: 0,
+        niceness: 0,
     })
     .unwrap()
 }
@@ -313,6 +314,7 @@ fn a_plane_serves_what_it_is_still_getting() {
         secret: None,
         socket_buffer_bytes: 256 * 1024,
         cores: 0,
+        niceness: 0,
     })
     .unwrap();
     let tail = plane(origin);
