@@ -12,7 +12,7 @@ const LEN: u64 = 300_000;
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    on_connected();
+    // The only connection ends, which closes what is warm, and another begins.
     on_disconnected();
     on_connected();
     turn
