@@ -70,15 +70,51 @@ def test_every_kind_arrives_bit_by_bit(view, name, mode):
         assert back.tobytes() == array.tobytes() if name != "objects" else back.tolist() == array.tolist()
         if name == "masked":
             assert (back.mask == array.mask).all()
-    assert (
-        on_engines(view, "x.flags.writeable")
-        == [mode == "private" or not array.nbytes or array.dtype.hasobject or x_in_pickle(array)] * 4
-    )
+    assert on_engines(view, "x.flags.writeable") == [mode == "private" or array.dtype.hasobject] * 4
 
 
-def x_in_pickle(array) -> bool:
-    # Too small to travel out of band.
-    return array.nbytes < 4096
+def test_an_array_sent_twice_is_one_array(view):
+    array = np.arange(LARGE)
+    call = view.apply_sync(lambda *arrays: [a is arrays[0] for a in arrays], array, array, array.copy(), array[:])
+    assert call == [[True, True, False, False]] * 4
+    view.push({"both": {"a": array, "b": array}, "alone": array[::-1]}, block=True)
+    assert on_engines(view, "both['a'] is both['b']") == [True] * 4
+    assert all((back == array[::-1]).all() for back in view["alone"])
+
+
+def test_many_arrays_keep_their_order(view):
+    arrays = [np.full(n % 7, n, dtype) for n in range(40) for dtype in ("i2", ">f8", "F")]
+    for n in (5, len(arrays)):
+        for back in view.apply_sync(lambda *args, **kwargs: (args, kwargs), *arrays[:n], last=arrays[-1]):
+            found = [*back[0], back[1]["last"]]
+            assert [a.tolist() for a in found] == [a.tolist() for a in [*arrays[:n], arrays[-1]]]
+            assert [a.dtype for a in found] == [a.dtype for a in [*arrays[:n], arrays[-1]]]
+
+
+def test_texts_of_every_length(view):
+    arrays = {f"x{n}": np.full(3, "ü" * n) for n in range(1, 100)}
+    for name, array in arrays.items():
+        view.push({name: array}, block=True)
+    for name, array in arrays.items():
+        assert all((back == array).all() and back.dtype == array.dtype for back in view[name])
+
+
+def test_results_that_are_arrays_and_what_holds_them(view):
+    results = view.apply_sync(lambda: (np.asfortranarray(np.ones((3, 2))), {"large": np.arange(LARGE), "n": 1}))
+    for array, held in results:
+        assert array.flags.f_contiguous
+        assert array.flags.writeable
+        assert (array == 1).all()
+        assert held["n"] == 1
+        assert (held["large"] == np.arange(LARGE)).all()
+
+
+def test_a_small_array_that_cannot_be_written_arrives_as_a_large_one_does(view):
+    for n in (3, LARGE):
+        array = np.arange(n)
+        array.flags.writeable = False
+        view.push({"x": array}, block=True)
+        assert on_engines(view, "x.flags.writeable") == [True] * 4
 
 
 def test_memory_order_survives(view):

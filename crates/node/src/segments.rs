@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use broadleaf_proto::layout::Pickled;
+use broadleaf_proto::layout::Compound;
 use broadleaf_proto::task::LeaseGuard;
 use broadleaf_proto::{ObjectId, Payload, SegmentId, SegmentRef};
 use broadleaf_shm::{LeaseTable, Mapping, Segment};
@@ -191,7 +191,7 @@ impl Segments {
             .collect();
         let slices: Vec<&[u8]> = mapped.iter().map(|m| &**m).collect();
         let inlined =
-            Pickled::decode(&payload.bytes).and_then(|pickled| pickled.with_all_inline(&slices));
+            Compound::decode(&payload.bytes).and_then(|compound| compound.with_all_inline(&slices));
         // Bytes that are no payload are left as they are: the client's decoder says so to its user.
         if let Ok(bytes) = inlined {
             *payload = Payload {

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use broadleaf_proto::layout::{Delivery, Pickled};
+use broadleaf_proto::layout::{Compound, Delivery};
 use broadleaf_proto::limits::INLINE_BUFFER_BYTES;
 use broadleaf_proto::{Payload, SegmentRef};
 
@@ -12,7 +12,7 @@ use crate::segments::{NODE, Segments};
 /// Moves a payload's large inline buffers into segments of the node's own. A payload that is none, or
 /// for which there is no memory, stays as it is.
 pub fn move_into_segments(payload: &mut Payload, objects: &mut Objects, segments: &mut Segments) {
-    let Ok(pickled) = Pickled::decode(&payload.bytes) else {
+    let Ok(compound) = Compound::decode(&payload.bytes) else {
         return;
     };
     let moves = |(place, len): &(u8, u64)| match Delivery::of(*place) {
@@ -20,13 +20,13 @@ pub fn move_into_segments(payload: &mut Payload, objects: &mut Objects, segments
         Ok((true, _)) => *len > INLINE_BUFFER_BYTES as u64,
         _ => false,
     };
-    if !pickled.buffers.iter().any(moves) {
+    if !compound.buffers.iter().any(moves) {
         return;
     }
-    let mut rest = pickled.inline;
-    let mut places: Vec<Option<SegmentRef>> = Vec::with_capacity(pickled.buffers.len());
+    let mut rest = compound.inline;
+    let mut places: Vec<Option<SegmentRef>> = Vec::with_capacity(compound.buffers.len());
     let mut inline: Vec<&[u8]> = Vec::new();
-    for buffer in &pickled.buffers {
+    for buffer in &compound.buffers {
         let Some(bytes) = rest.split_off(..buffer.1 as usize) else {
             return;
         };
@@ -46,7 +46,7 @@ pub fn move_into_segments(payload: &mut Payload, objects: &mut Objects, segments
         }
         places.push(copied);
     }
-    payload.bytes = pickled.with_places(&places, &inline).into();
+    payload.bytes = compound.with_places(&places, &inline).into();
     payload.segments = places.into_iter().flatten().collect();
 }
 

@@ -3,17 +3,19 @@
 //!
 //! ```text
 //! (empty)                                no arguments, or None
-//! 1, plain encoding                      small immutable values
-//! 2, n u32, n x (place u8, length u64), length of pickle u32, pickle, inline buffers in order
+//! 1, plain encoding                      small values
+//! 2, n u32, n x (place u8, length u64), length of value u32, value, inline buffers in order
 //! ```
+//!
+//! A value that has buffers is a pickle, whose first byte is 0x80, or once more 1 and a plain encoding.
 
 use crate::wire::DecodeError;
 
 /// First byte of a plain payload.
 pub const PLAIN: u8 = 1;
-/// First byte of a pickled payload.
-pub const PICKLED: u8 = 2;
-/// A buffer that follows the pickle.
+/// First byte of a payload of a value and its buffers.
+pub const COMPOUND: u8 = 2;
+/// A buffer that follows the value.
 pub const INLINE: u8 = 0;
 /// A buffer that lies in the payload's next segment; its reader gets a writable view of its own.
 pub const IN_SEGMENT: u8 = 1;
@@ -21,9 +23,9 @@ pub const IN_SEGMENT: u8 = 1;
 pub const IN_SEGMENT_READONLY: u8 = 2;
 /// The same, but what any reader writes all of this host see.
 pub const IN_SEGMENT_SHARED: u8 = 3;
-/// A buffer that follows the pickle and that readers cannot write.
+/// A buffer that follows the value and that readers cannot write.
 pub const INLINE_READONLY: u8 = 4;
-/// A buffer that follows the pickle, on its way to a host where it goes into a segment that its readers share.
+/// A buffer that follows the value, on its way to a host where it goes into a segment that its readers share.
 pub const INLINE_SHARED: u8 = 5;
 /// Bytes of one entry of the table of buffers.
 pub const ENTRY_BYTES: usize = 9;
@@ -76,18 +78,18 @@ impl Delivery {
     }
 }
 
-/// A pickled payload, taken apart.
+/// A payload of a value and its buffers, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pickled<'a> {
+pub struct Compound<'a> {
     /// Place and length of each buffer.
     pub buffers: Vec<(u8, u64)>,
-    /// The pickle.
-    pub pickle: &'a [u8],
+    /// The value without them.
+    pub value: &'a [u8],
     /// The inline buffers, one after the other.
     pub inline: &'a [u8],
 }
 
-impl<'a> Pickled<'a> {
+impl<'a> Compound<'a> {
     /// Takes a payload apart.
     ///
     /// # Errors
@@ -95,7 +97,7 @@ impl<'a> Pickled<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut rest = bytes;
         let mut take = |n: usize| rest.split_off(..n).ok_or(DecodeError::Truncated);
-        if take(1)? != [PICKLED] {
+        if take(1)? != [COMPOUND] {
             return Err(DecodeError::Malformed);
         }
         let n = u32_of(take(4)?);
@@ -104,8 +106,8 @@ impl<'a> Pickled<'a> {
             .chunks_exact(ENTRY_BYTES)
             .map(|entry| (entry[0], u64_of(&entry[1..])))
             .collect::<Vec<_>>();
-        let pickle_len = u32_of(take(4)?);
-        let pickle = take(pickle_len)?;
+        let value_len = u32_of(take(4)?);
+        let value = take(value_len)?;
         let mut inline_bytes = 0_u64;
         for (place, len) in &buffers {
             if Delivery::of(*place)?.0 {
@@ -116,7 +118,7 @@ impl<'a> Pickled<'a> {
         if inline_bytes == rest.len() as u64 {
             Ok(Self {
                 buffers,
-                pickle,
+                value,
                 inline: rest,
             })
         } else {
@@ -125,13 +127,13 @@ impl<'a> Pickled<'a> {
     }
 
     /// The payload's bytes with the buffers that have a place in a segment there, and `inline`, in order, behind
-    /// the pickle.
+    /// the value.
     pub fn with_places(
         &self,
         places: &[Option<crate::task::SegmentRef>],
         inline: &[&[u8]],
     ) -> Vec<u8> {
-        let mut out = vec![PICKLED];
+        let mut out = vec![COMPOUND];
         out.extend_from_slice(&(self.buffers.len() as u32).to_le_bytes());
         for ((before, len), place) in self.buffers.iter().zip(places) {
             let delivery = Delivery::of(*before).map(|(_, delivery)| delivery);
@@ -142,8 +144,8 @@ impl<'a> Pickled<'a> {
             });
             out.extend_from_slice(&len.to_le_bytes());
         }
-        out.extend_from_slice(&(self.pickle.len() as u32).to_le_bytes());
-        out.extend_from_slice(self.pickle);
+        out.extend_from_slice(&(self.value.len() as u32).to_le_bytes());
+        out.extend_from_slice(self.value);
         for bytes in inline {
             out.extend_from_slice(bytes);
         }
@@ -162,15 +164,15 @@ impl<'a> Pickled<'a> {
             .iter()
             .map(|(_, len)| *len as usize + ENTRY_BYTES)
             .sum();
-        let mut out = Vec::with_capacity(total + self.pickle.len() + ENTRY_BYTES);
-        out.push(PICKLED);
+        let mut out = Vec::with_capacity(total + self.value.len() + ENTRY_BYTES);
+        out.push(COMPOUND);
         out.extend_from_slice(&(self.buffers.len() as u32).to_le_bytes());
         for (place, len) in &self.buffers {
             out.push(Delivery::of(*place)?.1.inline());
             out.extend_from_slice(&len.to_le_bytes());
         }
-        out.extend_from_slice(&(self.pickle.len() as u32).to_le_bytes());
-        out.extend_from_slice(self.pickle);
+        out.extend_from_slice(&(self.value.len() as u32).to_le_bytes());
+        out.extend_from_slice(self.value);
         for (place, len) in &self.buffers {
             let bytes = if Delivery::of(*place)?.0 {
                 inline
@@ -200,15 +202,15 @@ fn u64_of(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    fn payload(buffers: &[(u8, u64)], pickle: &[u8], inline: &[u8]) -> Vec<u8> {
-        let mut out = vec![PICKLED];
+    fn payload(buffers: &[(u8, u64)], value: &[u8], inline: &[u8]) -> Vec<u8> {
+        let mut out = vec![COMPOUND];
         out.extend((buffers.len() as u32).to_le_bytes());
         for (place, len) in buffers {
             out.push(*place);
             out.extend(len.to_le_bytes());
         }
-        out.extend((pickle.len() as u32).to_le_bytes());
-        out.extend(pickle);
+        out.extend((value.len() as u32).to_le_bytes());
+        out.extend(value);
         out.extend(inline);
         out
     }
@@ -216,7 +218,7 @@ mod tests {
     #[test]
     fn segments_move_inline_in_their_order() {
         let bytes = payload(&[(INLINE, 2), (IN_SEGMENT, 3), (INLINE, 1)], b"p", b"abz");
-        let inlined = Pickled::decode(&bytes)
+        let inlined = Compound::decode(&bytes)
             .unwrap()
             .with_all_inline(&[b"XYZ"])
             .unwrap();
@@ -230,14 +232,17 @@ mod tests {
     fn what_is_not_all_there_is_refused() {
         let bytes = payload(&[(INLINE, 2)], b"p", b"ab");
         for end in 0..bytes.len() {
-            assert!(Pickled::decode(&bytes[..end]).is_err(), "{end}");
+            assert!(Compound::decode(&bytes[..end]).is_err(), "{end}");
         }
         let mut unknown_place = bytes.clone();
         unknown_place[5] = 7;
-        assert_eq!(Pickled::decode(&unknown_place), Err(DecodeError::Malformed));
+        assert_eq!(
+            Compound::decode(&unknown_place),
+            Err(DecodeError::Malformed)
+        );
         let segment = payload(&[(IN_SEGMENT, 3)], b"p", b"");
         assert!(
-            Pickled::decode(&segment)
+            Compound::decode(&segment)
                 .unwrap()
                 .with_all_inline(&[b"four"])
                 .is_err()

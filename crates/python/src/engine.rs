@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use broadleaf_net::LinkError;
 use broadleaf_proto::control::{self, EngineCommand, Role};
-use broadleaf_proto::layout::{Delivery, PICKLED, PLAIN};
+use broadleaf_proto::layout::{COMPOUND, Delivery, PLAIN};
 use broadleaf_proto::task::{AssignRecord, DoneRecord, FunctionRecord, OutputRecord};
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{DecodeError, EngineId, FrameKind, Payload, Status, TaskKey};
 use broadleaf_shm::ClaimBoard;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
@@ -152,19 +152,12 @@ impl Engine {
         match task.payload.bytes.split_first() {
             None => function.call0(),
             Some((&PLAIN, rest)) => {
-                let (args, kwargs) = plain::decode_call(py, rest)
-                    .map_err(|_| pyo3::exceptions::PyValueError::new_err("malformed arguments"))?;
+                let (args, kwargs) = plain::decode_call(py, rest, Vec::new())?;
                 function.call(args, kwargs.as_ref())
             }
-            Some((&PICKLED, _)) => {
-                let (pickle, buffers) = self.io.data.decode_pickled(py, &task.payload)?;
-                let call = self
-                    .hooks
-                    .bind(py)
-                    .call_method1(intern!(py, "load_args"), (pickle, buffers))?;
-                let (args, kwargs): (Bound<'py, PyTuple>, Bound<'py, PyDict>) = call.extract()?;
-                drop(call);
-                let value = function.call(args.clone(), Some(&kwargs));
+            Some((&COMPOUND, _)) => {
+                let (args, kwargs) = self.compound_call(py, task)?;
+                let value = function.call(args.clone(), kwargs.as_ref());
                 // The arguments are dropped here, and the caller need not wait for that.
                 self.io.data.received().retire();
                 value
@@ -175,23 +168,49 @@ impl Engine {
         }
     }
 
+    /// The arguments of a call that has buffers, or is pickled.
+    fn compound_call<'py>(
+        &self,
+        py: Python<'py>,
+        task: &AssignRecord,
+    ) -> PyResult<plain::Call<'py>> {
+        let (value, buffers) = self.io.data.decode_compound(py, &task.payload)?;
+        if let Some((&PLAIN, rest)) = value.split_first() {
+            return plain::decode_call(py, rest, buffers);
+        }
+        let call = self.hooks.bind(py).call_method1(
+            intern!(py, "load_args"),
+            (PyBytes::new(py, value), PyList::new(py, buffers)?),
+        )?;
+        Ok(call.extract()?)
+    }
+
     fn encode_value(&self, value: &Bound<'_, PyAny>) -> PyResult<Encoded> {
         if value.is_none() {
             return Ok(Encoded::default());
         }
-        let mut encoded = Encoded::default();
-        encoded.bytes.push(PLAIN);
-        if plain::encode(value, &mut encoded.bytes) {
-            return Ok(encoded);
+        let mut bytes = vec![PLAIN];
+        let mut apart = plain::Apart::default();
+        if plain::encode(value, &mut bytes, &mut apart) {
+            if apart.buffers.is_empty() {
+                return Ok(Encoded {
+                    bytes,
+                    ..Encoded::default()
+                });
+            }
+            return self
+                .io
+                .data
+                .encode_compound(&bytes, &apart.buffers, Delivery::Private);
         }
         let dumped = self
             .hooks
             .bind(value.py())
             .call_method1(intern!(value.py(), "dump_value"), (value,))?;
-        let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
+        let (pickle, buffers): (Bound<'_, PyBytes>, Vec<Bound<'_, PyAny>>) = dumped.extract()?;
         self.io
             .data
-            .encode_pickled(pickle.as_bytes(), &buffers, Delivery::Private)
+            .encode_compound(pickle.as_bytes(), &buffers, Delivery::Private)
     }
 
     fn encode_error(&self, py: Python<'_>, error: &PyErr) -> (Status, Encoded) {

@@ -1,6 +1,7 @@
 //! The native module `broadleaf._native`.
 #![allow(missing_docs)] // the module's contract, with its documentation, is `_native.pyi`
 
+mod arrays;
 mod born;
 mod buffer;
 mod client;
@@ -30,22 +31,18 @@ pub(crate) fn pool_counters_into(
     dict.set_item("mappings", counters.mappings)
 }
 
-/// The fast encoding of a value, or `None` where it does not apply.
+/// The fast encoding of a value, or `None` where it does not apply, or not without buffers.
 #[pyfunction]
 fn encode_plain<'py>(py: Python<'py>, value: &Bound<'py, PyAny>) -> Option<Bound<'py, PyBytes>> {
     let mut out = Vec::new();
-    plain::encode(value, &mut out).then(|| PyBytes::new(py, &out))
+    let mut apart = plain::Apart::default();
+    let is_whole = plain::encode(value, &mut out, &mut apart) && apart.buffers.is_empty();
+    is_whole.then(|| PyBytes::new(py, &out))
 }
 
 #[pyfunction]
-fn decode_plain<'py>(py: Python<'py>, mut data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
-    let value = plain::decode(py, &mut data)
-        .map_err(|_| PyValueError::new_err("malformed plain encoding"))?;
-    if data.is_empty() {
-        Ok(value)
-    } else {
-        Err(PyValueError::new_err("bytes are left over"))
-    }
+fn decode_plain<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    plain::decode(py, data, Vec::new())
 }
 
 #[pyfunction]

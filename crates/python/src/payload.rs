@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use broadleaf_proto::layout::{Delivery, PICKLED, Pickled};
+use broadleaf_proto::layout::{COMPOUND, Compound, Delivery};
 use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
 use broadleaf_proto::task::{LeaseGuard, Payload, SegmentRef};
 use broadleaf_proto::{DecodeError, SegmentId, control};
@@ -18,7 +18,7 @@ use broadleaf_shm::{
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyList};
+use pyo3::types::{PyByteArray, PyBytes};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -124,16 +124,16 @@ impl DataPlane {
         }
     }
 
-    /// Encodes a pickle and its out-of-band buffers. Each large buffer is copied once, into a segment, unless it
+    /// Encodes a value and its out-of-band buffers. Each large buffer is copied once, into a segment, unless it
     /// came in one, or was born in one, and was not written to since: then that segment is named again.
-    pub fn encode_pickled(
+    pub fn encode_compound(
         &self,
-        pickle: &[u8],
-        buffers: &Bound<'_, PyList>,
+        value: &[u8],
+        buffers: &[Bound<'_, PyAny>],
         delivery: Delivery,
     ) -> PyResult<Encoded> {
         let mut out = Encoded::default();
-        let encoded = self.encode_into(pickle, buffers, delivery, &mut out);
+        let encoded = self.encode_into(value, buffers, delivery, &mut out);
         if encoded.is_err() {
             self.give_back(&mut out);
         }
@@ -159,12 +159,12 @@ impl DataPlane {
 
     fn encode_into(
         &self,
-        pickle: &[u8],
-        buffers: &Bound<'_, PyList>,
+        value: &[u8],
+        buffers: &[Bound<'_, PyAny>],
         delivery: Delivery,
         out: &mut Encoded,
     ) -> PyResult<()> {
-        let mut bytes = vec![PICKLED];
+        let mut bytes = vec![COMPOUND];
         bytes.extend_from_slice(&(buffers.len() as u32).to_le_bytes());
         let mut inline = Vec::new();
         for buffer in buffers {
@@ -183,8 +183,8 @@ impl DataPlane {
                 PyResult::Ok(())
             })??;
         }
-        bytes.extend_from_slice(&(pickle.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(pickle);
+        bytes.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(value);
         bytes.append(&mut inline);
         if bytes.len() > MAX_INLINE_PAYLOAD_BYTES {
             return Err(PyValueError::new_err(format!(
@@ -304,18 +304,18 @@ impl DataPlane {
         Ok(place)
     }
 
-    /// Splits a pickled payload into the pickle and its buffers, mapping what lies in segments.
-    pub fn decode_pickled<'py>(
+    /// Splits a payload into a value and its buffers, mapping what lies in segments.
+    pub fn decode_compound<'py, 'a>(
         &self,
         py: Python<'py>,
-        payload: &Payload,
-    ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyList>)> {
+        payload: &'a Payload,
+    ) -> PyResult<(&'a [u8], Vec<Bound<'py, PyAny>>)> {
         let malformed = |_| PyValueError::new_err("malformed payload");
-        let pickled = Pickled::decode(&payload.bytes).map_err(malformed)?;
-        let buffers = PyList::empty(py);
+        let compound = Compound::decode(&payload.bytes).map_err(malformed)?;
+        let mut buffers = Vec::with_capacity(compound.buffers.len());
         let mut segments = payload.segments.iter();
-        let mut inline = pickled.inline;
-        for (place, len) in &pickled.buffers {
+        let mut inline = compound.inline;
+        for (place, len) in &compound.buffers {
             let (is_inline, delivery) = Delivery::of(*place).map_err(malformed)?;
             if is_inline {
                 let bytes = inline
@@ -328,9 +328,9 @@ impl DataPlane {
                     )));
                 }
                 if delivery == Delivery::Readonly {
-                    buffers.append(PyBytes::new(py, bytes))?;
+                    buffers.push(PyBytes::new(py, bytes).into_any());
                 } else {
-                    buffers.append(PyByteArray::new(py, bytes))?;
+                    buffers.push(PyByteArray::new(py, bytes).into_any());
                 }
             } else {
                 let place = segments
@@ -338,11 +338,10 @@ impl DataPlane {
                     .ok_or_else(|| malformed(DecodeError::Truncated))?;
                 let lease = payload.lease.clone();
                 let lease = lease.ok_or_else(|| malformed(DecodeError::Truncated))?;
-                buffers.append(Bound::new(py, self.map(*place, delivery, lease)?)?)?;
+                buffers.push(Bound::new(py, self.map(*place, delivery, lease)?)?.into_any());
             }
         }
-        let pickle = PyBytes::new(py, pickled.pickle);
-        Ok((pickle, buffers))
+        Ok((compound.value, buffers))
     }
 
     fn map(&self, place: SegmentRef, delivery: Delivery, lease: LeaseGuard) -> PyResult<Buffer> {

@@ -1,11 +1,16 @@
-//! The fast encoding of small values: exact `None`, `bool`, 64-bit `int`, `float`, `str`, `bytes` and
-//! tuples of them. About ten times cheaper than pickling them, and a task has two of these.
+//! The fast encoding of small values: exact `None`, `bool`, 64-bit `int`, `float`, `str`, `bytes`, tuples of them, and
+//! dicts from `str` to them; plain arrays of NumPy too, whose bytes travel out of band. About ten times cheaper than
+//! pickling them, and a task has two of these.
 //!
-//! Only immutable types: for them identity and aliasing cannot be observed, so decoding a copy is
-//! indistinguishable from what pickle would give.
+//! Identity and aliasing of the immutable ones cannot be observed, so decoding a copy is indistinguishable from what
+//! pickle would give. A dict or an array that occurs twice is left to pickle.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyString, PyTuple};
+use smallvec::SmallVec;
+
+use crate::arrays;
 
 const NONE: u8 = 0;
 const TRUE: u8 = 1;
@@ -16,22 +21,48 @@ const FLOAT: u8 = 5;
 const STR: u8 = 6;
 const BYTES: u8 = 7;
 const TUPLE: u8 = 8;
+const DICT: u8 = 9;
+const ARRAY: u8 = 10;
 
 /// Deepest nesting of tuples that takes the fast encoding.
 const MAX_DEPTH: u8 = 8;
 /// Longest text, bytes or tuple that takes the fast encoding.
 const MAX_LEN: usize = 16 * 1024;
 
-/// The bytes are not a plain encoding.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Malformed;
+/// Most dicts and arrays in one value that takes the fast encoding.
+const MAX_MUTABLE: usize = 32;
 
-/// Appends `value`; on `false` the output holds a partial encoding to be truncated by the caller.
-pub fn encode(value: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> bool {
-    encode_nested(value, out, 0)
+/// What a value in the fast encoding has besides its bytes.
+#[derive(Default)]
+pub struct Apart<'py> {
+    /// Buffers of its arrays, in order.
+    pub buffers: Vec<Bound<'py, PyAny>>,
+    /// Addresses of its dicts and arrays, all alive while it is encoded.
+    mutable: SmallVec<[usize; 4]>,
 }
 
-fn encode_nested(value: &Bound<'_, PyAny>, out: &mut Vec<u8>, depth: u8) -> bool {
+impl Apart<'_> {
+    /// Whether a dict or an array occurs for the first time, and not too many did before.
+    fn is_first(&mut self, value: &Bound<'_, PyAny>) -> bool {
+        let address = value.as_ptr() as usize;
+        let is_first = self.mutable.len() < MAX_MUTABLE && !self.mutable.contains(&address);
+        self.mutable.push(address);
+        is_first
+    }
+}
+
+/// Appends `value`, and what it has out of band; on `false` the outputs hold a partial encoding to be dropped by the
+/// caller.
+pub fn encode<'py>(value: &Bound<'py, PyAny>, out: &mut Vec<u8>, apart: &mut Apart<'py>) -> bool {
+    encode_nested(value, out, apart, 0)
+}
+
+fn encode_nested<'py>(
+    value: &Bound<'py, PyAny>,
+    out: &mut Vec<u8>,
+    apart: &mut Apart<'py>,
+    depth: u8,
+) -> bool {
     if value.is_none() {
         out.push(NONE);
     } else if let Ok(text) = value.cast_exact::<PyString>() {
@@ -56,19 +87,33 @@ fn encode_nested(value: &Bound<'_, PyAny>, out: &mut Vec<u8>, depth: u8) -> bool
     } else if let Ok(flag) = value.cast_exact::<PyBool>() {
         out.push(if flag.is_true() { TRUE } else { FALSE });
     } else if let Ok(tuple) = value.cast_exact::<PyTuple>() {
-        return depth < MAX_DEPTH && encode_items(tuple, out, depth + 1);
+        return depth < MAX_DEPTH && encode_items(tuple, out, apart, depth + 1);
     } else if let Ok(bytes) = value.cast_exact::<PyBytes>() {
         if bytes.as_bytes().len() > MAX_LEN {
             return false;
         }
         put_bytes(BYTES, bytes.as_bytes(), out);
+    } else if let Ok(dict) = value.cast_exact::<PyDict>() {
+        return depth < MAX_DEPTH
+            && apart.is_first(value)
+            && encode_dict(dict, out, apart, depth + 1);
     } else {
-        return false;
+        out.push(ARRAY);
+        let Some(buffer) = arrays::encode(value, out) else {
+            return false;
+        };
+        apart.buffers.push(buffer);
+        return apart.is_first(value);
     }
     true
 }
 
-fn encode_items(tuple: &Bound<'_, PyTuple>, out: &mut Vec<u8>, depth: u8) -> bool {
+fn encode_items<'py>(
+    tuple: &Bound<'py, PyTuple>,
+    out: &mut Vec<u8>,
+    apart: &mut Apart<'py>,
+    depth: u8,
+) -> bool {
     if tuple.len() > MAX_LEN {
         return false;
     }
@@ -76,7 +121,29 @@ fn encode_items(tuple: &Bound<'_, PyTuple>, out: &mut Vec<u8>, depth: u8) -> boo
     out.extend_from_slice(&(tuple.len() as u32).to_le_bytes());
     tuple
         .iter_borrowed()
-        .all(|item| encode_nested(&item, out, depth))
+        .all(|item| encode_nested(&item, out, apart, depth))
+}
+
+fn encode_dict<'py>(
+    dict: &Bound<'py, PyDict>,
+    out: &mut Vec<u8>,
+    apart: &mut Apart<'py>,
+    depth: u8,
+) -> bool {
+    if dict.len() > MAX_LEN {
+        return false;
+    }
+    out.push(DICT);
+    out.extend_from_slice(&(dict.len() as u32).to_le_bytes());
+    // A copy: what reading an array runs may let another thread change the dict.
+    dict.items().iter().all(|entry| {
+        let Ok((key, value)) = entry.extract::<(Bound<'py, PyAny>, Bound<'py, PyAny>)>() else {
+            return false;
+        };
+        key.is_exact_instance_of::<PyString>()
+            && encode_nested(&key, out, apart, depth)
+            && encode_nested(&value, out, apart, depth)
+    })
 }
 
 fn put_bytes(tag: u8, bytes: &[u8], out: &mut Vec<u8>) {
@@ -85,86 +152,71 @@ fn put_bytes(tag: u8, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends a call's arguments: the positional tuple, then name and value of each keyword.
-pub fn encode_call(
-    args: &Bound<'_, PyTuple>,
-    kwargs: Option<&Bound<'_, PyDict>>,
+/// Appends a call's arguments: the positional tuple, then name and value of each keyword. As [`encode`].
+pub fn encode_call<'py>(
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
     out: &mut Vec<u8>,
+    apart: &mut Apart<'py>,
 ) -> bool {
-    if !encode_items(args, out, 1) {
+    if !encode_items(args, out, apart, 1) {
         return false;
     }
     let Some(kwargs) = kwargs else { return true };
     kwargs
         .iter()
-        .all(|(name, value)| encode(&name, out) && encode(&value, out))
+        .all(|(name, value)| encode(&name, out, apart) && encode(&value, out, apart))
 }
 
-fn take<'a>(bytes: &mut &'a [u8], n: usize) -> Result<&'a [u8], Malformed> {
-    bytes.split_off(..n).ok_or(Malformed)
+/// `ValueError` for bytes that are not a plain encoding, and why.
+pub fn malformed(why: &str) -> PyErr {
+    PyValueError::new_err(format!("malformed plain encoding: {why}"))
 }
 
-fn take_len(bytes: &mut &[u8]) -> Result<usize, Malformed> {
-    let raw = take(bytes, 4)?;
-    Ok(u32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]]) as usize)
+/// The next `n` bytes.
+pub fn take<'a>(bytes: &mut &'a [u8], n: usize) -> PyResult<&'a [u8]> {
+    bytes
+        .split_off(..n)
+        .ok_or_else(|| malformed("it is cut short"))
 }
 
-fn take_8(bytes: &mut &[u8]) -> Result<[u8; 8], Malformed> {
-    take(bytes, 8)?.try_into().map_err(|_| Malformed)
+/// The next eight bytes.
+pub fn take_8(bytes: &mut &[u8]) -> PyResult<[u8; 8]> {
+    let mut taken = [0; 8];
+    taken.copy_from_slice(take(bytes, 8)?);
+    Ok(taken)
 }
 
-/// Reads one value and advances `bytes` past it.
-pub fn decode<'py>(py: Python<'py>, bytes: &mut &[u8]) -> Result<Bound<'py, PyAny>, Malformed> {
-    decode_nested(py, bytes, 0)
+fn take_len(bytes: &mut &[u8]) -> PyResult<usize> {
+    let mut raw = [0; 4];
+    raw.copy_from_slice(take(bytes, 4)?);
+    Ok(u32::from_le_bytes(raw) as usize)
 }
 
-fn decode_nested<'py>(
+/// An encoding that is being read.
+struct Source<'a, 'py> {
     py: Python<'py>,
-    bytes: &mut &[u8],
-    depth: u8,
-) -> Result<Bound<'py, PyAny>, Malformed> {
-    Ok(match take(bytes, 1)?[0] {
-        NONE => py.None().into_bound(py),
-        TRUE => PyBool::new(py, true).to_owned().into_any(),
-        FALSE => PyBool::new(py, false).to_owned().into_any(),
-        INT => PyInt::new(py, i64::from_le_bytes(take_8(bytes)?)).into_any(),
-        SMALL_INT => PyInt::new(py, take(bytes, 1)?[0] as i8).into_any(),
-        FLOAT => PyFloat::new(py, f64::from_le_bytes(take_8(bytes)?)).into_any(),
-        STR => {
-            let len = take_len(bytes)?;
-            let text = std::str::from_utf8(take(bytes, len)?).map_err(|_| Malformed)?;
-            PyString::new(py, text).into_any()
-        }
-        BYTES => {
-            let len = take_len(bytes)?;
-            PyBytes::new(py, take(bytes, len)?).into_any()
-        }
-        TUPLE if depth <= MAX_DEPTH => decode_items(py, bytes, depth + 1)?.into_any(),
-        _ => return Err(Malformed),
-    })
+    bytes: &'a [u8],
+    /// What it has out of band.
+    buffers: std::vec::IntoIter<Bound<'py, PyAny>>,
 }
 
-fn decode_items<'py>(
+/// Reads one value, which has these buffers out of band.
+///
+/// # Errors
+/// `ValueError` for what is no plain encoding, or for bytes left over; what making an array raises.
+pub fn decode<'py>(
     py: Python<'py>,
-    bytes: &mut &[u8],
-    depth: u8,
-) -> Result<Bound<'py, PyTuple>, Malformed> {
-    let n = take_len(bytes)?;
-    if n > bytes.len() {
-        return Err(Malformed); // every item takes a byte at least
-    }
-    match n {
-        0 => Ok(PyTuple::empty(py)),
-        1 => {
-            let only = decode_nested(py, bytes, depth)?;
-            PyTuple::new(py, [only]).map_err(|_| Malformed)
-        }
-        _ => {
-            let items = (0..n)
-                .map(|_| decode_nested(py, bytes, depth))
-                .collect::<Result<Vec<_>, _>>()?;
-            PyTuple::new(py, items).map_err(|_| Malformed)
-        }
+    bytes: &[u8],
+    buffers: Vec<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let buffers = buffers.into_iter();
+    let mut source = Source { py, bytes, buffers };
+    let value = source.value(0)?;
+    if source.bytes.is_empty() {
+        Ok(value)
+    } else {
+        Err(malformed("bytes are left over"))
     }
 }
 
@@ -172,19 +224,93 @@ fn decode_items<'py>(
 pub type Call<'py> = (Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>);
 
 /// Reads what [`encode_call`] wrote.
-pub fn decode_call<'py>(py: Python<'py>, mut bytes: &[u8]) -> Result<Call<'py>, Malformed> {
-    if take(&mut bytes, 1)? != [TUPLE] {
-        return Err(Malformed);
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_call<'py>(
+    py: Python<'py>,
+    bytes: &[u8],
+    buffers: Vec<Bound<'py, PyAny>>,
+) -> PyResult<Call<'py>> {
+    let buffers = buffers.into_iter();
+    let mut source = Source { py, bytes, buffers };
+    if take(&mut source.bytes, 1)? != [TUPLE] {
+        return Err(malformed("no arguments"));
     }
-    let args = decode_items(py, &mut bytes, 1)?;
-    if bytes.is_empty() {
+    let args = source.items(1)?;
+    if source.bytes.is_empty() {
         return Ok((args, None));
     }
     let kwargs = PyDict::new(py);
-    while !bytes.is_empty() {
-        let name = decode(py, &mut bytes)?;
-        let value = decode(py, &mut bytes)?;
-        kwargs.set_item(name, value).map_err(|_| Malformed)?;
+    while !source.bytes.is_empty() {
+        let name = source.value(0)?;
+        let value = source.value(0)?;
+        kwargs.set_item(name, value)?;
     }
     Ok((args, Some(kwargs)))
+}
+
+impl<'py> Source<'_, 'py> {
+    fn value(&mut self, depth: u8) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.py;
+        let bytes = &mut self.bytes;
+        Ok(match take(bytes, 1)?[0] {
+            NONE => py.None().into_bound(py),
+            TRUE => PyBool::new(py, true).to_owned().into_any(),
+            FALSE => PyBool::new(py, false).to_owned().into_any(),
+            INT => PyInt::new(py, i64::from_le_bytes(take_8(bytes)?)).into_any(),
+            SMALL_INT => PyInt::new(py, take(bytes, 1)?[0] as i8).into_any(),
+            FLOAT => PyFloat::new(py, f64::from_le_bytes(take_8(bytes)?)).into_any(),
+            STR => {
+                let len = take_len(bytes)?;
+                let text = std::str::from_utf8(take(bytes, len)?);
+                let text = text.map_err(|_| malformed("text is not UTF-8"))?;
+                PyString::new(py, text).into_any()
+            }
+            BYTES => {
+                let len = take_len(bytes)?;
+                PyBytes::new(py, take(bytes, len)?).into_any()
+            }
+            TUPLE if depth <= MAX_DEPTH => self.items(depth + 1)?.into_any(),
+            DICT if depth <= MAX_DEPTH => self.entries(depth + 1)?.into_any(),
+            ARRAY => {
+                let buffer = self.buffers.next();
+                let buffer = buffer.ok_or_else(|| malformed("an array has no buffer"))?;
+                arrays::decode(bytes, buffer)?
+            }
+            _ => return Err(malformed("no kind of value")),
+        })
+    }
+
+    /// A length of what takes a byte at least for each.
+    fn count(&mut self) -> PyResult<usize> {
+        let n = take_len(&mut self.bytes)?;
+        if n > self.bytes.len() {
+            return Err(malformed("it is cut short"));
+        }
+        Ok(n)
+    }
+
+    fn items(&mut self, depth: u8) -> PyResult<Bound<'py, PyTuple>> {
+        let py = self.py;
+        match self.count()? {
+            0 => Ok(PyTuple::empty(py)),
+            1 => PyTuple::new(py, [self.value(depth)?]),
+            n => {
+                let items = (0..n).map(|_| self.value(depth));
+                PyTuple::new(py, items.collect::<PyResult<Vec<_>>>()?)
+            }
+        }
+    }
+
+    fn entries(&mut self, depth: u8) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(self.py);
+        for _ in 0..self.count()? {
+            let key = self.value(depth)?;
+            let key = key.cast_into_exact::<PyString>();
+            let key = key.map_err(|_| malformed("a key is no text"))?;
+            dict.set_item(key, self.value(depth)?)?;
+        }
+        Ok(dict)
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use broadleaf_proto::control::{DeathCertificate, RefusalReason};
-use broadleaf_proto::layout::{PICKLED, PLAIN};
+use broadleaf_proto::layout::{COMPOUND, PLAIN};
 use broadleaf_proto::{Status, control};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -141,15 +141,17 @@ fn clone_outcome(py: Python<'_>, outcome: &Outcome) -> Outcome {
 fn decode_value<'py>(py: Python<'py>, inner: &Inner, part: &Part) -> PyResult<Bound<'py, PyAny>> {
     match part.payload.bytes.split_first() {
         None => Ok(py.None().into_bound(py)),
-        Some((&PLAIN, mut rest)) => {
-            plain::decode(py, &mut rest).map_err(|_| PyValueError::new_err("malformed result"))
-        }
-        Some((&PICKLED, _)) => {
+        Some((&PLAIN, rest)) => plain::decode(py, rest, Vec::new()),
+        Some((&COMPOUND, _)) => {
             let link = inner.link.get();
-            let (pickle, buffers) = link.shared.data.decode_pickled(py, &part.payload)?;
-            link.hooks
-                .bind(py)
-                .call_method1(intern!(py, "load_value"), (pickle, buffers))
+            let (value, buffers) = link.shared.data.decode_compound(py, &part.payload)?;
+            if let Some((&PLAIN, rest)) = value.split_first() {
+                return plain::decode(py, rest, buffers);
+            }
+            link.hooks.bind(py).call_method1(
+                intern!(py, "load_value"),
+                (PyBytes::new(py, value), PyList::new(py, buffers)?),
+            )
         }
         Some(_) => Err(PyValueError::new_err("malformed result")),
     }

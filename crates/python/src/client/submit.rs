@@ -17,7 +17,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
 
 use super::history::History;
 use super::link::Link;
@@ -93,7 +93,7 @@ fn weight_bytes(bytes: &[u8], segments: &[SegmentRef]) -> u64 {
 }
 
 impl Submitter {
-    /// Encodes a call into `scratch` if plain, else returns the pickled form.
+    /// Encodes a call into `scratch` if it is plain and has no buffers, else returns the payload.
     fn encode_call(
         link: &Link,
         args: &Bound<'_, PyTuple>,
@@ -107,24 +107,39 @@ impl Submitter {
             return Ok(None);
         }
         scratch.push(PLAIN);
-        if plain::encode_call(args, kwargs, scratch) {
+        let mut apart = plain::Apart::default();
+        let is_plain = plain::encode_call(args, kwargs, scratch, &mut apart);
+        if is_plain && apart.buffers.is_empty() {
             return Ok(None);
         }
+        let py = args.py();
+        let data = &link.shared.data;
+        let mut encoded = if is_plain {
+            data.encode_compound(scratch, &apart.buffers, delivery)?
+        } else {
+            let (pickle, buffers) = Self::pickle(link, args, kwargs, delivery)?;
+            data.encode_compound(pickle.as_bytes(), &buffers, delivery)?
+        };
+        if !encoded.announce.is_empty() {
+            announce(py, link, &mut encoded)?;
+        }
+        Ok(Some(encoded))
+    }
+
+    /// A call's arguments as a pickle and its buffers.
+    fn pickle<'py>(
+        link: &Link,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        delivery: Delivery,
+    ) -> PyResult<(Bound<'py, PyBytes>, Vec<Bound<'py, PyAny>>)> {
         let py = args.py();
         let kwargs = kwargs.map_or_else(|| PyDict::new(py), Clone::clone);
         let dumped = link.hooks.bind(py).call_method1(
             intern!(py, "dump_args"),
             (args, kwargs, delivery == Delivery::Shared),
         )?;
-        let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
-        let mut encoded = link
-            .shared
-            .data
-            .encode_pickled(pickle.as_bytes(), &buffers, delivery)?;
-        if !encoded.announce.is_empty() {
-            announce(py, link, &mut encoded)?;
-        }
-        Ok(Some(encoded))
+        Ok(dumped.extract()?)
     }
 
     fn pending<'py>(
