@@ -150,8 +150,13 @@ def push(values: Mapping[str, Any]) -> None:
     """Sets names, dotted ones included."""
     # What they had before is unmapped, and the caller need not wait for that.
     _session.retire_buffers()
+    names = _session.names
     for name, value in values.items():
-        namespace.assign(_session.names, name, value)
+        # The plain case here: a call more is felt where a hundred engines share two cores.
+        if "." in name:
+            namespace.assign(names, name, value)
+        else:
+            names[name] = value
 
 
 def overwrite(values: Mapping[str, Any]) -> None:
