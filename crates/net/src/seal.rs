@@ -1,4 +1,4 @@
-//! Payload that is sealed once and passed on by hops as it is: AES-256-GCM (NIST SP 800-38D) with a key of its own for each
+//! Payload that is sealed once and passed on by hops as it is: AES-128-GCM (NIST SP 800-38D) with a key of its own for each
 //! object, derived (HKDF-SHA-256, RFC 5869) from a secret that the nodes of a cluster share.
 
 use broadleaf_proto::{ObjectId, PayloadSecret, SealedHead};
