@@ -233,7 +233,7 @@ class SharedMemory:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def encode_plain(value: Any) -> bytes | None:
-    """The fast encoding of exact None, bool, int (64 bit), float, str, bytes, tuples of them and dicts from str to them;
+    """The fast encoding of exact None, bool, int (64 bit), float, str, bytes, tuples of them, dicts from str;
     None for all else, arrays included: they need buffers."""
 
 def decode_plain(data: bytes) -> Any: ...

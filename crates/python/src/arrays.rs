@@ -1,7 +1,7 @@
-//! NumPy's plain arrays in the fast encoding: order, dtype and shape here, the bytes out of band.
+//! `NumPy`'s plain arrays in the fast encoding: order, dtype and shape here, the bytes out of band.
 //!
 //! An array that a broadcast takes to a hundred engines is made a hundred times, by processes that find their caches
-//! used by others. Pickle would import NumPy by name, parse the dtype and keep a memo each time.
+//! used by others. Pickle would import `NumPy` by name, parse the dtype and keep a memo each time.
 
 use std::sync::Mutex;
 
@@ -22,7 +22,7 @@ const PLAIN_KINDS: &str = "biufcSU";
 /// Dtypes kept for arrays to come; texts of every length have one of their own.
 const KEPT_DTYPES: usize = 64;
 
-/// NumPy's array type, where NumPy has been imported.
+/// `NumPy`'s array type, where `NumPy` has been imported.
 fn array_type(py: Python<'_>) -> Option<&Bound<'_, PyType>> {
     static ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let array = ARRAY.get_or_try_init(py, || {
@@ -88,7 +88,7 @@ fn encode_array<'py>(
 /// Reads what [`encode`] wrote, and makes the array of `buffer`.
 ///
 /// # Errors
-/// `ValueError` for what is no such encoding; what importing NumPy or making the array raises.
+/// `ValueError` for what is no such encoding; what importing `NumPy` or making the array raises.
 pub fn decode<'py>(bytes: &mut &[u8], buffer: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     static ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let py = buffer.py();
@@ -108,9 +108,12 @@ pub fn decode<'py>(bytes: &mut &[u8], buffer: Bound<'py, PyAny>) -> PyResult<Bou
     }
 }
 
+/// Dtypes by their names.
+type Dtypes = FxHashMap<Box<[u8]>, Py<PyAny>>;
+
 /// The dtype of this name.
 fn dtype<'py>(py: Python<'py>, name: &[u8]) -> PyResult<Bound<'py, PyAny>> {
-    static KNOWN: Mutex<Option<FxHashMap<Box<[u8]>, Py<PyAny>>>> = Mutex::new(None);
+    static KNOWN: Mutex<Option<Dtypes>> = Mutex::new(None);
     static DTYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     if let Some(known) = lock(&KNOWN).get_or_insert_default().get(name) {
         return Ok(known.bind(py).clone());

@@ -1,5 +1,6 @@
 //! `_native.Engine`: receives tasks, runs them on Python's main thread, sends what came of them.
 
+mod call;
 mod outgoing;
 
 use std::collections::VecDeque;
@@ -10,14 +11,13 @@ use std::time::{Duration, Instant};
 
 use broadleaf_net::LinkError;
 use broadleaf_proto::control::{self, EngineCommand, Role};
-use broadleaf_proto::layout::{COMPOUND, Delivery, PLAIN};
 use broadleaf_proto::task::{AssignRecord, DoneRecord, FunctionRecord, OutputRecord};
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{DecodeError, EngineId, FrameKind, Payload, Status, TaskKey};
 use broadleaf_shm::ClaimBoard;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::PyDict;
 use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
@@ -28,7 +28,6 @@ use crate::client::{split_announce, wall_ns};
 use crate::connect::{ConnectError, Connection, dial_local, handshake};
 use crate::errors::link_error;
 use crate::payload::{DataPlane, Encoded, lock};
-use crate::plain;
 
 /// A function as this engine has it.
 enum Function {
@@ -115,133 +114,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    fn function(&self, py: Python<'_>, id: u32) -> PyResult<Py<PyAny>> {
-        let body = match lock(&self.work).functions.get(&id) {
-            Some(Function::Loaded(function)) => return Ok(function.clone_ref(py)),
-            Some(Function::Failed(error)) => return Err(PyErr::from_value(error.bind(py).clone())),
-            Some(Function::Unloaded(body)) => body.clone(),
-            None => {
-                return Err(pyo3::exceptions::PyRuntimeError::new_err(
-                    "the task names a function never sent",
-                ));
-            }
-        };
-        let loaded = self
-            .hooks
-            .bind(py)
-            .call_method1(intern!(py, "load_function"), (PyBytes::new(py, &body),));
-        let (entry, result) = match loaded {
-            Ok(function) => (
-                Function::Loaded(function.clone().unbind()),
-                Ok(function.unbind()),
-            ),
-            Err(error) => (
-                Function::Failed(error.value(py).clone().into_any().unbind()),
-                Err(error),
-            ),
-        };
-        lock(&self.work).functions.insert(id, entry);
-        result
-    }
-
-    fn call<'py>(&self, py: Python<'py>, task: &AssignRecord) -> PyResult<Bound<'py, PyAny>> {
-        let function = self.function(py, task.function.0)?;
-        let function = function.bind(py);
-        match task.payload.bytes.split_first() {
-            None => function.call0(),
-            Some((&PLAIN, rest)) => {
-                let (args, kwargs) = plain::decode_call(py, rest, Vec::new())?;
-                function.call(args, kwargs.as_ref())
-            }
-            Some((&COMPOUND, _)) => {
-                let (args, kwargs) = self.compound_call(py, task)?;
-                let value = function.call(args.clone(), kwargs.as_ref());
-                // The arguments are dropped here, and the caller need not wait for that.
-                self.io.data.received().retire();
-                value
-            }
-            Some(_) => Err(pyo3::exceptions::PyValueError::new_err(
-                "malformed arguments",
-            )),
-        }
-    }
-
-    /// The arguments of a call that has buffers, or is pickled.
-    fn compound_call<'py>(
-        &self,
-        py: Python<'py>,
-        task: &AssignRecord,
-    ) -> PyResult<plain::Call<'py>> {
-        let (value, buffers) = self.io.data.decode_compound(py, &task.payload)?;
-        if let Some((&PLAIN, rest)) = value.split_first() {
-            return plain::decode_call(py, rest, buffers);
-        }
-        let call = self.hooks.bind(py).call_method1(
-            intern!(py, "load_args"),
-            (PyBytes::new(py, value), PyList::new(py, buffers)?),
-        )?;
-        Ok(call.extract()?)
-    }
-
-    fn encode_value(&self, value: &Bound<'_, PyAny>) -> PyResult<Encoded> {
-        if value.is_none() {
-            return Ok(Encoded::default());
-        }
-        let mut bytes = vec![PLAIN];
-        let mut apart = plain::Apart::default();
-        if plain::encode(value, &mut bytes, &mut apart) {
-            if apart.buffers.is_empty() {
-                return Ok(Encoded {
-                    bytes,
-                    ..Encoded::default()
-                });
-            }
-            return self
-                .io
-                .data
-                .encode_compound(&bytes, &apart.buffers, Delivery::Private);
-        }
-        let dumped = self
-            .hooks
-            .bind(value.py())
-            .call_method1(intern!(value.py(), "dump_value"), (value,))?;
-        let (pickle, buffers): (Bound<'_, PyBytes>, Vec<Bound<'_, PyAny>>) = dumped.extract()?;
-        self.io
-            .data
-            .encode_compound(pickle.as_bytes(), &buffers, Delivery::Private)
-    }
-
-    fn encode_error(&self, py: Python<'_>, error: &PyErr) -> (Status, Encoded) {
-        let hooks = self.hooks.bind(py);
-        let unmet = hooks
-            .getattr(intern!(py, "unmet_type"))
-            .is_ok_and(|unmet| error.is_instance(py, &unmet));
-        if unmet {
-            return (Status::Unmet, Encoded::default());
-        }
-        let value = error.value(py);
-        // Before Python 3.12 an exception on its way does not carry its traceback itself.
-        if let Some(traceback) = error.traceback(py)
-            && let Err(second) = value.setattr("__traceback__", traceback)
-        {
-            second.write_unraisable(py, None);
-        }
-        let record = hooks
-            .call_method1(intern!(py, "dump_error"), (value,))
-            .and_then(|r| r.extract::<Vec<u8>>());
-        let bytes = record.unwrap_or_else(|second| {
-            second.write_unraisable(py, None);
-            Vec::new()
-        });
-        (
-            Status::Error,
-            Encoded {
-                bytes,
-                ..Encoded::default()
-            },
-        )
     }
 
     /// Runs one claimed task; its outcome is queued for sending.

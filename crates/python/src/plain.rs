@@ -1,5 +1,5 @@
 //! The fast encoding of small values: exact `None`, `bool`, 64-bit `int`, `float`, `str`, `bytes`, tuples of them, and
-//! dicts from `str` to them; plain arrays of NumPy too, whose bytes travel out of band. About ten times cheaper than
+//! dicts from `str` to them; plain arrays of `NumPy` too, whose bytes travel out of band. About ten times cheaper than
 //! pickling them, and a task has two of these.
 //!
 //! Identity and aliasing of the immutable ones cannot be observed, so decoding a copy is indistinguishable from what

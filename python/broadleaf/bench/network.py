@@ -103,7 +103,7 @@ class Network:
         for host in self.hosts:
             _run("ip", "netns", "add", host.namespace)
             if has_cubic:
-                # The kernel's default, whatever this machine uses: pacing costs timers, all of them on the same few cores.
+                # The kernel's default, whatever this machine uses: pacing costs timers, all on the same few cores.
                 self.execute(host.namespace, ["sysctl", "-qw", "net.ipv4.tcp_congestion_control=cubic"])
             _run("ip", "link", "add", "eth0", "netns", host.namespace, "type", "veth",
                  "peer", "name", host.port, "netns", self.router)  # fmt: skip

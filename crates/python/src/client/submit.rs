@@ -139,7 +139,7 @@ impl Submitter {
             intern!(py, "dump_args"),
             (args, kwargs, delivery == Delivery::Shared),
         )?;
-        Ok(dumped.extract()?)
+        dumped.extract()
     }
 
     fn pending<'py>(
