@@ -50,6 +50,11 @@ def test_a_payload_whose_message_is_too_large():
         view = client[0]
         with pytest.raises(ValueError, match="too many for one message"):
             view.apply_async(len, [b"x" * (256 * MIB)], np.zeros(MIB))
+        # Each text is small enough for the plain encoding, all of them are not.
+        texts = tuple(chr(0x4E00 + n) * 5_461 for n in range(16_384))
+        for many in (texts, {str(n): text for n, text in enumerate(texts)}):
+            with pytest.raises(ValueError, match="too many for one message"):
+                view.apply_async(len, many)
         assert bytes_in_use(client) == 0
         view.push({"a": np.ones(MIB)}, block=True)
         assert view.apply_sync(total) == MIB

@@ -80,6 +80,8 @@ endless["x"] = endless
         (twice, twice),
         tuple({} for _ in range(33)),
         endless,
+        tuple(["x" * 16_000] * 100),
+        {str(n): "x" * 16_000 for n in range(100)},
         bytearray(b"x"),
         Colour.RED,
         Text("x"),

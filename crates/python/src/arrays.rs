@@ -17,14 +17,17 @@ use crate::plain::{malformed, take, take_8};
 const C_ORDER: u8 = 0;
 const FORTRAN_ORDER: u8 = 1;
 
-/// Bool, signed, unsigned, real, complex, bytes and text: their dtype is all in its string.
+/// Bool, signed, unsigned, real, complex, bytes and text: their dtype is all in its string. Arrays inside what is pickled
+/// go by the same rule in `broadleaf.serialize.arrays`.
 const PLAIN_KINDS: &str = "biufcSU";
 /// Dtypes kept for arrays to come; texts of every length have one of their own.
 const KEPT_DTYPES: usize = 64;
 
-/// `NumPy`'s array type, where `NumPy` has been imported.
+/// `NumPy`'s array type.
+static ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+/// [`ARRAY`], where `NumPy` has been imported.
 fn array_type(py: Python<'_>) -> Option<&Bound<'_, PyType>> {
-    static ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let array = ARRAY.get_or_try_init(py, || {
         let modules = py.import("sys")?.getattr("modules")?;
         let numpy = modules.cast_into::<PyDict>()?.get_item("numpy")?;
@@ -57,6 +60,9 @@ fn encode_array<'py>(
         && dtype.getattr("isbuiltin")?.extract::<u8>()? != 2
         && dtype.getattr("itemsize")?.extract::<usize>()? > 0
         && dtype.getattr("metadata")?.is_none();
+    if !is_plain {
+        return Ok(None);
+    }
     let (order, source) = if flags.getattr("c_contiguous")?.is_truthy()? {
         (C_ORDER, array.clone())
     } else if flags.getattr("f_contiguous")?.is_truthy()? {
@@ -66,13 +72,8 @@ fn encode_array<'py>(
     };
     let name = dtype.getattr("str")?.extract::<String>()?;
     let shape = array.getattr("shape")?.extract::<Vec<u64>>()?;
-    let (Ok(name_bytes), Ok(n_dims), true) = (
-        u8::try_from(name.len()),
-        u8::try_from(shape.len()),
-        is_plain,
-    ) else {
-        return Ok(None);
-    };
+    let name_bytes = u8::try_from(name.len())?;
+    let n_dims = u8::try_from(shape.len())?;
     let buffer = PICKLE_BUFFER
         .import(py, "pickle", "PickleBuffer")?
         .call1((source,))?;
@@ -90,7 +91,6 @@ fn encode_array<'py>(
 /// # Errors
 /// `ValueError` for what is no such encoding; what importing `NumPy` or making the array raises.
 pub fn decode<'py>(bytes: &mut &[u8], buffer: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    static ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let py = buffer.py();
     let head = take(bytes, 2)?;
     let (order, name_bytes) = (head[0], usize::from(head[1]));

@@ -24,10 +24,12 @@ const TUPLE: u8 = 8;
 const DICT: u8 = 9;
 const ARRAY: u8 = 10;
 
-/// Deepest nesting of tuples that takes the fast encoding.
+/// Deepest nesting of tuples and dicts that takes the fast encoding.
 const MAX_DEPTH: u8 = 8;
-/// Longest text, bytes or tuple that takes the fast encoding.
+/// Longest text, bytes, tuple or dict that takes the fast encoding.
 const MAX_LEN: usize = 16 * 1024;
+/// A tuple or a dict whose encoding is longer before its last item is left to pickle, which knows what is too large.
+const MAX_BYTES: usize = 1024 * 1024;
 
 /// Most dicts and arrays in one value that takes the fast encoding.
 const MAX_MUTABLE: usize = 32;
@@ -121,7 +123,7 @@ fn encode_items<'py>(
     out.extend_from_slice(&(tuple.len() as u32).to_le_bytes());
     tuple
         .iter_borrowed()
-        .all(|item| encode_nested(&item, out, apart, depth))
+        .all(|item| out.len() <= MAX_BYTES && encode_nested(&item, out, apart, depth))
 }
 
 fn encode_dict<'py>(
@@ -141,6 +143,7 @@ fn encode_dict<'py>(
             return false;
         };
         key.is_exact_instance_of::<PyString>()
+            && out.len() <= MAX_BYTES
             && encode_nested(&key, out, apart, depth)
             && encode_nested(&value, out, apart, depth)
     })
