@@ -195,6 +195,12 @@ def test_arrays_come_back_and_are_sent(tmp_path):
         assert turn.run("send", {"mode": "submit", "size_bytes": 80_000, "n": 3, "warmup": 1})["complete"] > 0
 
 
+def test_options_before_hosts_say_where_they_belong(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--json", "out.json", "hosts"])
+    assert "broadleaf bench hosts --help" in capsys.readouterr().err
+
+
 def test_unknown_peers_are_refused_by_name():
     with pytest.raises(SystemExit, match="no peer is called 'nobody'"):
         cli.main(["latency", "--against", "ppe,nobody"])

@@ -55,7 +55,10 @@ def main(argv: list[str]) -> int:
         from . import hosts
 
         return hosts.main(argv[1:])
-    chosen = parser().parse_args(argv)
+    made = parser()
+    if "hosts" in argv:
+        made.error("hosts is a command of its own, with its own options behind it: broadleaf bench hosts --help")
+    chosen = made.parse_args(argv)
     taking_part = systems(chosen.against, chosen.only_peers)
     repeats = chosen.repeats or (2 if chosen.quick else 5)
     if chosen.engines < 1 or repeats < 1:

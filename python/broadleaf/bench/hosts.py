@@ -17,7 +17,7 @@ import broadleaf
 
 from . import machine, raw_chain, table
 from .environments import OURS
-from .network import HostedCluster, Network, scheduled_by_thread, why_not
+from .network import HostedCluster, Network, scheduled_by_thread, wait_until, why_not
 from .peers import measure
 from .record import Record
 
@@ -28,6 +28,10 @@ LARGE_BYTES = 1_000_000_000
 LEAST_RAW_BYTES = 1_000_000
 # What takes milliseconds varies more from round to round, and costs little to repeat.
 SHORT_BYTES, SHORT_REPEATS = 1_000_000, 5
+# What a broadcast brings is held until the next one's end: it takes two of them until memory is used again.
+WARMING_ROUNDS = 2
+# To every host, before the first broadcast.
+IDLE_PINGS = 3
 # Of a small task, before and again after the broadcast beside it: the machine may be slower for a moment.
 IDLE_TRIPS = 2_000
 
@@ -114,6 +118,19 @@ class HostBench:
         self.version = broadleaf.__version__
         self.random = np.random.default_rng(1)
         self.seed = self.random.integers(0, 256, LARGE_BYTES // 15, dtype=np.uint8)
+        self.idle_latency_us = self._idle_round_trip_ns() / 2000
+
+    def _idle_round_trip_ns(self) -> int:
+        """The least of a few round trips to every host while nothing else is sent."""
+        trips: dict[str, set[int]] = {}
+
+        def has_enough() -> bool:
+            for host, entry in self.cluster.host_status().items():
+                trips.setdefault(host, set()).add(entry["round_trip_ns"])
+            return all(len(of_host - {0}) >= IDLE_PINGS for of_host in trips.values())
+
+        wait_until(has_enough, 60, "round trips to every host")
+        return min(set.union(*trips.values()) - {0})
 
     def record(self, metric: str, values: list[float], **params: Any) -> Record:
         shared = {"hosts": len(self.hosts), "engines": self.cluster.engines_per_host, "gbit": self.gbit}
@@ -146,11 +163,12 @@ class HostBench:
     def broadcasts(self, sizes: list[int], plans: list[str]) -> Iterator[Record]:
         """Every plan for every size; all plans take turns within a round, each round beginning with another one."""
         self.cluster.client[:].apply_sync(hold, b"")
+        yield self.record("link_latency", [self.idle_latency_us])
         for n_bytes in sizes:
             times: dict[str, list[float]] = {plan: [] for plan in plans}
             into: dict[str, list[float]] = {plan: [] for plan in plans}
             rounds = self.repeats * (SHORT_REPEATS if n_bytes <= SHORT_BYTES else 1)
-            for round_ in range(-1, rounds):  # one that warms up
+            for round_ in range(-WARMING_ROUNDS, rounds):
                 first = round_ % len(plans)
                 for plan in plans[first:] + plans[:first]:
                     taken_ms, payloads = self.broadcast(plan, n_bytes)
@@ -174,9 +192,8 @@ class HostBench:
                     yield self.record("of_raw_chain", [value / floor_ms for value in times["auto"]], bytes=n_bytes)
 
     def model_ms(self, n_bytes: int) -> float:
-        """The chain's time by the model, from the link's rate and the measured round trip."""
-        trips = [entry["round_trip_ns"] for entry in self.cluster.host_status().values()]
-        link = broadleaf.plan.Link.measured(min(trips) / 2000, self.gbit)
+        """The chain's time by the model, from the link's rate and its latency while idle."""
+        link = broadleaf.plan.Link.measured(self.idle_latency_us, self.gbit)
         return broadleaf.plan.transfers(len(self.hosts), n_bytes, link, among=("chain",))[0].seconds * 1000
 
     def small_task(self) -> Iterator[Record]:

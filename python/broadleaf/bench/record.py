@@ -46,6 +46,7 @@ UNITS = {
     "client_faults_of_small": "faults",
     "node_faults_of_small": "faults",
     "last_engine": "ms",
+    "link_latency": "us",
     "of_chain_model": "ratio",
     "raw_chain": "ms",
     "of_raw_chain": "ratio",
