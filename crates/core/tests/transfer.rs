@@ -389,3 +389,26 @@ fn the_rest_completes_and_is_told_when_the_dead_are_known() {
     network.finish();
     assert!(network.is_complete);
 }
+
+#[test]
+fn bandwidth_is_lacked_where_there_is_a_choice_and_nothing_tells() {
+    let mut transfers = Transfers::default();
+    let mut out = Vec::new();
+    transfers.on_host_up(HostId(1), true);
+    assert!(!transfers.lacks_bandwidth(), "one host has but one parent");
+    transfers.on_host_up(HostId(2), true);
+    assert!(transfers.lacks_bandwidth());
+    let mut want = |transfers: &mut Transfers, object, len| {
+        transfers.want(0, object, len, HostId(0), &hosts(2), CHAIN, &mut out);
+    };
+    want(&mut transfers, ObjectId(8), 1000);
+    assert!(transfers.lacks_bandwidth(), "so little tells nothing");
+    want(&mut transfers, OBJECT, LEN);
+    assert!(!transfers.lacks_bandwidth(), "what travels will tell");
+    let mut out = Vec::new();
+    transfers.on_progress(MS, HostId(1), &progress(HostId(0), LEN), &mut out);
+    transfers.forget(OBJECT);
+    assert!(!transfers.lacks_bandwidth());
+    assert!(transfers.bytes_per_s(HostId(1)) > 0.0);
+    assert!(transfers.bytes_per_s(HostId(2)) <= 0.0);
+}

@@ -407,7 +407,7 @@ impl Node {
         }
     }
 
-    fn tell_host(&mut self, host: HostId, command: &RelayCommand) {
+    pub(crate) fn tell_host(&mut self, host: HostId, command: &RelayCommand) {
         if let Some(token) = self.relays.links.get(&host).map(|link| link.token) {
             self.command(token, command);
         }

@@ -16,6 +16,7 @@ mod objects;
 mod outputs;
 mod payload;
 mod peers;
+mod probe;
 mod relays;
 mod requests;
 mod ring;

@@ -106,6 +106,12 @@ impl Objects {
 
     // Out
 
+    /// A name for an object of this host that is in no payload.
+    pub fn name(&mut self) -> ObjectId {
+        self.last += 1;
+        ObjectId::new(self.host, self.last)
+    }
+
     /// Puts objects in the place of a payload's segments, for a peer on another host. Returns those
     /// that are new, with their ranges.
     pub fn export(&mut self, payload: &mut Payload) -> Vec<(ObjectId, SegmentRef)> {

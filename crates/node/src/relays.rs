@@ -11,7 +11,7 @@ use broadleaf_proto::relay::{self, AssignMany, Progress, RelayCommand, RelayEven
 use broadleaf_proto::task::OutputRecord;
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{
-    AssignRecord, DecodeError, EngineId, FrameKind, FunctionId, HostId, TransferPlan,
+    AssignRecord, DecodeError, EngineId, FrameKind, FunctionId, HostId, ObjectId, TransferPlan,
 };
 
 use crate::node::Node;
@@ -65,6 +65,8 @@ pub struct Fetched {
 pub struct Relays {
     /// By host.
     pub links: BTreeMap<HostId, RelayLink>,
+    /// What is sent to a host to measure the bandwidth, while it travels.
+    pub probe: Option<(ObjectId, HostId)>,
     /// Hosts with assignments that are not written yet.
     unsent: BTreeSet<HostId>,
     last: u32,
@@ -75,6 +77,7 @@ impl Default for Relays {
     fn default() -> Self {
         Self {
             links: BTreeMap::new(),
+            probe: None,
             unsent: BTreeSet::new(),
             last: 0,
             beat_at: Instant::now(),
@@ -377,13 +380,18 @@ impl Node {
                 let transfers = &mut self.objects.transfers;
                 transfers.on_progress(self.now_ns, host, &progress, &mut orders);
                 self.carry_out_transfers(orders);
-                self.relays.note_progress(host, &progress);
+                if !self.is_probe(progress.object) {
+                    self.relays.note_progress(host, &progress);
+                } else if progress.is_complete {
+                    self.end_probe(progress.object);
+                }
             }
             RelayEvent::FetchFailed { object, .. } => {
                 let mut orders = Vec::new();
                 let transfers = &mut self.objects.transfers;
                 transfers.on_failed(host, object, &mut orders);
                 self.carry_out_transfers(orders);
+                self.end_probe(object);
             }
             RelayEvent::Delivered { engine, key } => {
                 self.check_host(host, engine)?;
@@ -408,6 +416,7 @@ impl Node {
                     link.round_trip_ns = ns;
                 }
                 self.objects.transfers.on_round_trip(host, ns);
+                self.probe_bandwidth(host);
             }
         }
         Ok(())
@@ -421,6 +430,9 @@ impl Node {
         let mut orders = Vec::new();
         self.objects.transfers.on_host_down(host, &mut orders);
         self.carry_out_transfers(orders);
+        if let Some((object, _)) = self.relays.probe.filter(|(_, to)| *to == host) {
+            self.end_probe(object);
+        }
         self.input(Input::HostDown { host });
     }
 

@@ -56,6 +56,7 @@ impl Node {
             "links": links,
             "hosts": self.relays.links.iter().map(|(host, link)| json!({
                 "host": host.0, "name": link.name, "listen": link.listen, "round_trip_ns": link.round_trip_ns,
+                "bytes_per_s": self.objects.transfers.bytes_per_s(*host),
                 "fetched": {
                     "objects": link.fetched.objects, "wire_bytes": link.fetched.wire_bytes,
                     "resumptions": link.fetched.resumptions, "resumed_at_bytes": link.fetched.resumed_at_bytes,

@@ -21,6 +21,8 @@ const FALLBACKS: usize = 5;
 const SLOW_NS: Nanos = 1_000_000_000;
 /// Least bytes of a transfer that says something about bandwidth.
 const TELLING_BYTES: u64 = 512 * 1024;
+/// Bytes to measure a link by where nothing else has told: 8 ms of one of 1 Gb/s.
+pub const PROBE_BYTES: u64 = 2 * TELLING_BYTES;
 
 /// Which shape to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,6 +118,18 @@ impl Transfers {
                 before + (ns - before).min(before) / 16
             };
         }
+    }
+
+    /// Whether bytes sent only to measure the bandwidth are worth it: there are shapes to choose from, nothing is
+    /// known, and nothing under way will tell.
+    pub fn lacks_bandwidth(&self) -> bool {
+        let tells = |t: &Transfer| t.len_bytes >= TELLING_BYTES && !t.is_told;
+        self.hosts.len() > 1 && self.bytes_per_s <= 0.0 && !self.active.values().any(tells)
+    }
+
+    /// The measured bandwidth into a host, bytes per second; 0 while unknown.
+    pub fn bytes_per_s(&self, host: HostId) -> f64 {
+        self.hosts.get(&host).map_or(0.0, |host| host.bytes_per_s)
     }
 
     /// What a hop costs, as far as was measured.

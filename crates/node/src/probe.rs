@@ -1,0 +1,60 @@
+//! Learning how fast hosts are reached before anybody broadcasts, so that the first plans are no guesses.
+
+use broadleaf_core::transfer::{PROBE_BYTES, Wish};
+use broadleaf_proto::relay::RelayCommand;
+use broadleaf_proto::{HostId, ObjectId};
+use broadleaf_shm::Segment;
+
+use crate::node::Node;
+use crate::payload::Order;
+
+impl Node {
+    /// Sends a host bytes that nobody needs, where nothing else has told the bandwidth.
+    pub(crate) fn probe_bandwidth(&mut self, host: HostId) {
+        let transfers = &mut self.objects.transfers;
+        if self.relays.probe.is_some() || !transfers.lacks_bandwidth() {
+            return;
+        }
+        let made = Segment::create(PROBE_BYTES, &[]);
+        let mapped = made.and_then(|(segment, _)| segment.map_readonly(0, PROBE_BYTES));
+        let Ok(bytes) = mapped else {
+            return; // Without memory plans stay guesses.
+        };
+        let object = self.objects.name();
+        let mut orders = Vec::new();
+        let transfers = &mut self.objects.transfers;
+        let (now_ns, origin) = (self.now_ns, HostId::CONTROLLER);
+        transfers.want(
+            now_ns,
+            object,
+            PROBE_BYTES,
+            origin,
+            &[host],
+            Wish::Cheapest,
+            &mut orders,
+        );
+        let Some(chunk_bytes) = transfers.chunk_bytes(object) else {
+            return;
+        };
+        self.relays.probe = Some((object, host));
+        self.objects.order(Order::Provide {
+            object,
+            bytes,
+            chunk_bytes,
+        });
+        self.carry_out_transfers(orders);
+    }
+
+    /// Whether an object is sent only to measure.
+    pub(crate) fn is_probe(&self, object: ObjectId) -> bool {
+        self.relays.probe.is_some_and(|(probe, _)| probe == object)
+    }
+
+    /// What was sent to measure has come, or will not: it is given up here and there. Nothing if the object is another.
+    pub(crate) fn end_probe(&mut self, object: ObjectId) {
+        if let Some((_, host)) = self.relays.probe.take_if(|(probe, _)| *probe == object) {
+            self.objects.on_dropped(object);
+            self.tell_host(host, &RelayCommand::Forget(vec![object]));
+        }
+    }
+}
