@@ -197,8 +197,11 @@ def test_arrays_come_back_and_are_sent(tmp_path):
 
 def test_options_before_hosts_say_where_they_belong(capsys):
     with pytest.raises(SystemExit):
-        cli.main(["--json", "out.json", "hosts"])
+        cli.main(["--json", "out.json", "hosts", "--hosts", "2"])
     assert "broadleaf bench hosts --help" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["latency", "--no-such-option"])
+    assert "--no-such-option" in capsys.readouterr().err
 
 
 def test_unknown_peers_are_refused_by_name():

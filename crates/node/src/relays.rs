@@ -412,11 +412,15 @@ impl Node {
             RelayEvent::Pong { sent_ns } => {
                 let now_ns = self.epoch.elapsed().as_nanos() as u64;
                 let ns = now_ns.saturating_sub(sent_ns);
+                let mut is_first = false;
                 if let Some(link) = self.relays.links.get_mut(&host) {
-                    link.round_trip_ns = ns;
+                    is_first = std::mem::replace(&mut link.round_trip_ns, ns) == 0;
                 }
                 self.objects.transfers.on_round_trip(host, ns);
-                self.probe_bandwidth(host);
+                // Once a host: one that cannot be sent a probe must not be sent it again and again.
+                if is_first {
+                    self.probe_bandwidth(host);
+                }
             }
         }
         Ok(())

@@ -12,6 +12,8 @@ from .runner import Run
 from .turn import isolation
 
 ALL = "all"
+# A command of its own; a case by name only so that the parser can say so.
+HOSTS = "hosts"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -20,10 +22,10 @@ def parser() -> argparse.ArgumentParser:
         prog="broadleaf bench",
         description="Measures Broadleaf, alone or beside its peers. All systems take turns in one run.",
         epilog=f"cases:\n{cases}\n  {ALL:<10} all of these, one after another\n"
-        f"  {'hosts':<10} broadcasts over namespaced hosts; see broadleaf bench hosts --help",
+        f"  {HOSTS:<10} broadcasts over namespaced hosts; see broadleaf bench hosts --help",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("case", choices=[*CASES, ALL], help="what to measure")
+    made.add_argument("case", choices=[*CASES, ALL, HOSTS], help="what to measure")
     made.add_argument(
         "--against", default="", metavar="PEERS", help=f"peers separated by commas, of {', '.join(PEERS)}"
     )
@@ -51,14 +53,16 @@ def systems(against: str, only_peers: bool) -> list[str]:
 
 def main(argv: list[str]) -> int:
     """Runs the command; always 0: what a system could not do is a record, not a failure of the run."""
-    if argv[:1] == ["hosts"]:
+    if argv[:1] == [HOSTS]:
         from . import hosts
 
         return hosts.main(argv[1:])
     made = parser()
-    if "hosts" in argv:
+    chosen, unknown = made.parse_known_args(argv)
+    if chosen.case == HOSTS:
         made.error("hosts is a command of its own, with its own options behind it: broadleaf bench hosts --help")
-    chosen = made.parse_args(argv)
+    if unknown:
+        made.error(f"unrecognized arguments: {' '.join(unknown)}")
     taking_part = systems(chosen.against, chosen.only_peers)
     repeats = chosen.repeats or (2 if chosen.quick else 5)
     if chosen.engines < 1 or repeats < 1:
