@@ -1,0 +1,14 @@
+"""The attack for a quarter of a minute; `make soak MINUTES=30` is the long form."""
+
+import json
+
+import pytest
+from attack import soak
+
+
+@pytest.mark.timeout(240)
+def test_a_short_attack():
+    found = soak.run(15.0, seed=1)
+    assert found["operations"].total() > 20, "the attackers hardly did anything"
+    assert not found["wrong"], "\n".join(found["wrong"])
+    assert not found["excess"], json.dumps(found["excess"])
