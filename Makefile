@@ -1,5 +1,6 @@
-# Everything happens inside this checkout: the environment is .venv, made from the exact versions in requirements/.
-# A target does nothing it has done before: stamps in .venv/.stamps say what is up to date.
+# Everything happens inside this checkout: the environment is .venv, made from the exact versions in requirements/. A machine
+# without a recent Rust gets one in .toolchain. A target does nothing it has done before: stamps in .venv/.stamps say what
+# is up to date. The path of the checkout may contain spaces, so it is quoted and is never part of a target's name.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -8,77 +9,110 @@ MAKEFLAGS += --no-builtin-rules
 
 PYTHON ?= python3
 VENV := .venv
+PEERS_VENV := .peers-venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+# Before a command that needs Rust.
+WITH_RUST := $(BIN)/python tools/rust.py
 RUST_SOURCES := $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print 2>/dev/null)
 TEST_ARGS ?=
 AGAIN ?=
+FUZZ_S ?= 60
+IDS ?= tests/peers/claimed.txt
 BENCH_ARGS ?= all --quick --against ppe
+MINUTES ?= 30
 GATE_ARGS ?= --base main --head HEAD
 # Longer than any run of the Rust tests, so that one that hangs ends the build.
 RUST_TESTS_TIMEOUT_S := 1500
 
 unless_unchanged = $(BIN)/python tools/unchanged.py --record $(STAMPS)/$(1).json $(if $(AGAIN),--again)
 
-.PHONY: help demo test test-rust test-python bench gate docs lint lock clean build
+.PHONY: help demo test test-rust test-python peer-tests test-peers fuzz soak bench gate docs lint lock clean build
 
-help: ## Show the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(STAMPS)/native ## Start four engines, run a map, print its result and timing
 	@$(BIN)/python examples/demo.py
 
-test: test-rust test-python ## All tests, unless they have passed on the same files; AGAIN=1 runs them all the same
+test: test-rust test-python test-peers ## Run all tests; what has passed on the same files is skipped, unless AGAIN=1
 
 test-rust: $(STAMPS)/native
-	@$(call unless_unchanged,rust-tests) --inputs crates Cargo.toml Cargo.lock -- \
-	  timeout $(RUST_TESTS_TIMEOUT_S) cargo test --release --locked --quiet --workspace --exclude broadleaf-python
+	@$(call unless_unchanged,rust-tests) --inputs crates fuzz/src fuzz/corpus Cargo.toml Cargo.lock -- \
+	  $(WITH_RUST) timeout $(RUST_TESTS_TIMEOUT_S) cargo test --release --locked --quiet --workspace --exclude broadleaf-python
 
 test-python: $(STAMPS)/native $(STAMPS)/test
-	@$(call unless_unchanged,python-tests) -- $(abspath $(BIN))/python -m pytest tests $(TEST_ARGS)
+	@$(call unless_unchanged,python-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests $(TEST_ARGS)
 
-bench: $(STAMPS)/native $(STAMPS)/bench ## Run the benchmarks; BENCH_ARGS="latency --against ppe,ray" chooses
+fuzz: $(STAMPS)/native ## Try each decoder with random input; FUZZ_S=60 says for how long
+	@$(WITH_RUST) $(BIN)/python tools/fuzz.py --seconds $(FUZZ_S)
+
+peer-tests: $(STAMPS)/native $(STAMPS)/peers-venv ## Run tests of IPython Parallel's own suite on Broadleaf; IDS=FILE lists them
+	$(PEERS_VENV)/bin/python tests/peers/run.py "$(IDS)"
+
+test-peers: $(STAMPS)/native $(STAMPS)/peers-venv
+	@$(call unless_unchanged,peer-tests) -- $(PEERS_VENV)/bin/python tests/peers/run.py tests/peers/claimed.txt
+
+bench: $(STAMPS)/native $(STAMPS)/bench ## Run the benchmarks; BENCH_ARGS="latency --against ppe,ray" chooses which
 	$(BIN)/python -m broadleaf.bench $(BENCH_ARGS)
 
-gate: $(STAMPS)/native ## Is HEAD slower than main, here? GATE_ARGS="--base v0.2 --budget 10m" chooses
-	@$(BIN)/broadleaf lab gate --study studies/gate $(GATE_ARGS)
+gate: $(STAMPS)/native $(STAMPS)/test ## Measure whether HEAD is slower than main; GATE_ARGS="--base v0.2" chooses
+	@$(WITH_RUST) $(BIN)/broadleaf lab gate --study studies/gate $(GATE_ARGS)
 
-docs: $(STAMPS)/native $(STAMPS)/docs ## Build the documentation into docs/_build/html
+soak: $(STAMPS)/native $(STAMPS)/test ## Attack a cluster for MINUTES, and look whether all is as it was afterwards
+	$(BIN)/python tests/attack/soak.py --minutes $(MINUTES)
+
+docs: $(STAMPS)/native $(STAMPS)/docs ## Build the documentation in docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-lint: $(STAMPS)/native $(STAMPS)/lint ## Formatting, ruff, mypy, pyright, clippy
+lint: $(STAMPS)/native $(STAMPS)/lint ## Check formatting, lints and types of the Python and Rust code
 	$(BIN)/ruff check python tests tools examples docs
 	$(BIN)/ruff format --check python tests tools examples docs
 	$(BIN)/mypy
 	$(BIN)/pyright
-	cargo fmt --all --check
-	cargo clippy --release --locked --workspace --all-targets -- -D warnings
+	$(WITH_RUST) cargo fmt --all --check
+	$(WITH_RUST) cargo clippy --release --locked --workspace --all-targets -- -D warnings
 
 build: $(STAMPS)/native ## Build the native module and install the package into .venv
 
-lock: $(STAMPS)/venv ## Renew requirements/*.txt (needs the network)
+lock: $(STAMPS)/venv ## Update the versions in requirements/ (needs the network)
 	$(BIN)/python tools/lock.py
 
-clean: ## Remove everything the targets made
-	rm -rf $(VENV) .bench-venvs target docs/_build bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find python tests tools examples -name __pycache__ -prune -exec rm -rf {} +
+clean: ## Remove everything that the targets made
+	rm -rf $(VENV) $(PEERS_VENV) .toolchain .bench-venvs target fuzz/target docs/_build bench-results
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf studies/gate/.venv studies/gate/.venvs studies/gate/.lab studies/gate/runs.lock
+	find python tests tools examples docs studies -name __pycache__ -prune -exec rm -rf {} +
 	rm -f python/broadleaf/_native*.so
 
-$(STAMPS)/venv:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Broadleaf needs Python 3.11 or newer")'
-	$(PYTHON) -m venv $(VENV)
-	mkdir -p $(STAMPS)
-	touch $@
+# What the machine must have is checked, or installed, before anything that takes long.
+$(STAMPS)/rust:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Broadleaf needs Python 3.11 or newer")'
+	@$(PYTHON) tools/rust.py
+	@mkdir -p $(STAMPS)
+	@touch $@
 
-# One stamp for each file of exact versions.
+$(STAMPS)/venv: | $(STAMPS)/rust
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# One stamp for each file of exact versions. The demo imports a tenth of its packages' modules: Python compiles these itself.
+$(STAMPS)/run: PIP_OPTIONS := --no-compile
 $(STAMPS)/%: requirements/%.txt | $(STAMPS)/venv
-	$(PIP) install --quiet --requirement $<
-	touch $@
+	$(PIP) install --quiet $(PIP_OPTIONS) --requirement $<
+	@touch $@
+
+# IPython Parallel's own tests have an environment of their own: its commands have the names of ours.
+$(STAMPS)/peers-venv: requirements/peers.txt | $(STAMPS)/venv
+	$(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --requirement $<
+	@touch $@
 
 # The editable install leaves the module beside the Python sources, which need no building.
-# The test versions include all that the package itself needs, so that nothing is looked up here.
-$(STAMPS)/native: $(RUST_SOURCES) Cargo.toml Cargo.lock pyproject.toml | $(STAMPS)/build $(STAMPS)/test
-	env -u CONDA_PREFIX PIP_QUIET=2 VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --release --locked --quiet
-	touch $@
+$(STAMPS)/native: $(RUST_SOURCES) Cargo.toml Cargo.lock pyproject.toml | $(STAMPS)/run
+	@echo "compiling the core: about a minute the first time"
+	@env -u CONDA_PREFIX CARGO_TERM_QUIET=true PIP_QUIET=2 VIRTUAL_ENV="$(CURDIR)/$(VENV)" \
+	  $(WITH_RUST) $(BIN)/maturin develop --release --locked --quiet
+	@touch $@

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from processes import processes_with
 
 # In the environment of every process that a test starts, however indirectly.
 MARKER = "BROADLEAF_TEST_RUN"
@@ -51,19 +52,6 @@ def _descriptors() -> Counter[str]:
         if kind in ("socket", "pipe") or target.startswith(("/memfd:", "/dev/shm/", "anon_inode:[pidfd]")):
             kinds[kind] += 1
     return kinds
-
-
-def processes_with(variable: str, value: str) -> dict[int, str]:
-    """Other processes, zombies left out, that have `variable` set to `value`: pid to command line."""
-    entry = f"{variable}={value}".encode()
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if int(path.name) != os.getpid() and entry in (path / "environ").read_bytes().split(b"\0"):
-                found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
-        except OSError:
-            continue
-    return found
 
 
 @pytest.fixture

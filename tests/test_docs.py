@@ -1,5 +1,6 @@
 """The Python examples of the README and the pages run as they stand, each page from top to bottom as one script."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -39,3 +40,11 @@ def test_links_to_files_lead_somewhere(page):
     text = (ROOT / page).read_text()
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     assert [target for target in targets if not ((ROOT / page).parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_heading_skips_a_level(page):
+    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    levels = [len(marks) for marks in re.findall(r"^(#+) ", text, re.MULTILINE)]
+    assert levels[0] == 1
+    assert [f"{a} -> {b}" for a, b in itertools.pairwise(levels) if b > a + 1] == []

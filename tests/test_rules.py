@@ -133,7 +133,7 @@ def test_a_wrong_import_is_noticed(tmp_path, part, line):
         ("client", "from broadleaf import _native"),
         ("bench", "import broadleaf as ipp"),
         ("bench", "from broadleaf import Cluster"),
-        ("cli", "from broadleaf.bench.cli import main"),
+        ("cli", "from broadleaf.bench.table import rows"),
         ("client", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..engine import namespace"),
     ],
 )
@@ -142,6 +142,14 @@ def test_a_right_import_passes(tmp_path, part, line):
         place(tmp_path, f"python/broadleaf/{other}/__init__.py", "")
     place(tmp_path, f"python/broadleaf/{part}/main.py", line + "\n")
     assert rules.python_imports(tmp_path) == []
+
+
+def test_only_the_command_of_a_package_uses_the_command_line(tmp_path):
+    place(tmp_path, "python/broadleaf/cli/__init__.py", "")
+    place(tmp_path, "python/broadleaf/bench/__main__.py", "from broadleaf.cli import main\n")
+    assert rules.python_imports(tmp_path) == []
+    place(tmp_path, "python/broadleaf/bench/runner.py", "from broadleaf.cli import main\n")
+    assert len(rules.python_imports(tmp_path)) == 1
 
 
 def test_importing_broadleaf_loads_nothing_heavy():

@@ -8,12 +8,13 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# File name -> dependency groups in it. Every file but build.txt also holds what the package itself needs.
+# File name -> dependency groups in it. Every file also holds what the package itself needs.
 FILES = {
-    "build": ["build"],
+    "run": ["build"],
     "test": ["test", "bench"],
     "bench": ["bench"],
     "docs": ["docs"],
+    "peers": ["peers"],
     "lint": ["lint", "test", "bench"],
 }
 
@@ -36,7 +37,7 @@ def main() -> None:
         together.write("\n".join(everything))
         together.flush()
         for name, members in FILES.items():
-            wanted = [r for g in members for r in groups[g]] + ([] if name == "build" else runtime)
+            wanted = [*runtime, *(r for g in members for r in groups[g])]
             pins = solve(wanted, Path(together.name))
             head = f"# Exact versions for {', '.join(members)}; renew with `make lock`.\n"
             (ROOT / "requirements" / f"{name}.txt").write_text(head + "\n".join(pins) + "\n")

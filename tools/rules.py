@@ -37,8 +37,9 @@ UNSAFE = re.compile(r"\bunsafe\s*(?:\{|fn|impl|extern|trait)|allow\(unsafe_code\
 # Packages of python/broadleaf that may import `_native`, and those that may use only what `import broadleaf` offers.
 NATIVE_USERS = {"client", "engine", "cluster"}
 PUBLIC_API_USERS = {"cli", "lab", "bench", "plan", "notebook", "interop"}
-# What they may import besides: the version, the errors and the public objects' own modules hold no machinery.
-PUBLIC_MODULES = {"errors", "options", "config"}
+# What they may import besides: the version, the errors, the words for figures and the public objects' own modules hold
+# no machinery.
+PUBLIC_MODULES = {"errors", "options", "config", "units"}
 # A command is a thin face of one of these.
 CLI_MODULES = PUBLIC_MODULES | {"cluster"} | PUBLIC_API_USERS
 STRANGERS = [("engine", "client"), ("client", "engine")]
@@ -193,7 +194,10 @@ def python_imports(root: Path) -> list[str]:
                 seen.add(f"{where}: only {', '.join(sorted(NATIVE_USERS))} import broadleaf._native")
             if (part, other) in STRANGERS and line not in for_types:
                 seen.add(f"{where}: {part} imports {other}")
-            public = CLI_MODULES if part == "cli" else PUBLIC_MODULES
+            # `python -m` of a package is a command of the command line.
+            public = (
+                CLI_MODULES if part == "cli" else PUBLIC_MODULES | ({"cli"} if inside.name == "__main__.py" else set())
+            )
             outside = other not in public and other != part and is_module(top, other)
             if part in PUBLIC_API_USERS and outside and line not in for_types:
                 seen.add(f"{where}: {part} uses broadleaf.{other}; it may use only what `import broadleaf` offers")

@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import sys as _sys
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
+
+from broadleaf.interop.backends import offer_backends as _offer_backends
+from broadleaf.old_names import OldPaths as _OldPaths
 
 if TYPE_CHECKING:
     from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
+    from typing import Any
 
     from broadleaf import datapub as datapub
     from broadleaf import errors as error
@@ -19,7 +24,8 @@ if TYPE_CHECKING:
     from broadleaf.client.dependency import Dependency
     from broadleaf.client.execute_reply import ExecuteReply
     from broadleaf.client.hub_results import AsyncHubResult
-    from broadleaf.client.map_results import AsyncMapResult
+    from broadleaf.client.map_results import AsyncMapResult, MapIterator
+    from broadleaf.client.nested import get_client
     from broadleaf.client.remote_functions import ParallelFunction, RemoteFunction, parallel, remote
     from broadleaf.client.results import AsyncResult
     from broadleaf.client.views.balanced import LoadBalancedView
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
     from broadleaf.client.views.lazy_map import LazyMapIterator
     from broadleaf.cluster import Cluster, ClusterManager
     from broadleaf.cluster.relay import Relay
+    from broadleaf.engine.bound_kernel import bind_kernel
     from broadleaf.errors import (
         AlreadyDisplayedError,
         AuthenticationFailed,
@@ -52,6 +59,7 @@ if TYPE_CHECKING:
         TaskRejectError,
         TaskTimeout,
         TimeoutError,
+        Undeliverable,
         UnmetDependency,
         VersionMismatch,
         collect_exceptions,
@@ -61,7 +69,8 @@ if TYPE_CHECKING:
     from broadleaf.interop.concurrent import ViewExecutor
     from broadleaf.interop.joblib import register_joblib_backend
     from broadleaf.serialize.interactive import interactive
-    from broadleaf.serialize.pickle import PrePickled, use_cloudpickle, use_dill, use_pickle
+    from broadleaf.serialize.last_resort import use_cloudpickle, use_dill, use_pickle
+    from broadleaf.serialize.pickle import PrePickled
     from broadleaf.serialize.reference import Reference
     from broadleaf.serialize.requirements import depend, dependent, require
 
@@ -96,6 +105,7 @@ _HOMES = {
     "LazyMapIterator": "broadleaf.client.views.lazy_map",
     "LinkLost": _ERRORS,
     "LoadBalancedView": "broadleaf.client.views.balanced",
+    "MapIterator": "broadleaf.client.map_results",
     "NoEnginesRegistered": _ERRORS,
     "OverLimit": _ERRORS,
     "ParallelFunction": "broadleaf.client.remote_functions",
@@ -110,24 +120,27 @@ _HOMES = {
     "TaskRejectError": _ERRORS,
     "TaskTimeout": _ERRORS,
     "TimeoutError": _ERRORS,
+    "Undeliverable": _ERRORS,
     "UnmetDependency": _ERRORS,
     "VersionMismatch": _ERRORS,
     "ViewExecutor": "broadleaf.interop.concurrent",
     "__version__": "broadleaf._native",
     "asarray": "broadleaf.client.arrays",
+    "bind_kernel": "broadleaf.engine.bound_kernel",
     "collect_exceptions": _ERRORS,
     "depend": "broadleaf.serialize.requirements",
     "dependent": "broadleaf.serialize.requirements",
     "empty": "broadleaf.client.arrays",
+    "get_client": "broadleaf.client.nested",
     "interactive": "broadleaf.serialize.interactive",
     "parallel": "broadleaf.client.remote_functions",
     "register_joblib_backend": "broadleaf.interop.joblib",
     "remote": "broadleaf.client.remote_functions",
     "require": "broadleaf.serialize.requirements",
     "unwrap_exception": _ERRORS,
-    "use_cloudpickle": "broadleaf.serialize.pickle",
-    "use_dill": "broadleaf.serialize.pickle",
-    "use_pickle": "broadleaf.serialize.pickle",
+    "use_cloudpickle": "broadleaf.serialize.last_resort",
+    "use_dill": "broadleaf.serialize.last_resort",
+    "use_pickle": "broadleaf.serialize.last_resort",
     "wrap_exception": _ERRORS,
     "zeros": "broadleaf.client.arrays",
 }
@@ -162,6 +175,7 @@ __all__ = [
     "LazyMapIterator",
     "LinkLost",
     "LoadBalancedView",
+    "MapIterator",
     "NoEnginesRegistered",
     "OverLimit",
     "ParallelFunction",
@@ -176,16 +190,19 @@ __all__ = [
     "TaskRejectError",
     "TaskTimeout",
     "TimeoutError",
+    "Undeliverable",
     "UnmetDependency",
     "VersionMismatch",
     "ViewExecutor",
     "asarray",
+    "bind_kernel",
     "collect_exceptions",
     "datapub",
     "depend",
     "dependent",
     "empty",
     "error",
+    "get_client",
     "interactive",
     "parallel",
     "plan",
@@ -201,19 +218,26 @@ __all__ = [
 ]
 
 
+_sys.meta_path.append(_OldPaths)
+
+# Once more by each client, for programs that import joblib later.
+_offer_backends()
+
+
 def __getattr__(name: str) -> Any:
-    if name == "error":
-        return import_module(_ERRORS)
-    if name in ("datapub", "plan"):
-        return import_module(f"broadleaf.{name}")
+    if name in ("client", "cluster", "datapub", "engine", "plan", "serialize"):
+        return _import_module(f"broadleaf.{name}")
     if name == "version_info":
         return tuple(int(part) if part.isdigit() else part for part in __getattr__("__version__").split("."))
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module 'broadleaf' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(home), name)
+        from broadleaf.old_names import find_attribute
+
+        return find_attribute("broadleaf", name)
+    value = globals()[name] = getattr(_import_module(home), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    special = (name for name in globals() if name.startswith("__"))
+    return sorted({*special, *__all__, "__version__", "version_info"})

@@ -1,7 +1,7 @@
 """The native part: client and engine endpoints, buffers, the node. Private; the package wraps all of it."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, final
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, NoReturn, Protocol, final
 
 __version__: str
 PROTOCOL_VERSION: int
@@ -19,15 +19,23 @@ class ConnectionRefused(Exception):
     'version', 'python', 'identity', 'full', 'malformed'."""
 
 class LinkClosed(Exception):
-    """The connection to the controller is closed or lost."""
+    """The connection to the controller is closed or lost, or is that of the process this one was forked from."""
 
 class ClientHooks(Protocol):
     """What the client endpoint needs of Python."""
-    def resolve_function(self, function: Callable[..., Any]) -> tuple[bytes, bool]:
-        """Pickled body, and whether it may be cached by the function's identity for good."""
+    def resolve_function(self, function: Callable[..., Any], apart: bool) -> tuple[bytes, bool, list[Any]]:
+        """Pickled body, whether it may be cached by the function's identity for good, and the buffers that travel with
+        each call: none unless `apart`. A body with buffers is loaded as an object with `bind(buffers)`."""
+    def on_new_function(self) -> None:
+        """A body that was not sent before is about to be; what it needs first can be sent from here."""
     def dump_args(self, args: tuple[Any, ...], kwargs: dict[str, Any], apart: bool) -> tuple[bytes, list[Any]]:
         """Pickle 5 bytes and out-of-band buffers (objects of the buffer protocol); with `apart` the smallest too."""
-    def load_value(self, data: bytes, buffers: list[Any]) -> Any: ...
+    def explain_too_large(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, sizes: tuple[int, int]
+    ) -> BaseException:
+        """The exception for a call that does not fit into a message; `sizes` are its bytes and their limit."""
+    def load_value(self, data: Any, buffers: list[Any]) -> Any:
+        """The value of a pickle, which is bytes or another object with a buffer."""
     def decode_failure(self, status: int, payload: bytes, engine_id: int, pending: Pending, part: int) -> BaseException:
         """The exception that stands for a task that did not return. `payload` is the engine's error
         record (status ERROR) or JSON text of the refusal or death certificate (other statuses)."""
@@ -39,7 +47,11 @@ class ClientHooks(Protocol):
 
 @final
 class Link:
-    """One connection of a client to its controller. Thread-safe."""
+    """One connection of a client to its controller. Thread-safe.
+
+    In a child forked from the process that made it, it is `closed` and its calls raise `LinkClosed`. The same goes for
+    what was made with it.
+    """
 
     live_output: bool
     def __new__(cls, connection: str, hooks: ClientHooks, timeout_s: float = 10.0, name: str = "") -> Link:
@@ -54,10 +66,21 @@ class Link:
         """Interns task options given as JSON with the fields of TaskOptions; returns their id."""
     def engines(self) -> list[tuple[int, str, int, str]]:
         """(engine id, uuid, pid, host) of every engine known now, by id."""
+    def frees_engine(self) -> bool:
+        """Whether a wait on this thread is that of a task of the link's cluster: its engine runs others meanwhile."""
+    def wait_for(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Waits until `is_done()`, which results bring about."""
     def wait_for_engines(self, n: int, timeout_s: float | None) -> bool:
         """Whether there were n engines in time. Raises LinkClosed, also when the link closed with n engines known."""
     def request(self, request: str, timeout_s: float | None = 10.0) -> str:
         """Sends a control request given as JSON; returns the reply as JSON."""
+    def define_preparation(self, content: bytes) -> int:
+        """The id of a preparation, for a request 'Prepare': engines call `EngineHooks.prepare` with its content."""
+    def post(self, request: str) -> None:
+        """Sends a control request given as JSON, whose reply is dropped. Never waits for the controller."""
+    def keep_sent_again(self, keep: bool) -> None:
+        """From `True` to as many calls with `False`, large buffers that balanced calls send again stay in their
+        segments in between. They are recognised by address and content."""
     def flush(self) -> None: ...
     def outstanding(self) -> int:
         """Tasks submitted and not resolved."""
@@ -164,8 +187,15 @@ class Pending:
     def failure(self, part: int) -> BaseException | None: ...
     def times(self, part: int) -> tuple[int, int, int, int]:
         """(started_ns, completed_ns, received_ns, engine id): wall clock; 0, and -1 for no engine."""
-    def output(self, part: int) -> tuple[str, str, list[bytes]]:
-        """stdout, stderr, messages of stream 3 so far."""
+    def text_since(self, part: int, stream: int, position_bytes: int) -> tuple[str, int]:
+        """What stream 1 or 2 of a part has had from a position on, and the position of its end. Only the newest is
+        kept, and the text says how much is missing. Bytes that are not UTF-8 are replaced by U+FFFD."""
+    def messages(self, part: int) -> list[bytes]:
+        """Messages of stream 3 so far."""
+    def abandon(self, parts: Sequence[int]) -> None:
+        """Makes the unresolved ones of these parts cancelled. Their tasks still count as unresolved until they end."""
+    def n_failed(self) -> int:
+        """How many parts are resolved and did not return."""
     def on_done(self, callback: Callable[[], object]) -> None:
         """Calls back once, when all parts are resolved (at once if they are), from whichever thread learns of it."""
     def get_single(self, timeout_s: float | None) -> Any:
@@ -174,20 +204,43 @@ class Pending:
 class EngineHooks(Protocol):
     unmet_type: type[BaseException]
     def load_function(self, body: bytes) -> Callable[..., Any]: ...
+    def prepare(self, content: bytes) -> None:
+        """Makes a preparation; called between tasks, as soon as it has come. What it raises goes to the log."""
     def load_args(self, data: bytes, buffers: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
+    def run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """The value of a coroutine that a task returned."""
     def dump_value(self, value: Any) -> tuple[bytes, list[Any]]: ...
-    def dump_error(self, error: BaseException) -> bytes: ...
-    def flush_output(self) -> None:
-        """Called when a task ends and `Engine.output_held` is set, while that task is still the current one
-        and before its result leaves."""
+    def dump_error(self, error: BaseException, arguments: tuple[Any, ...]) -> bytes: ...
+    def run_nested(self, run: Callable[[], None]) -> None:
+        """Calls `run`, which runs a task in the middle of the current one, which waits."""
+    def end_child(self, error: BaseException | None) -> NoReturn:
+        """Ends the process, a child that a task has forked and that comes back from it, with what it raised."""
+
+class CapturedOutput(Protocol):
+    """Where an engine's output goes: numbers of descriptors, and a path."""
+
+    @property
+    def stdout_read(self) -> int:
+        """Read end of the pipe behind descriptor 1."""
+    @property
+    def stderr_read(self) -> int:
+        """Read end of the pipe behind descriptor 2."""
+    @property
+    def recent(self) -> int:
+        """Memory for the newest output: a memfd, or a file without a name in /dev/shm."""
+    @property
+    def recent_bytes(self) -> int:
+        """Its size."""
+    @property
+    def log_path(self) -> str: ...
 
 @final
 class Engine:
     """An engine's connection to its node; `run` executes tasks on the calling (main) thread."""
 
-    output_held: bool
-    """Set by the engine's streams when they hold part of a line; cleared when `flush_output` is called."""
-    def __new__(cls, connection: str, engine_id: int | None, hooks: EngineHooks) -> Engine: ...
+    def __new__(
+        cls, connection: str, engine_id: int | None, hooks: EngineHooks, captured: CapturedOutput | None
+    ) -> Engine: ...
     @property
     def engine_id(self) -> int: ...
     @property
@@ -195,6 +248,8 @@ class Engine:
     def run(self) -> None:
         """Runs tasks until told to stop or the node is gone. A KeyboardInterrupt raised by the SIGINT handler while a
         task runs becomes that task's error; `interrupt_pending` says whether the signal is meant for the task."""
+    def run_next(self) -> None:
+        """What `run_nested` is given."""
     def current_task(self) -> int | None: ...
     def counters(self) -> dict[str, int]:
         """This engine's own segments: segments, segment_bytes, warm_bytes, copies, copied_bytes; and mappings."""
@@ -208,7 +263,13 @@ class Engine:
         """
     def retire_buffers(self) -> None:
         """Large received buffers that the running task drops from here on are unmapped after its reply has left."""
-    def send_output(self, stream: int, data: bytes) -> None: ...
+    def write_output(self, stream: int, data: bytes) -> None:
+        """Takes what Python writes to stream 1 or 2: whole lines leave at once for the client of the running task, or
+        for the log if there is none."""
+    def flush_output(self, stream: int | None = None) -> None:
+        """Sends the unfinished line of a stream, or of both, and waits until all that is queued has left."""
+    def send_message(self, data: bytes) -> None:
+        """Sends a pickled message of the running task."""
 
 @final
 class Spawner:
@@ -237,8 +298,19 @@ def encode_plain(value: Any) -> bytes | None:
     None for all else, arrays included: they need buffers."""
 
 def decode_plain(data: bytes) -> Any: ...
+def submitted_depth() -> int:
+    """How deep a task is nested that this process submits now; 0 where no task runs."""
+
 def generate_keys() -> str:
     """Fresh Ed25519 keys as JSON: server, client and engine, each {private, public} in base64."""
+
+def hold_key(connection: str) -> str:
+    """Takes the private key out of a connection file's text and keeps it, out of Python's sight, for this process and
+    those forked from it: `Client`, `Engine` and `Spawner` use it for a text of the same cluster that has none. Raises
+    ValueError for a text without a key."""
+
+def give_key() -> str:
+    """The key that is held, to pass on to an interpreter that this process starts. Raises RuntimeError in an engine."""
 
 def run_node(config: str) -> int:
     """Runs a node on the calling thread until it is stopped; returns its exit code. Releases the GIL.

@@ -137,6 +137,9 @@ OPTIONS: dict[str, Option] = {
                "taken, for an idle engine to take some of it, in microseconds.", most=_HOUR_US),
         Option("chunk_target", "int", 1024, "client", "Chunks that a map without `chunksize` is cut into; more where "
                "that were fewer than 8 per engine, or chunks of more than 16,384 items.", least=1, most=_HISTORY_TASKS),
+        Option("ship_local_modules", "bool", False, "client", "Whether modules below the client's working directory or "
+               "its script's folder are sent to engines, before the first function or argument that may need them, and "
+               "again when they were reloaded."),
         # Batching
         Option("client_linger_us", "int", 100, "client", "Longest time a submitted task may wait in the client for "
                "others to travel with it, in microseconds; ten times that behind 64 tasks per engine.",
@@ -157,19 +160,22 @@ OPTIONS: dict[str, Option] = {
                "one host."),
         Option("pool_max_bytes", "int", 0, "client, engine", "Most bytes of shared segments that a process holds, warm "
                "ones included; 0 for a quarter of the memory there is.", most=_ANY_BYTES),
+        Option("shared_memory_warm_s", "int", 5, "node, client, engine", "How long a freed segment of shared memory "
+               "is kept for the next buffer of its size, in seconds. Memory in use is several times as fast as new "
+               "memory.", most=_YEAR_S),
         # Bounds
         Option("max_outstanding_tasks", "int", 262_144, "node", "Most unresolved tasks of one client; then its "
                "submissions wait.", least=1, most=_HISTORY_TASKS),
         Option("max_outstanding_bytes", "int", 256 * _MIB, "node", "Most unresolved payload bytes of one client; then "
                "its submissions wait.", least=1, most=_ANY_BYTES),
         Option("congestion_bytes", "int", 64 * _MIB, "node", "Bytes waiting to be read by a client above which none of "
-               "its tasks is started.", most=_ANY_BYTES),
+               "its tasks is started, and what they print, display and publish is dropped.", most=_ANY_BYTES),
         Option("history_tasks", "int", 65_536, "node", "Resolved tasks remembered per client, for later dependencies "
                "on them.", most=_HISTORY_TASKS),
         Option("kept_results_bytes", "int", 4 * _MIB, "node", "Most bytes kept of ended tasks, for other clients and "
                "for clients that come back: values, arguments, and 320 bytes a task; 0 to keep none.", most=_ANY_BYTES),
-        Option("function_cache_bytes", "int", 256 * _MIB, "node", "Most bytes of function bodies kept for engines.",
-               most=_ANY_BYTES),
+        Option("function_cache_bytes", "int", 256 * _MIB, "node", "Most bytes of the bodies of functions "
+               "that one client defines.", most=_ANY_BYTES),
         # Observation
         Option("log_level", "choice", "info", "node", "What the event ring records.",
                choices=("off", "error", "info", "debug")),
@@ -208,12 +214,15 @@ OPTIONS: dict[str, Option] = {
         # Network
         Option("listen", "str", "", "node", "TCP address to listen on as `host:port`, port 0 for a free one; empty "
                "for the unix socket alone.", form=(r"|.+:\d{1,5}", "host:port")),
-        Option("tls", "bool", True, "node, client", "Whether TCP is encrypted and both sides proven by their keys."),
+        Option("tls", "bool", True, "node, client", "Whether TCP is encrypted. Both sides prove their "
+               "keys either way."),
         # Engines
         Option("engine_start", "choice", "fork", "host", "`fork` from a process that has imported what engines need, "
                "or `spawn` a fresh interpreter for each.", choices=("fork", "spawn")),
+        Option("capture_descriptors", "bool", True, "host", "Whether a task's client gets what is written past Python: "
+               "by child processes, C code, system calls. If not, the engine's log does."),
         Option("preload", "list", ["auto"], "host", "Modules imported before engines are forked, separated by commas; "
-               "`auto` stands for numpy if the client has imported it."),
+               "`auto` stands for numpy if the client has imported it, and for IPython in a session of IPython."),
         Option("affinity", "str", "none", "engine", "Cores an engine may use: `none` (all of the cluster's), `spread` "
                "(one each, in turn), or a list such as `0-3,8`.",
                form=(r"none|spread|\d+(-\d+)?(,\d+(-\d+)?)*", "none, spread, or a list such as 0-3,8")),
@@ -250,6 +259,11 @@ class Settings:
             "log_level": OPTIONS["log_level"].choices.index(self["log_level"]),
             "pool_max_bytes": self["pool_max_bytes"] or None,
         }
+
+
+def is_strange(arguments: Mapping[str, Any]) -> bool:
+    """Whether an argument is no option, or has a value that only IPython Parallel gives it."""
+    return not arguments.keys() <= OPTIONS.keys() or isinstance(arguments.get("log_level"), int)
 
 
 def resolve(arguments: Mapping[str, Any] | None = None, profile_dir: Path | None = None) -> Settings:

@@ -11,8 +11,20 @@ import sys
 import traceback as _traceback
 from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+from broadleaf.death_certificate import ControllerDeath, DeathCertificate, obituary
+from broadleaf.error_display import (
+    composite_lines,
+    composite_notes,
+    composite_summary,
+    engine_label,
+    headline,
+    ipython_traceback,
+    remote_note,
+    render_in_ipython,
+)
+from broadleaf.error_types import blank, can_be_raised, common_type, copy_of, joint_error, load_exception, set_cause
 
 __all__ = [
     "AlreadyDisplayedError",
@@ -32,17 +44,22 @@ __all__ = [
     "NoEnginesRegistered",
     "OverLimit",
     "RemoteError",
+    "RemoteTraceback",
     "SerializationError",
     "TaskAborted",
     "TaskRejectError",
     "TaskTimeout",
     "TimeoutError",
+    "Undeliverable",
     "UnmetDependency",
     "VersionMismatch",
     "collect_exceptions",
     "unwrap_exception",
     "wrap_exception",
 ]
+
+# What a RemoteError keeps that is not of the exception that was raised.
+_STATE_NAMES = ("ename", "evalue", "traceback", "engine_info", "item_index", "item_repr", "_original")
 
 Results = TypeVar("Results", list[Any], tuple[Any, ...], dict[Any, Any])
 
@@ -61,6 +78,8 @@ class KernelError(IPythonError):
 class ClusterConnectionError(KernelError, ConnectionError):
     """No connection to the controller, or no longer one."""
 
+    _joins_no_remote_error = True
+
 
 class VersionMismatch(ClusterConnectionError):
     """Client and controller differ in Broadleaf's or Python's version."""
@@ -71,7 +90,14 @@ class AuthenticationFailed(ClusterConnectionError):
 
 
 class LinkLost(ClusterConnectionError):
-    """The connection to the controller is closed or was lost."""
+    """The connection to the controller is closed or was lost.
+
+    Raised by a result that did not come before, it says in `task_started` whether its task had started, and in
+    `certificate` what has become of the controller; None for what is not known.
+    """
+
+    certificate: ControllerDeath | None = None
+    task_started: bool | None = None
 
 
 class SerializationError(KernelError, TypeError):
@@ -90,17 +116,50 @@ class InPlaceMismatch(KernelError, ValueError):
     """A value cannot be overwritten in place by another: of another shape, dtype, order or kind, or read-only."""
 
 
+class RemoteTraceback(Exception):
+    """Shows the traceback of another process, as the `__cause__` of an exception that was raised there."""
+
+    def __str__(self) -> str:
+        return "\n" + str(self.args[0]) if self.args else ""
+
+
+class _RemoteNotes:
+    """The notes of an error that say what happened on the engine, made when somebody looks at them."""
+
+    def __get__(self, error: RemoteError | None, owner: type[RemoteError]) -> Any:
+        if error is None:
+            return self
+        # From then on the instance's own list is found first, and `add_note` adds to it.
+        notes = error.__dict__["__notes__"] = error._remote_notes()
+        return notes
+
+
 class RemoteError(KernelError):
     """A task did not return.
 
     `ename` and `evalue` are the exception's type and text on the engine, `traceback` its text there, `engine_info` a
-    dict of `engine_id`, `engine_uuid` and `method`. Where the exception could be sent, it is the `__cause__`.
+    dict of `engine_id`, `engine_uuid` and `method`. In a map, `item_index` is the position of the item that failed,
+    and `item_repr` a short text of it.
+
+    Where the exception could be sent, it is the `__cause__`. The error is then also an instance of its type, with its
+    attributes, where a type can be both: `except ValueError` catches a remote ValueError.
     """
 
     ename: str
     evalue: str
     traceback: str
     engine_info: dict[str, Any]
+    item_index: int | None = None
+    item_repr: str = ""
+    __notes__: Any = _RemoteNotes()
+
+    _joins_no_remote_error = True
+    # The pickle of what the task raised.
+    _original: bytes | None = None
+    # Of a type that is also that of the original: the type here, and the original's.
+    _kind: ClassVar[type[RemoteError] | None] = None
+    _original_type: ClassVar[type[BaseException] | None] = None
+    _state_names: ClassVar[tuple[str, ...]] = _STATE_NAMES
 
     def __init__(
         self, ename: str, evalue: str, traceback: str | None = None, engine_info: Mapping[str, Any] | None = None
@@ -109,26 +168,64 @@ class RemoteError(KernelError):
         self.evalue = evalue
         self.traceback = traceback or ""
         self.engine_info = dict(engine_info or {})
-        self.args = (ename, evalue)
+        self.args = self._own_args()
+
+    def _own_args(self) -> tuple[Any, ...]:
+        return self.ename, self.evalue
+
+    # Also where the other type of a joint one is frozen.
+    __setattr__ = BaseException.__setattr__
+    __delattr__ = BaseException.__delattr__
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        # A type of the user's that counts its subclasses is not to see the joint ones.
+        if "_original_type" not in vars(cls):
+            super().__init_subclass__(**options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {k: v for k, v in self.__dict__.items() if not k.startswith("__")}
+        if self._kind is not None:
+            state = {name: self.__dict__[name] for name in self._state_names if name in self.__dict__}
+            return _rebuild, (self._kind, self._own_args(), state)
+        state = {name: value for name, value in self.__dict__.items() if not name.startswith("__")}
         return _rebuild, (type(self), self.args, state)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}[{self.engine_info.get('engine_id', ' ')}]:{self.ename}({self.evalue})>"
 
     def __str__(self) -> str:
-        return f"{_engine_label(self.engine_info)} {self.ename}: {self.evalue}"
+        item = self.item_text()
+        return f"{engine_label(self.engine_info)} {headline(self.ename, self.evalue)}" + (item and f" ({item})")
+
+    def item_text(self) -> str:
+        """The item of a map that failed: "item 17 = 'x'"."""
+        if self.item_index is None:
+            return ""
+        return f"item {self.item_index}" + (self.item_repr and f" = {self.item_repr}")
+
+    def as_original(self) -> BaseException:
+        """What the task raised, as it is, with the remote traceback as its `__cause__`; a new object each time.
+
+        Where that cannot be loaded, or raising it would mislead (`SystemExit` would end this process, `StopIteration`
+        a loop), it is this error.
+        """
+        original = load_exception(self._original)
+        if original is None or not can_be_raised(original):
+            return self
+        set_cause(original, RemoteTraceback("\n".join(self._remote_notes())))
+        render_in_ipython(original)
+        return original
+
+    def _remote_notes(self) -> list[str]:
+        return [remote_note(self)] if self.traceback else []
 
     def render_traceback(self) -> list[str]:
         """The remote traceback as lines, the engine's name first."""
         text = self.traceback or "No traceback available"
-        return [_engine_label(self.engine_info), *text.splitlines()]
+        return [engine_label(self.engine_info), *text.splitlines()]
 
     def _render_traceback_(self) -> list[str]:
         # IPython shows this in place of the local traceback.
-        return self.render_traceback()
+        return ipython_traceback(self, self.__notes__)
 
     def print_traceback(self, excid: int | None = None) -> None:
         """Prints `render_traceback`."""
@@ -141,23 +238,37 @@ def fresh(error: BaseException) -> BaseException:
     A result keeps its exception. Raising that very object would hang the frames it passes, and with them the result,
     on it: a cycle through native objects, which the garbage collector cannot see.
     """
-    made = _rebuild(type(error), error.args, error.__dict__)
-    made.__cause__ = error.__cause__
-    made.__suppress_context__ = error.__suppress_context__
+    return copy_of(error)
+
+
+def hides_frames(excinfo: Any) -> bool:
+    """As `__tracebackhide__` of a module: whether pytest leaves out its frames. They say nothing of a remote error."""
+    error = getattr(excinfo, "value", None)
+    return isinstance(error, RemoteError) or isinstance(getattr(error, "__cause__", None), RemoteTraceback)
+
+
+def typed(error: RemoteError, data: bytes | None) -> RemoteError:
+    """`error` with the original that `data` is the pickle of as its cause, and of its type where there can be such."""
+    original = load_exception(data)
+    if original is None:
+        return error
+    error._original = data
+    made = joint_error(error, original, original_type_of(original))
+    made.__cause__ = original
     return made
 
 
-def _rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
-    error = kind.__new__(kind, *args)
-    error.args = args
+def original_type_of(error: BaseException) -> type[BaseException]:
+    """The type of `error`, or of what was raised on an engine if it is of a joint type."""
+    return (isinstance(error, RemoteError) and error._original_type) or type(error)
+
+
+def _rebuild(kind: type[RemoteError], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    error = blank(kind, args)
     error.__dict__.update(state)
-    return error
-
-
-def _engine_label(engine_info: Mapping[str, Any]) -> str:
-    if "engine_id" not in engine_info:
-        return "[Engine Exception]"
-    return f"[{engine_info['engine_id']}:{engine_info.get('method', 'apply')}]"
+    if isinstance(error, CompositeError):
+        return _of_common_type(error)
+    return typed(error, error._original) if isinstance(error, RemoteError) else error
 
 
 class Verdict(RemoteError):
@@ -175,86 +286,24 @@ class Verdict(RemoteError):
         return [f"{type(self).__name__}: {self}"]
 
 
-@dataclass(frozen=True)
-class DeathCertificate:
-    """Everything known of an engine's death."""
-
-    engine_id: int
-    uuid: str = ""
-    pid: int = 0
-    host: str = ""
-    cause: str = "disconnected"
-    """'exit', 'signal', 'out_of_memory', 'killed_by_timeout', 'stopped', 'host_gone' or 'disconnected'."""
-    code: int | None = None
-    """Exit code or signal number, for these two causes."""
-    last_output: str = ""
-    task_started: bool = False
-    """Whether the task had been started on it."""
-
-    @property
-    def reason(self) -> str:
-        """The cause as a clause of a sentence: 'was ended by signal 11 (SIGSEGV)'."""
-        if self.cause == "exit":
-            return f"left with exit code {self.code}"
-        if self.cause == "signal":
-            return f"was ended by signal {self.code}{_signal_name(self.code)}"
-        return {
-            "out_of_memory": "was ended by the kernel because memory ran out",
-            "killed_by_timeout": "was killed because its task outlived its timeout and an interrupt",
-            "stopped": "was stopped on request",
-            "host_gone": "is gone with its host: the relay there ended, or the link to it is cut",
-        }.get(self.cause, "lost its connection; its fate is unknown")
-
-    @property
-    def advice(self) -> str:
-        """What the user may do about it."""
-        if self.cause == "out_of_memory":
-            return "Start fewer engines per host, or send less at a time."
-        if self.cause in ("stopped", "disconnected"):
-            return "Submit again to the engines that are left, or restart it with cluster.restart_engines()."
-        return "Set retries=1 on the view to run such tasks again elsewhere, or look at the last output."
-
-
-def _signal_name(number: int | None) -> str:
-    import signal
-
-    try:
-        return f" ({signal.Signals(number).name})" if number is not None else ""
-    except ValueError:
-        return ""
-
-
 class EngineError(Verdict):
-    """The engine died. `certificate` says all that is known."""
+    """The engine died. `certificate` says all that is known; `retries` is the task's, None where it can have none."""
 
     def __init__(
         self,
         message: str = "",
         engine_info: Mapping[str, Any] | None = None,
         certificate: DeathCertificate | None = None,
+        retries: int | None = None,
     ) -> None:
         if certificate is not None and not message:
-            message = _obituary(certificate)
+            message = obituary(certificate, retries)
         super().__init__(message, engine_info)
         self.certificate = certificate
+        self.retries = retries
 
     def __str__(self) -> str:
         return self.evalue or "The engine died."
-
-
-def _obituary(certificate: DeathCertificate) -> str:
-    c = certificate
-    host = f" on {c.host}" if c.host else ""
-    parts = [
-        f"engine {c.engine_id} (pid {c.pid}{host}) {c.reason}"
-        f"{' while it ran this task' if c.task_started else ' before it started this task'}."
-    ]
-    if c.last_output.strip():
-        last = "\n".join("  | " + line for line in c.last_output.strip().splitlines()[-10:])
-        parts.append(f"Its last output:\n{last}\n{c.advice}")
-    else:
-        parts.append(c.advice)
-    return " ".join(parts)
 
 
 class NoEnginesRegistered(Verdict):
@@ -275,6 +324,10 @@ class OverLimit(Verdict):
 
 class ResultNotKept(Verdict):
     """The cluster has no result, or no longer, of this task of another time or client."""
+
+
+class Undeliverable(Verdict):
+    """The task's arguments or its value could not be brought to the host that needs them; the message says why."""
 
 
 class ClusterStopping(Verdict):
@@ -308,6 +361,7 @@ class CompositeError(RemoteError):
     """
 
     tb_limit = 4
+    _state_names = (*_STATE_NAMES, "msg", "elist", "exceptions")
 
     def __init__(
         self,
@@ -322,31 +376,32 @@ class CompositeError(RemoteError):
         self.evalue = message
         self.traceback = ""
         self.engine_info = {}
-        self.args = tuple(entry[0] for entry in self.elist)
+        self.args = self._own_args()
+
+    def _own_args(self) -> tuple[Any, ...]:
+        return tuple(entry[0] for entry in self.elist)
 
     def __repr__(self) -> str:
         return f"CompositeError({len(self.elist)})"
 
     def __str__(self) -> str:
-        lines = [str(self.msg)]
-        for ename, evalue, _, engine_info in self.elist[: self.tb_limit]:
-            lines.append(f"{_engine_label(engine_info)}{ename}: {evalue}")
-        if len(self.elist) > self.tb_limit:
-            lines.append(f".... {len(self.elist) - self.tb_limit} more exceptions ...")
-        return "\n".join(lines)
+        return composite_summary(self)
+
+    def as_original(self) -> BaseException:
+        """Of one failure, what its task raised; of several, this error."""
+        if len(self.exceptions) == 1 and isinstance(self.exceptions[0], RemoteError):
+            return fresh(self.exceptions[0]).as_original()  # type: ignore[attr-defined, no-any-return]
+        return self
+
+    def _remote_notes(self) -> list[str]:
+        return composite_notes(self)
 
     def render_traceback(self, excid: int | None = None) -> list[str]:
-        """The first `tb_limit` tracebacks as lines, or number `excid`."""
-        lines: list[str] = []
-        shown = self.elist[: self.tb_limit] if excid is None else [self._entry(excid)]
-        for ename, evalue, text, engine_info in shown:
-            lines.append(_engine_label(engine_info) + ":")
-            lines.extend((text or f"{ename}: {evalue}").splitlines())
-            if excid is None:
-                lines.append("")
-        if excid is None and len(self.elist) > self.tb_limit:
-            lines.append(f"... {len(self.elist) - self.tb_limit} more exceptions ...")
-        return lines
+        """The tracebacks as lines, alike ones once and `tb_limit` at most; or that of number `excid`."""
+        if excid is None:
+            return composite_lines(self)
+        ename, evalue, text, engine_info = self._entry(excid)
+        return [engine_label(engine_info) + ":", *(text or headline(ename, evalue)).splitlines()]
 
     def _entry(self, excid: int) -> tuple[str, Any, str, dict[str, Any]]:
         try:
@@ -360,9 +415,7 @@ class CompositeError(RemoteError):
     def raise_exception(self, excid: int = 0) -> NoReturn:
         """Raises one of them, as a single engine's error is raised."""
         entry = self._entry(excid)
-        if self.exceptions:
-            raise fresh(self.exceptions[excid])
-        raise RemoteError(*entry)
+        raise fresh(self.exceptions[excid]) if self.exceptions else RemoteError(*entry)
 
 
 class AlreadyDisplayedError(RemoteError):
@@ -380,6 +433,9 @@ class AlreadyDisplayedError(RemoteError):
         return f"{self.n} errors"
 
     def render_traceback(self) -> list[str]:
+        return [str(self)]
+
+    def _render_traceback_(self) -> list[str]:
         return [str(self)]
 
 
@@ -406,7 +462,17 @@ def composite(exceptions: Iterable[BaseException], method: str) -> CompositeErro
         else:
             elist.append((type(error).__name__, str(error), "", {}))
             flat.append(error)
-    return CompositeError(f"one or more exceptions raised in: {method}", elist, flat)
+    return _of_common_type(CompositeError(f"one or more exceptions raised in: {method}", elist, flat))
+
+
+def _of_common_type(error: CompositeError) -> CompositeError:
+    """`error`, also of the type that all it stands for have in common, where there can be such."""
+    causes = [one.__cause__ for one in error.exceptions if isinstance(one, RemoteError) and one._kind is not None]
+    if not causes or len(causes) < len(error.exceptions) or causes[0] is None:
+        return error
+    common = common_type(original_type_of(one) for one in error.exceptions)
+    made = error if common is None else joint_error(error, causes[0], common)
+    return made
 
 
 def wrap_exception(engine_info: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import pickle
@@ -15,6 +14,7 @@ from broadleaf.errors import UnmetDependency
 from broadleaf.serialize import functions, namespace
 from broadleaf.serialize.errors import dump_error
 from broadleaf.serialize.pickle import dump_value, load_args
+from fake_requests import Requests
 
 __version__ = "0.0.0"
 OK, ERROR, CANCELLED, TIMEOUT, REFUSED, LOST = range(6)
@@ -172,10 +172,14 @@ class FakeCluster:
         with self.changed:
             pending = task.pending
             now = time.time_ns()
+            pending.link.waiting.pop(task.seq, None)
+            if pending._fake[task.part] is not None:
+                # It was abandoned.
+                self.changed.notify_all()
+                return
             pending._fake[task.part] = (*outcome, (started_ns, now if started_ns else 0, now, engine))
             pending._order.append(task.part)
             pending.link.statuses[task.seq] = (outcome[0], engine)
-            pending.link.waiting.pop(task.seq, None)
             callbacks = []
             if len(pending._order) == len(pending._fake):
                 callbacks, pending._callbacks = pending._callbacks, []
@@ -198,7 +202,7 @@ class _InNamespace:
         self.cluster.namespace_lock.release()
 
 
-class Link:
+class Link(Requests):
     def __init__(self, connection: str, hooks: Any, timeout_s: float = 10.0, name: str = "") -> None:
         info = json.loads(connection)
         if "refuse" in info:
@@ -230,6 +234,9 @@ class Link:
     def engines(self) -> list[tuple[int, str, int, str]]:
         return [(e.id, e.uuid, 4711, "here") for e in self.cluster.engines.values()]
 
+    def frees_engine(self) -> bool:
+        return False
+
     def wait_for_engines(self, n: int, timeout_s: float | None) -> bool:
         self.check()
         return len(self.cluster.engines) >= n
@@ -240,42 +247,10 @@ class Link:
         kind, content = next(iter(what.items())) if isinstance(what, dict) else (what, None)
         return json.dumps(getattr(self, f"on_{kind.lower()}")(content))
 
-    def on_cancel(self, seqs: list[int]) -> Any:
-        with self.cluster.changed:
-            for seq in seqs:
-                task = self.waiting.get(seq)
-                if task is None:
-                    continue
-                task.cancelled = True
-                if task in self.cluster.queue:
-                    self.cluster.queue.remove(task)
-                    self.cluster.resolve(task, (CANCELLED, b"", []), -1, 0)
-                elif task.thread is not None:
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                        ctypes.c_ulong(task.thread), ctypes.py_object(KeyboardInterrupt)
-                    )
-        return "Done"
+    def _ignore(self, *_: Any) -> int:
+        return 0
 
-    def on_records(self, _: Any) -> Any:
-        return {"Records": {"now_ns": 0, "records": []}}
-
-    def on_forget(self, _: Any) -> Any:
-        return "Done"
-
-    def on_queuestatus(self, _: Any) -> Any:
-        return {"Queues": [[e.id, 0, int(e.running is not None), e.completed] for e in self.cluster.engines.values()]}
-
-    def on_explain(self, seq: int) -> Any:
-        return {"Text": f"task {seq} waits"}
-
-    def on_status(self, _: Any) -> Any:
-        return {"Text": json.dumps({"engines": len(self.cluster.engines)})}
-
-    def on_stopengines(self, _: Any) -> Any:
-        return {"Failed": "not in this fake"}
-
-    def flush(self) -> None:
-        pass
+    define_preparation = post = flush = _ignore
 
     def outstanding(self) -> int:
         return len(self.waiting)
@@ -364,7 +339,7 @@ class Submitter:
         if known is not None and known[0] is function:
             body = known[1]
         else:
-            body, cacheable = link.hooks.resolve_function(function)
+            body, cacheable, _ = link.hooks.resolve_function(function, False)
             if cacheable:
                 link.bodies[id(function)] = (function, body)
         payloads = []
@@ -463,8 +438,27 @@ class Pending:
     def times(self, part: int) -> tuple[int, int, int, int]:
         return (0, 0, 0, -1) if self._fake[part] is None else self._fake[part][3]
 
-    def output(self, part: int) -> tuple[str, str, list[bytes]]:
-        return "", "", [pickle.dumps({"type": "published", "data": {"part": part}})]
+    def text_since(self, part: int, stream: int, position_bytes: int) -> tuple[str, int]:
+        return "", 0
+
+    def messages(self, part: int) -> list[bytes]:
+        return [pickle.dumps({"type": "published", "data": {"part": part}})]
+
+    def n_failed(self) -> int:
+        return sum(part is not None and part[0] != OK for part in self._fake)
+
+    def abandon(self, parts: list[int]) -> None:
+        callbacks = []
+        with self.link.cluster.changed:
+            for part in parts:
+                if self._fake[part] is None:
+                    self._fake[part] = (CANCELLED, b"", [], (0, 0, time.time_ns(), -1))
+                    self._order.append(part)
+            if self.all_done():
+                callbacks, self._callbacks = self._callbacks, []
+            self.link.cluster.changed.notify_all()
+        for callback in callbacks:
+            callback()
 
     def on_done(self, callback: Any) -> None:
         with self.link.cluster.changed:

@@ -82,7 +82,7 @@ def test_composite_errors_are_taken_apart():
     outer = error.composite([inner, two], "g")
     assert outer.exceptions == [one, two]
     assert [entry[0] for entry in outer.elist] == ["A", "B"]
-    assert "[2:apply]B: b" in str(outer)
+    assert "[2:apply] B: b" in str(outer)
     with pytest.raises(ipp.CompositeError):
         ipp.collect_exceptions([1, one])
     assert ipp.collect_exceptions([1, 2]) == [1, 2]

@@ -32,7 +32,7 @@ def interactive(source, name="f", **known):
 
 def test_importable_functions_go_by_reference(names):
     for function in (math.sqrt, json.dumps, len, functools.reduce, json.JSONDecoder):
-        body, cacheable = resolve_function(function)
+        body, cacheable, _ = resolve_function(function)
         assert cacheable
         assert len(body) < 100
         assert load_function(body) is function
@@ -49,14 +49,14 @@ def test_a_function_sees_the_namespace_as_its_globals(names):
 
 
 def test_a_pure_function_is_cacheable_for_good(names):
-    body, cacheable = resolve_function(interactive("def f(x, y=2): return x * y"))
+    body, cacheable, _ = resolve_function(interactive("def f(x, y=2): return x * y"))
     assert cacheable
     assert load_function(body)(4) == 8
 
 
 def test_missing_globals_are_filled_and_the_users_own_are_kept(names):
     f = interactive("def f(): return a + g()\ndef g(): return b", a=1, b=10)
-    body, cacheable = resolve_function(f)
+    body, cacheable, _ = resolve_function(f)
     assert not cacheable
     function = load_function(body)
     assert function() == 11
@@ -64,7 +64,7 @@ def test_missing_globals_are_filled_and_the_users_own_are_kept(names):
     assert function() == 101
     # A later fill replaces an earlier one, not the user's value.
     f.__globals__.update(a=2, b=20)
-    body, _ = resolve_function(f)
+    body, _, _ = resolve_function(f)
     assert load_function(body)() == 102
     # The first function, called again, sees its own values again.
     assert function() == 101
@@ -74,10 +74,10 @@ def test_missing_globals_are_filled_and_the_users_own_are_kept(names):
 
 def test_an_unchanged_body_is_not_pickled_again(names):
     f = interactive("def f(): return a + len([])", a=1)
-    first, _ = resolve_function(f)
+    first, _, _ = resolve_function(f)
     assert resolve_function(f)[0] is first
     f.__globals__["a"] = 2
-    second, _ = resolve_function(f)
+    second, _, _ = resolve_function(f)
     assert second != first
     assert load_function(second)() == 2
     f.__globals__["len"] = lambda _: 40
@@ -93,7 +93,7 @@ def test_a_mutable_global_is_looked_at_each_time(names):
 
 def test_a_call_does_not_change_what_the_next_one_gets(names):
     f = interactive("def f(x, seen=[]):\n    seen.append(x)\n    return seen")
-    body, cacheable = resolve_function(f)
+    body, cacheable, _ = resolve_function(f)
     assert not cacheable
     function = load_function(body)
     assert isinstance(function, Fresh)

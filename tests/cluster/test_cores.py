@@ -3,7 +3,9 @@
 import os
 
 import pytest
-from broadleaf.cluster.cores import usable_cores
+from broadleaf.cluster import Cluster
+from broadleaf.cluster.cores import engine_count, usable_cores
+from broadleaf.cluster.relay import Relay
 
 
 @pytest.fixture
@@ -41,3 +43,37 @@ def test_quota_of_version_2_may_come_from_above(eight_cores, tmp_path):
 
 def test_this_host():
     assert 1 <= usable_cores() <= len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("n", ["four", "4", True, False, 2.0, 2.5, None, [4]])
+def test_a_number_of_engines_is_a_whole_number(n):
+    with pytest.raises(TypeError, match=r"^n, the number of engines, must be an int, not ") as raised:
+        engine_count(n)
+    assert repr(n) in str(raised.value)
+    assert f"({type(n).__name__})" in str(raised.value)
+
+
+def test_a_number_of_engines_is_not_negative():
+    with pytest.raises(ValueError, match="must not be negative, and is -1"):
+        engine_count(-1)
+
+
+def test_any_whole_number_will_do():
+    numpy = pytest.importorskip("numpy")
+    assert engine_count(numpy.int64(3)) == 3
+    assert type(engine_count(numpy.int64(3))) is int
+    with pytest.raises(TypeError, match="must be an int"):
+        engine_count(numpy.float64(3))
+
+
+@pytest.mark.parametrize("n", ["four", True, 2.5])
+def test_every_place_that_takes_it_says_so(n, tmp_path):
+    with pytest.raises(TypeError, match="n, the number of engines"):
+        Cluster(n=n)
+    with pytest.raises(TypeError, match="n, the number of engines"):
+        Relay(tmp_path / "none.json", n)
+    cluster = Cluster(n=1)
+    with pytest.raises(TypeError, match="n, the number of engines"):
+        cluster.start_cluster_sync(n)
+    with pytest.raises(TypeError, match="n, the number of engines"):
+        cluster.start_engines_sync(n)

@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 from broadleaf.cluster import files
@@ -55,13 +57,35 @@ def test_a_link_in_place_of_a_directory_is_refused(tmp_path):
         files.make_private_dir(tmp_path / "link")
 
 
-def test_run_directories_leave_room_for_the_socket():
-    run_dir = files.make_run_dir("x" * 40)
+@pytest.mark.parametrize("umask", [0, 0o777])
+def test_what_is_made_above_a_directory_is_closed_too(tmp_path, umask):
+    old = os.umask(umask)
     try:
-        assert _mode(run_dir) == 0o700
-        assert len(str(run_dir / "node.sock")) <= files.MAX_SOCKET_PATH_BYTES
+        files.make_private_dir(tmp_path / "a" / "b" / "c")
     finally:
-        run_dir.rmdir()
+        os.umask(old)
+    assert [_mode(tmp_path / path) for path in ("a", "a/b", "a/b/c")] == [0o700] * 3
+
+
+def test_run_directories_are_where_only_the_user_can_make_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("BROADLEAF_DIR", str(tmp_path / "state"))
+    session = tmp_path / "session"
+    session.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
+    of_session = files.make_run_dir("c")
+    lasting = files.make_run_dir("c", outlives_session=True)
+    assert of_session.parent == session / "broadleaf"
+    assert lasting.parent == tmp_path / "state" / "run" / os.uname().nodename
+    assert files.run_dirs("c") == [of_session, lasting]
+    for path in (of_session, of_session.parent, lasting, lasting.parent, lasting.parent.parent):
+        assert _mode(path) == 0o700
+    # One that others can write to is of no use, nor one that is not there.
+    session.chmod(0o770)
+    assert files.make_run_dir("c").parent == lasting.parent
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
+    assert files.make_run_dir("c").parent == lasting.parent
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert files.make_run_dir("c").parent == lasting.parent
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".x", "x" * 41, "a b", "a\n"])
@@ -93,6 +117,59 @@ def test_finding_the_latest_connection_file(base):
     assert files.find_connection_file(cluster_id="b").parent.name == "b"
     with pytest.raises(ClusterConnectionError, match="'c'"):
         files.find_connection_file(cluster_id="c")
+
+
+def _place(profile, cluster_id, pid=None):
+    """Files of a cluster, whose process has this number if one is given."""
+    path = files.cluster_dir(profile, cluster_id)
+    path.mkdir(parents=True)
+    files.write_json(path / files.CLIENT_FILE, {})
+    if pid is not None:
+        files.write_json(path / files.CLUSTER_FILE, {"launcher": {"host_pid": pid}})
+    return path
+
+
+@pytest.fixture
+def process_of_a():
+    """The number of a process that is of a cluster 'a'."""
+    code = "print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          env=os.environ | {"BROADLEAF_CLUSTER_ID": "a"}) as child:  # fmt: skip
+        assert child.stdout is not None
+        child.stdout.readline()
+        yield child.pid
+        child.communicate(b"\n")
+
+
+def test_a_cluster_that_runs_goes_before_a_later_one_that_is_gone(process_of_a):
+    _place("default", "a", process_of_a)
+    os.utime(files.cluster_dir("default", "a") / files.CLIENT_FILE, (1, 1))
+    _place("default", "b", os.getpid())
+    assert files.find_connection_file().parent.name == "a"
+    assert files.running_clusters() == [("default", "a")]
+
+
+def test_no_cluster_says_where_it_looked_what_runs_and_how_to_start_one(base, process_of_a):
+    _place("default", "a", process_of_a)
+    _place("other", "a", process_of_a)
+    with pytest.raises(ClusterConnectionError) as raised:
+        files.find_connection_file("nope")
+    assert str(raised.value) == (
+        f"no cluster is running in profile 'nope' (looked in {base}/profiles/nope); running: 'a' in profile 'default', "
+        "'a' in profile 'other'. Start one with `broadleaf start --profile nope`"
+    )
+    with pytest.raises(ClusterConnectionError) as raised:
+        files.find_connection_file("other", "b")
+    assert str(raised.value) == (
+        f"no cluster 'b' is running in profile 'other' (looked in {base}/profiles/other/b); running: 'a', "
+        "'a' in profile 'default'. Start one with `broadleaf start --profile other --cluster-id b`"
+    )
+
+
+@pytest.mark.parametrize("name", [3, None, True])
+def test_a_name_that_is_no_text(name):
+    with pytest.raises(TypeError, match="a profile is text, not "):
+        files.profile_dir(name)
 
 
 def test_removal_may_leave_the_logs(tmp_path):

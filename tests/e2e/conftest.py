@@ -1,39 +1,12 @@
-"""A cluster of this machine, one for each test module."""
+"""A cluster of this machine, one for each test module, and its views."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from broadleaf import Client, Cluster
+from broadleaf import Client
+from cluster_fixtures import clean, cluster, rc
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """A running cluster of four engines."""
-    cluster = Cluster(n=4)
-    cluster.start_cluster_sync()
-    yield cluster
-    cluster.stop_cluster_sync()
-
-
-@pytest.fixture(scope="module")
-def rc(cluster: Cluster) -> Iterator[Client]:
-    """A client of it, once all engines are there."""
-    client = cluster.connect_client_sync()
-    client.wait_for_engines(4, timeout=30)
-    yield client
-    client.close()
-
-
-@pytest.fixture(autouse=True)
-def clean(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Leaves no task and no variable behind for the next test."""
-    yield
-    if "rc" in request.fixturenames:
-        client = request.getfixturevalue("rc")
-        assert client.wait(timeout=20), "a test has left tasks behind"
-        client[:].clear(block=True)
+__all__ = ["clean", "cluster", "rc"]
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import broadleaf as ipp
 import numpy as np
 import pytest
 from broadleaf import error
+from broadleaf.cluster import files as cluster_files
 
 pytestmark = pytest.mark.timeout(120)
 BROADCASTS = int(os.environ.get("BROADLEAF_BROADCASTS", "500"))
@@ -408,8 +409,8 @@ def test_nothing_is_left_when_everything_is_killed(cluster_processes, own_memory
     until(lambda: used_bytes() < before + n_bytes // 4)
     print(f"{held / 1e6:.0f} MB of memory held, {(used_bytes() - before) / 1e6:.0f} MB left")
     # The files of the connection are found stale and removed.
-    run_dirs = Path(f"/tmp/broadleaf-{os.getuid()}").glob("killed-all-*")
-    for path in (ipp.Cluster(n=0, cluster_id="killed-all").cluster_dir, *run_dirs):
+    killed = ipp.Cluster(n=0, cluster_id="killed-all")
+    for path in (Path(killed.cluster_file), killed.cluster_dir, *cluster_files.run_dirs("killed-all")):
         if path.exists():
             os.utime(path, (0, 0))
     ipp.ClusterManager().load_clusters()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,15 +22,20 @@ def _environment(**more):
     return os.environ | {"PYTHONPATH": str(Path(broadleaf.__file__).parent.parent)} | more
 
 
-def run(*arguments, code=0, **environment):
-    """Runs the command; returns what it wrote to standard output, or to standard error where `code` is not 0."""
-    done = subprocess.run(
+def finished(*arguments, **environment):
+    """Runs the command to its end."""
+    return subprocess.run(
         [sys.executable, "-c", _RUN, *arguments],
         capture_output=True,
         text=True,
         timeout=50,
         env=_environment(**environment),
     )
+
+
+def run(*arguments, code=0, **environment):
+    """Runs the command; returns what it wrote to standard output, or to standard error where `code` is not 0."""
+    done = finished(*arguments, **environment)
     assert done.returncode == code, done.stderr
     return done.stderr if code else done.stdout
 
@@ -57,7 +63,7 @@ def test_list(started):
     rows = json.loads(run("list", "--json"))
     assert [(row["cluster_id"], row["n"], row["detached"]) for row in rows] == [("default", 2, True)]
     assert "default" in run("list")
-    assert run("list", "--profile", "other") == "no cluster is running\n"
+    assert run("list", "--profile", "other") == "no cluster is running in profile 'other'\n"
 
 
 def test_status(started):
@@ -65,22 +71,30 @@ def test_status(started):
     assert [engine["state"] for engine in status["engines"]] == ["up", "up"]
     assert "ENGINE" in run("status")
     text = run("status", "--prometheus")
-    assert 'broadleaf_engine_completed{cluster="default",engine="1"}' in text
-    assert 'broadleaf_controller_resolved_ok{cluster="default"}' in text
-    for line in text.splitlines():
-        assert line.startswith("# TYPE ") or float(line.rpartition(" ")[2]) >= 0
+    assert 'broadleaf_engine_tasks_completed_total{cluster="default",engine="1"}' in text
+    assert 'broadleaf_tasks_resolved_total{cluster="default",outcome="ok"}' in text
 
 
 def test_top(started):
-    assert "tasks/s" in run("top", "--count", "2", "--interval", "0.1")
+    head, *looks = run("top", "--count", "2", "--interval", "0.1").splitlines()
+    assert head.split() == ["TIME", "ENGINES", "BUSY", "TASKS/S", "BYTES/S", "WAITING", "ERRORS"]
+    assert [look.split()[1] for look in looks] == ["2/2", "2/2"]
 
 
 def test_logs(started):
     with Client() as rc:
         rc[1].apply_sync(os.write, 1, b"a line of C\n")
     assert "a line of C" in run("logs", "--engine", "1")
-    assert run("logs") == ""
-    assert "engine 7 of cluster 'default' has no log" in run("logs", "--engine", "7", code=1)
+    assert "has no engine 7; its engines: 0, 1" in run("logs", "--engine", "7", code=1)
+
+
+@pytest.mark.parametrize(("arguments", "whose"), [([], "the controller"), (["--engine", "0"], "engine 0")])
+def test_an_empty_log_is_told_of(started, arguments, whose):
+    done = finished("logs", *arguments)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert f"{whose} of cluster 'default' has written nothing to its log, /" in done.stderr
+    (path,) = re.findall(r"/\S+\.log", done.stderr)
+    assert Path(path).exists()
 
 
 def test_foreground_stops_on_ctrl_c(cluster_processes):
@@ -118,9 +132,10 @@ def test_foreground_tells_when_the_cluster_ends():
 def test_stop_all_and_nothing():
     profile = "lonely"
     run("start", "-n", "0", "--profile", profile, "--cluster-id", "a")
-    assert "no cluster 'b' is running in profile 'lonely'; running: a" in run(
-        "stop", "--profile", profile, "--cluster-id", "b", code=1
-    )
+    said = run("stop", "--profile", profile, "--cluster-id", "b", code=1)
+    assert "no cluster 'b' is running in profile 'lonely' (looked in " in said
+    assert "running: 'a'" in said
+    assert "`broadleaf start --profile lonely --cluster-id b`" in said
     assert "cluster 'a' stopped" in run("stop", "--profile", profile)
     assert "no cluster is running in profile 'lonely'" in run("stop", "--profile", profile, code=1)
 
@@ -146,7 +161,7 @@ def test_config_show():
     assert set(rows) == set(config.OPTIONS)
     assert rows["steal"] == {"value": False, "origin": "environment BROADLEAF_STEAL"}
     assert run("config", "show", "--markdown") == config.markdown_table()
-    assert "environment BROADLEAF_TLS" in run("config", "show", "tls", BROADLEAF_TLS="0")
+    assert "from: environment BROADLEAF_TLS" in run("config", "show", "tls", BROADLEAF_TLS="0")
     assert "expected on or off" in run("config", "show", code=1, BROADLEAF_TLS="maybe")
 
 
@@ -154,8 +169,7 @@ def test_help_lists_every_command():
     text = run("--help")
     for command in ("start", "stop", "list", "status", "top", "logs", "config", "bench"):
         assert f"  {command} " in text
-        if command != "bench":
-            assert "Usage: broadleaf" in run(command, "--help")
+        assert f"Usage: broadleaf {command}" in run(command, "--help")
 
 
 def test_a_start_without_its_engines_shows_their_log_and_leaves_nothing():
@@ -177,7 +191,7 @@ def test_a_start_is_broken_off_by_ctrl_c(tmp_path):
         time.sleep(0.01)
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=40)
-    assert (child.returncode, said.strip()) == (1, "Aborted!")
+    assert (child.returncode, said.strip()) == (1, "error: interrupted")
     assert not list(tmp_path.glob("profiles/default/*"))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import broadleaf
 import pytest
 from broadleaf import Client, Cluster, ClusterManager, config
-from broadleaf.cluster import files
+from broadleaf.cluster import files, owner
 from broadleaf.cluster.cluster import ClusterStateError
 from broadleaf.cluster.launchers import ClusterStartError
 from broadleaf.errors import ClusterConnectionError
@@ -112,7 +112,7 @@ def test_an_id_in_use_is_refused_and_a_stale_one_is_not():
     stale = Cluster(n=0, cluster_id="one").start_cluster_sync()
     state = stale.to_dict()
     stale.stop_cluster_sync()
-    files.make_private_dir(stale.cluster_dir)
+    owner.mark(files.make_private_dir(stale.cluster_dir))
     files.write_json(Path(stale.cluster_file), state)
     with Cluster(n=1, cluster_id="one") as rc:
         assert rc.ids == [0]
@@ -301,7 +301,7 @@ def test_use_before_start():
 
 
 def test_wrong_arguments():
-    with pytest.raises(ValueError, match="fewer than no engines"):
+    with pytest.raises(ValueError, match="must not be negative, and is -1"):
         Cluster(n=-1)
     with pytest.raises(ValueError, match="no launcher is called 'cloud'; there are local"):
         Cluster(engines="cloud")

@@ -3,6 +3,7 @@
 import os
 import pickle
 import threading
+from pathlib import Path
 
 import broadleaf as ipp
 import pytest
@@ -26,7 +27,8 @@ def test_one_engine_raises_a_remote_error(rc):
     assert str(e) == "[1:apply] KeyError: 'key'"
     assert e.render_traceback()[0] == "[1:apply]"
     assert "<lambda>" in e.traceback
-    assert "broadleaf/" not in e.traceback
+    # The package's own frames say nothing to the user. A checkout may be in a folder of any name.
+    assert str(Path(ipp.__file__).parent) not in e.traceback
     again = pickle.loads(pickle.dumps(e))
     assert (again.ename, again.engine_info) == (e.ename, e.engine_info)
 
@@ -36,15 +38,17 @@ def test_several_engines_raise_a_composite_error(rc, dview):
         dview.execute("1 / 0", block=True)
     e = caught.value
     assert len(e.elist) == 4
+    assert isinstance(e, ZeroDivisionError)
     assert [entry[-1]["engine_id"] for entry in e.elist] == rc.ids
     assert {entry[-1]["method"] for entry in e.elist} == {"execute"}
     with pytest.raises(ipp.RemoteError, match="ZeroDivisionError"):
         e.raise_exception()
     with pytest.raises(IndexError):
         e.raise_exception(7)
-    both = rc.get_result([dview.execute("1/0", block=False), dview.execute("1/0", block=False)])
+    assert "and 3 more on engines 1-3" in str(e)
+    each = rc.get_result([rc[i].execute(f"raise ValueError({i}, {k})", block=False) for i in rc.ids for k in "ab"])
     with pytest.raises(ipp.CompositeError) as caught:
-        both.get()
+        each.get()
     assert "4 more exceptions" in caught.value.render_traceback()[-1]
 
 
@@ -255,7 +259,7 @@ def test_closing_a_client_ends_the_waiting_for_its_results(cluster):
     one, several = client[0].apply_async(time.sleep, 1), client[:].apply_async(time.sleep, 1)
     client.close()
     for ar in (one, several):
-        with pytest.raises(ipp.RemoteError if ar.done() else ipp.LinkLost):
+        with pytest.raises(ipp.LinkLost):
             ar.get()
 
 

@@ -186,7 +186,7 @@ def test_a_task_that_outlives_its_timeout_is_interrupted(rc):
 
 def test_a_hung_engine_is_killed_after_its_timeout():
     def hang():
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             signal.pause()
 
@@ -265,13 +265,12 @@ def test_a_killed_client_leaves_nothing(cluster_processes, start):
     _until(lambda: cluster_processes(cluster_id) == {})
     assert not (files.cluster_dir("default", cluster_id) / files.CLIENT_FILE).exists()
     # Killed early it may have left what only age tells from a cluster that starts just now.
-    run_dirs = Path(f"/tmp/broadleaf-{os.getuid()}")
-    for path in (files.cluster_dir("default", cluster_id), *run_dirs.glob(f"{cluster_id}-*")):
+    for path in (files.cluster_dir("default", cluster_id), *files.run_dirs(cluster_id)):
         if path.exists():
             os.utime(path, (0, 0))
     broadleaf.ClusterManager().load_clusters()
     assert not files.cluster_dir("default", cluster_id).exists()
-    assert list(run_dirs.glob(f"{cluster_id}-*")) == []
+    assert files.run_dirs(cluster_id) == []
 
 
 def test_a_stop_that_is_not_obeyed_becomes_a_kill(rc, cluster_processes):

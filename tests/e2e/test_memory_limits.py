@@ -162,6 +162,19 @@ for number in kept:
     assert oom_kills(group.path) == 0
 
 
+def test_results_one_after_another_in_a_control_group(tmp_path, group):
+    """What each engine freed is no longer in the way of the next one."""
+    body = """
+with ipp.Cluster(n=6) as other:
+    for number in range(18):
+        result = other[number % 6].apply_sync(np.ones, 12_500_000)
+        assert result[-1] == 1
+        del result
+"""
+    run(tmp_path, body, before=group(500 * MIB))
+    assert oom_kills(group.path) == 0
+
+
 # Limits of a process ----------------------------------------------------------------------------
 
 
@@ -295,6 +308,22 @@ assert "memfd:broadleaf" not in maps and "/dev/shm/" in maps, maps
 """
     run(tmp_path, body + ARRIVES.strip(), before=without_memfd)
     assert set(os.listdir("/dev/shm")) - before == set()
+
+
+def test_without_memfd_last_words_are_told(tmp_path, without_memfd):
+    body = """
+def leave():
+    print("last words")
+    os._exit(3)
+
+result = rc[1].apply_async(leave)
+result.wait(60)
+assert result.failure(0).certificate.last_output == "last words\\n"
+rc.cluster.restart_engines_sync([1])
+rc.wait_for_engines(2, timeout=60)
+pids = rc[:].apply_sync(os.getpid)
+"""
+    run(tmp_path, body, before=without_memfd)
 
 
 def test_without_memfd_and_with_a_small_dev_shm(tmp_path, without_memfd, small_dev_shm):

@@ -1,9 +1,17 @@
 """Data and rich displays that tasks publish, as the client reads them."""
 
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import broadleaf as ipp
 import pytest
+from waiting import until
 
 
 @ipp.interactive
@@ -72,6 +80,48 @@ def test_what_cannot_be_published_says_so(rc):
         publish({"a": 1})
     with pytest.raises(ipp.RemoteError, match="lock"):
         rc[0].apply_sync(lambda: __import__("broadleaf").datapub.publish_data({"l": __import__("threading").Lock()}))
+
+
+CLIENT_THAT_STOPS = """
+import json, os, sys, time
+from broadleaf import Client
+
+def flood(go_on, over):
+    from broadleaf.datapub import publish_data
+    while not os.path.exists(go_on):
+        time.sleep(0.005)
+    for i in range(100):
+        publish_data({f"x{i}": b"x" * (1 << 20)})
+    open(over, "w").close()
+
+with Client(sys.argv[1]) as client:
+    result = client[0].apply_async(flood, *sys.argv[2:])
+    client.wait([result], 0.1)
+    print("sent", flush=True)
+    result.get(60)
+    print(json.dumps([len(result.data), result.stderr]))
+"""
+
+
+def test_data_that_its_client_does_not_read_is_dropped_and_said(tmp_path):
+    go_on, over = tmp_path / "go", tmp_path / "over"
+    with ipp.Cluster(n=1, congestion_bytes=8 << 20) as rc:
+        pid = rc.cluster.status_sync()["pid"]
+        command = [sys.executable, "-c", CLIENT_THAT_STOPS, str(rc.cluster.connection_file), str(go_on), str(over)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout.readline() == "sent\n"
+            os.kill(child.pid, signal.SIGSTOP)
+            try:
+                go_on.touch()
+                assert until(over.exists)
+                statm = Path(f"/proc/{pid}/statm").read_text()
+            finally:
+                os.kill(child.pid, signal.SIGCONT)
+            n_arrived, stderr = json.loads(child.stdout.read())
+    assert int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE") < 64 << 20, "the node keeps what nobody reads"
+    notices = re.findall(r"^\[broadleaf: displays or published data were dropped here \((\d+) messages\)", stderr, re.M)
+    assert notices
+    assert n_arrived + sum(map(int, notices)) == 100
 
 
 class Rich:

@@ -45,19 +45,37 @@ def test_a_payload_of_which_a_part_does_not_fit():
             assert view.apply_sync(total) == (small + i).sum()
 
 
-def test_a_payload_whose_message_is_too_large():
+def test_a_large_payload_without_buffers():
     with ipp.Cluster(n=1) as client:
         view = client[0]
-        with pytest.raises(ValueError, match="too many for one message"):
-            view.apply_async(len, [b"x" * (256 * MIB)], np.zeros(MIB))
+        assert view.apply_async(sizes, [b"x" * (256 * MIB)], np.zeros(MIB)).get(timeout=60) == [1, MIB]
         # Each text is small enough for the plain encoding, all of them are not.
         texts = tuple(chr(0x4E00 + n) * 5_461 for n in range(16_384))
         for many in (texts, {str(n): text for n, text in enumerate(texts)}):
-            with pytest.raises(ValueError, match="too many for one message"):
-                view.apply_async(len, many)
+            assert view.apply_async(len, many).get(timeout=60) == len(many)
+        view.apply_sync(abs, 1)
         assert bytes_in_use(client) == 0
+
+
+def test_a_large_payload_for_which_there_is_no_room():
+    with ipp.Cluster(n=1, pool_max_bytes=64 * MIB) as client:
+        view = client[0]
+        for values in (
+            [b"x" * (65 * MIB)],
+            [np.zeros(MIB // 8) for _ in range(70)],
+            [np.zeros(600) for _ in range(15_000)],
+        ):
+            with pytest.raises(MemoryError):
+                view.apply_async(len, values)
+            with pytest.raises(MemoryError):
+                view.apply_async(lambda values=values: len(values))
+            assert bytes_in_use(client) == 0
         view.push({"a": np.ones(MIB)}, block=True)
         assert view.apply_sync(total) == MIB
+
+
+def sizes(*values: object) -> list[int]:
+    return [len(value) for value in values]  # type: ignore[arg-type]
 
 
 def test_a_submission_interrupted_while_it_waits_for_room(tmp_path: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import broadleaf as ipp
@@ -19,7 +20,8 @@ def hosts():
     """A cluster of one local engine, and two relays of two engines each."""
     cluster = ipp.Cluster(n=1, listen="127.0.0.1:0")
     cluster.start_cluster_sync()
-    relays = [ipp.Relay(cluster.relay_file, 2, name=f"host{i}") for i in range(2)]
+    files = [cluster.connection_file, None]
+    relays = [ipp.Relay(cluster.relay_file, 2, name=f"host{i}", client_file=file) for i, file in enumerate(files)]
     yield cluster
     cluster.stop_cluster_sync()
     for relay in relays:
@@ -82,6 +84,36 @@ def test_a_task_there_can_be_interrupted(client):
         result.get(timeout=30)
 
 
+def _host(client, name):
+    return [engine for engine, *_, where in client.link.engines() if where == name]
+
+
+def test_tasks_there_wait_for_tasks_of_their_own(client):
+    def outer(targets, levels):
+        import broadleaf as ipp
+
+        if levels == 0:
+            return 1
+        view = ipp.get_client().load_balanced_view(targets)
+        return sum(view.map_sync(outer, [targets] * 3, [levels - 1] * 3))
+
+    there = _host(client, "host0")
+    view = client.load_balanced_view(there)
+    for _ in range(10):
+        assert view.map_async(outer, [there] * 4, [2] * 4).get(30) == [9] * 4
+
+
+def test_a_task_there_without_a_file_for_clients_is_told_what_is_missing(client):
+    def outer():
+        import broadleaf as ipp
+
+        ipp.get_client()
+
+    (engine, _) = _host(client, "host1")
+    with pytest.raises(ipp.RemoteError, match=r"'host1' cannot be clients.*--client-connection FILE"):
+        client[engine].apply_async(outer).get(30)
+
+
 def test_a_client_over_tcp_sends_its_array_once(hosts, client, tmp_path):
     connection = json.loads(Path(hosts.connection_file).read_text()) | {"transport": "tcp"}
     path = tmp_path / "tcp.json"
@@ -91,6 +123,27 @@ def test_a_client_over_tcp_sends_its_array_once(hosts, client, tmp_path):
         assert remote[:].apply_sync(lambda x: float(x.sum()), data) == [float(data.sum())] * 5
         got = remote[4].apply_sync(lambda x: x, data)
         assert np.array_equal(got, data)
+
+
+def test_an_array_of_many_calls_goes_to_a_host_once(hosts, client, tmp_path):
+    array, gate = np.arange(300_000.0), tmp_path / "open"
+    away = [e for e, _, _, where in client.link.engines() if where == "host0"]
+    view = client.load_balanced_view(away)
+    before = hosts.status_sync()["node"]["objects_out"]
+    held = [view.apply_async(sum_when_open, array, str(gate)) for _ in range(6)]
+    held.append(view.map(lambda i: float(array[i]), range(4), chunksize=1))
+    deadline = time.monotonic() + 30
+    while hosts.status_sync()["controller"]["offered"] < 3 and time.monotonic() < deadline:
+        client[0].apply_sync(int)
+    assert hosts.status_sync()["node"]["objects_out"] - before == 1
+    gate.touch()
+    assert [r.get(timeout=30) for r in held] == [float(array.sum())] * 6 + [[0.0, 1.0, 2.0, 3.0]]
+
+
+def sum_when_open(array, path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    return float(array.sum())
 
 
 def test_nothing_is_kept_once_nobody_uses_it(hosts, client):

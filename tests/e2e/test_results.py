@@ -189,8 +189,10 @@ def test_first_exception_of_the_standard_library(lview):
 async def test_await(rc, lview):
     assert await lview.apply_async(sleep_for, 0.05) == 0.05
     assert await asyncio.wrap_future(lview.apply_async(max, 1, 2)) == 2
-    with pytest.raises(ipp.RemoteError):
+    with pytest.raises(ZeroDivisionError):
         await lview.apply_async(lambda: 1 / 0)
+    with pytest.raises(ipp.RemoteError):
+        await asyncio.wrap_future(lview.apply_async(lambda: 1 / 0))
     assert await asyncio.gather(*(asyncio.wrap_future(lview.apply_async(abs, -i)) for i in range(5))) == list(range(5))
     assert await rc[:].apply_async(lambda: 3) == [3] * 4
 

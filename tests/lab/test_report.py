@@ -238,13 +238,14 @@ def test_the_command_prints_where_everything_is(study: Study, report: Report, mo
 
 
 def test_the_command_fails_in_words_without_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from broadleaf.cli import group
     from broadleaf.cli.lab import report as cli
     from click.testing import CliRunner
 
     monkeypatch.setattr(cli, "load_study", lambda _: planted().study(tmp_path, "empty"))
-    done = CliRunner().invoke(cli.command, [str(tmp_path)])
+    done = CliRunner().invoke(group, ["lab", "report", str(tmp_path)])
     assert done.exit_code == 1
-    assert "lab run" in done.output
+    assert "there are no runs yet. Make them with `broadleaf lab run`." in done.stderr
 
 
 @pytest.mark.timeout(120)

@@ -28,7 +28,7 @@ def lines(text):
 
 
 def test_100_engines():
-    shown = [line.split(maxsplit=7) for line in lines(run("--engines", "100"))[2:9]]
+    shown = [line.split(maxsplit=7) for line in lines(run("--engines", "100", "--tables"))[2:9]]
     assert [row[:6] for row in shown] == [
         ["0", "1", "102.00", "101.00", "101", "1.010"],
         ["1", "2", "53.00", "53.00", "53", "0.530"],
@@ -42,12 +42,31 @@ def test_100_engines():
 
 
 def test_the_best_arity_and_depth_are_marked():
-    (best,) = [line.split() for line in lines(run("--engines", "100"))[11:] if line.endswith("best")]
+    (best,) = [line.split() for line in lines(run("--engines", "100", "--tables"))[11:] if line.endswith("best")]
     assert best == ["3", "3.28", "13.56", "3", "14", "140", "best"]
 
 
+def test_the_answer_is_in_words():
+    text = run("--engines", "100")
+    assert "100 engines" in text
+    (direct,) = [line for line in lines(text) if line.startswith("the client, to every engine")]
+    (best,) = [line for line in lines(text) if line.endswith("best tree")]
+    assert "100 sends    10 ms" in direct
+    assert best.startswith("a tree of 3 branches, 3 levels deep")
+    assert "14 sends   1.4 ms" in best
+    assert "7.1 times sooner" in text
+    # Words of the model are those of the tables.
+    assert not re.search(r"arity|depth|scheduler|leaves|formula\b", text.replace("--tables shows every depth", ""))
+
+
+def test_few_engines_need_no_tree():
+    text = run("--engines", "3")
+    assert "no tree is faster" in text
+    assert "branches" not in text
+
+
 def test_another_arity_has_no_published_formula():
-    text = run("--engines", "1000", "--arity", "5")
+    text = run("--engines", "1000", "--arity", "5", "--tables")
     assert "PUBLISHED" not in text
     assert "corrected: 1 + 5 d + N/5^d" in text
     rows = [line.split() for line in lines(text)]
@@ -59,16 +78,17 @@ def test_few_and_many_engines(engines):
     found = json.loads(run("--engines", engines, "--json"))
     assert [row["depth"] for row in found["depths"] if row["best"]] == [plan.best_depth(int(engines)).depth]
     assert sum(row["best"] for row in found["arities"]) == 1
-    assert "best" in run("--engines", engines)
+    assert "best" in run("--engines", engines, "--tables")
+    assert "nothing takes fewer" in run("--engines", engines)
 
 
 def test_a_payload_to_hosts():
-    text = run("--engines", "64", "--hosts", "16", "--bytes", "64000000", "--gbit", "1")
-    (chosen,) = [line for line in lines(text) if line.endswith("chosen")]
+    text = run("--engines", "64", "--hosts", "16", "--bytes", "64MB", "--gbit", "1")
+    (chosen,) = [line for line in lines(text) if line.endswith("Broadleaf takes this")]
     assert chosen.startswith("chain ")
-    assert "one copy to each engine from the client would be 4.1 GB" in text
+    assert "A copy for each of 64 engines out of the client would be 4.1 GB" in text
     small = run("--engines", "64", "--hosts", "16", "--bytes", "1000")
-    (chosen,) = [line for line in lines(small) if line.endswith("chosen")]
+    (chosen,) = [line for line in lines(small) if line.endswith("Broadleaf takes this")]
     assert chosen.startswith("binomial ")
 
 
@@ -88,6 +108,7 @@ def test_json_holds_what_the_functions_give():
 
 def test_wrong_options_are_refused():
     assert "--hosts and --bytes belong together" in run("--engines", "5", "--hosts", "2", code=2)
+    assert "'64 MBit' is not a size" in run("--engines", "5", "--hosts", "2", "--bytes", "64 MBit", code=2)
     assert "--engines" in run("--engines", "0", code=2)
     assert "--engines" in run(code=2)
 
@@ -116,7 +137,9 @@ def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = CliRunner().invoke(group, ["plan", "--engines", "5", "--plot", str(tmp_path / "figures")])
     assert done.exit_code == 1
-    assert "pip install broadleaf[plan]" in done.stderr
+    assert "pip install 'broadleaf[plan]'" in done.stderr
+    # It is told before anything is computed.
+    assert done.stdout == ""
     assert not (tmp_path / "figures").exists()
 
 

@@ -61,6 +61,7 @@ def test_counted_sends_equal_the_formula_at_every_useful_depth(engines, arity):
         assert plan.Tree(engines, arity, depth).serial_sends() == plan.sends(engines, arity, depth)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 400), st.integers(2, 5), st.integers(0, 4))
 def test_a_tree_tells_everyone_once_one_at_a_time(engines, arity, depth):
     tree = plan.Tree(engines, arity, depth)

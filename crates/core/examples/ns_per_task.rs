@@ -60,6 +60,7 @@ fn main() {
                     seq: TaskSeq(seq),
                     function: FunctionId(0),
                     options: OptionsId(0),
+                    depth: 0,
                     after: SmallVec::new(),
                     follow: SmallVec::new(),
                     payload: Payload {

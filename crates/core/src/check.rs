@@ -1,7 +1,9 @@
 //! The invariants, verified one by one.
 
+use crate::clients::Defined;
 use crate::engines::{Engine, State};
 use crate::options::ALL;
+use crate::ranges::Ranges;
 use crate::tasks::{Place, Task};
 use crate::timers::Timer;
 use crate::{Controller, history::Known};
@@ -93,7 +95,9 @@ impl Controller {
 
     fn check_queues(&self, places: &Places) -> Result<(), Violation> {
         let n_pinned = self.engines.iter().map(|e| e.pinned.len()).sum::<usize>();
-        let n_offered = self.engines.iter().map(|e| e.outstanding as usize).sum();
+        let n_offered = (self.engines.iter())
+            .map(|e| e.outstanding as usize + e.n_waiting())
+            .sum();
         let n_limbo = self.engines.iter().map(|e| e.limbo.len()).sum();
         for (what, kept, counted) in [
             ("waiting", self.dependencies.n_waiting(), places.waiting),
@@ -125,7 +129,8 @@ impl Controller {
         ensure(engine.pinned.is_consistent(&self.tasks), || {
             at("miscounts its own tasks")
         })?;
-        ensure(engine.outstanding == 0 || engine.is_connected(), || {
+        let idle = engine.outstanding == 0 && engine.stack.is_empty();
+        ensure(idle || engine.is_connected(), || {
             at("has offers without a link")
         })?;
         let most = self
@@ -134,7 +139,9 @@ impl Controller {
             .max(self.config.prefetch_min)
             .max(1);
         ensure(
-            engine.window >= 1 && engine.window <= most && engine.outstanding <= most,
+            engine.window >= 1
+                && engine.window <= most
+                && engine.outstanding <= most + engine.stack.len() as u32,
             || at("is over its window"),
         )?;
         ensure(engine.limbo.is_empty() || engine.limbo_at != 0, || {
@@ -156,13 +163,29 @@ impl Controller {
     fn check_clients(&self) -> Result<(), Violation> {
         for (id, client) in &self.clients {
             let own = self.tasks.iter().filter(|(_, t)| t.client == Some(*id));
-            let (n, bytes) = own.fold((0, 0), |(n, b), (_, t)| (n + 1, b + t.weight_bytes));
+            let mut ranges = Ranges::default();
+            let (n, bytes) = own.fold((0, 0), |(n, b), (_, t)| {
+                let bytes = t.inline_bytes.wrapping_add(ranges.name(&t.payload));
+                (n + 1, u64::wrapping_add(b, bytes))
+            });
             ensure(
                 (n, bytes) == (client.outstanding_tasks, client.outstanding_bytes),
                 || format!("client {} miscounts its tasks", id.0),
             )?;
             ensure(client.history.live().count() as u64 == n, || {
                 format!("client {} misremembers its tasks", id.0)
+            })?;
+            let sets = self
+                .options
+                .iter()
+                .filter(|(_, set)| set.owner == Some(*id));
+            let bytes: u64 = sets.map(|(_, set)| set.weight_bytes()).sum();
+            ensure(bytes == client.options_bytes, || {
+                format!("client {} miscounts its options", id.0)
+            })?;
+            let adopted = self.awaited.values().flatten().filter(|(by, _)| by == id);
+            ensure(adopted.count() as u64 == client.n_adopted, || {
+                format!("client {} miscounts what it adopted", id.0)
             })?;
             ensure(n <= self.config.max_outstanding_tasks, || {
                 format!("client {} is over its bound", id.0)
@@ -227,6 +250,7 @@ impl Controller {
                 .filter(|(_, t)| t.function == slot)
                 .count();
             let used = used + self.kept.iter().filter(|t| t.function == slot).count();
+            let used = used + self.preparations.values().filter(|s| **s == slot).count();
             ensure(
                 self.functions.references(slot) == (defined + used) as u64,
                 || format!("function {slot} miscounts its references"),
@@ -234,7 +258,8 @@ impl Controller {
         }
         for (slot, set) in self.options.iter() {
             let defined = self.clients.values().flat_map(|c| c.options.values());
-            let defined = defined.filter(|s| **s == slot).count() + usize::from(slot == 0);
+            let is_it = |defined: &&Defined| matches!(defined, Defined::At(at) if *at == slot);
+            let defined = defined.filter(is_it).count() + usize::from(slot == 0);
             let used = self.tasks.iter().filter(|(_, t)| t.options == slot).count();
             let used = used + self.kept.iter().filter(|t| t.options == slot).count();
             ensure(set.references == (defined + used) as u64, || {

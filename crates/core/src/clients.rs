@@ -5,9 +5,20 @@ use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::history::History;
+use crate::ranges::Ranges;
 
 /// Option sets and functions one client may define.
 pub(crate) const MAX_DEFINITIONS: usize = 1 << 20;
+
+/// A client's set of task options.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Defined {
+    /// Its slot.
+    At(u32),
+    /// There was no room for it. Records with it are refused, and each stands for so many tasks; `None` for one on each
+    /// engine there is.
+    OverLimit(Option<usize>),
+}
 
 /// One connected client.
 #[derive(Debug)]
@@ -20,11 +31,18 @@ pub(crate) struct Client {
     pub away: bool,
     pub outstanding_tasks: u64,
     pub outstanding_bytes: u64,
+    /// What of those bytes lies in segments.
+    pub ranges: Ranges,
     pub history: History,
     /// Slots in the function cache; `None` for one above the cache's bound.
     pub functions: IndexMap<FunctionId, Option<u32>, FxBuildHasher>,
-    /// Slots among the option sets.
-    pub options: IndexMap<OptionsId, u32, FxBuildHasher>,
+    pub options: IndexMap<OptionsId, Defined, FxBuildHasher>,
+    /// What the option sets that it defined count for, those of its tasks that it replaced included.
+    pub options_bytes: u64,
+    /// Bytes of the bodies of its functions.
+    pub function_bytes: u64,
+    /// Tasks of any client whose results it waits for.
+    pub n_adopted: u64,
 }
 
 impl Client {
@@ -36,9 +54,13 @@ impl Client {
             away: false,
             outstanding_tasks: 0,
             outstanding_bytes: 0,
+            ranges: Ranges::default(),
             history,
             functions: IndexMap::default(),
             options: IndexMap::default(),
+            options_bytes: 0,
+            function_bytes: 0,
+            n_adopted: 0,
         }
     }
 }

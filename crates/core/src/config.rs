@@ -24,7 +24,7 @@ pub struct Config {
     pub max_outstanding_bytes: u64,
     /// Resolved tasks remembered per client, for later dependencies on them. 65,536.
     pub history_tasks: usize,
-    /// Most bytes of function bodies kept. 256 MiB.
+    /// Most bytes of the bodies of functions that one client defines; what only kept tasks name goes first. 256 MiB.
     pub function_cache_bytes: u64,
     /// Most bytes kept of ended tasks: values, arguments and records, of all clients; 0 to keep none. 4 MiB.
     pub kept_results_bytes: u64,

@@ -4,12 +4,13 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use broadleaf_proto::control::{DefineOptions, EngineInfo, Event};
-use broadleaf_proto::ids::{ClientId, EngineId, FunctionId, OptionsId, TaskKey, TaskSeq};
+use broadleaf_proto::ids::{ClientId, EngineId, FunctionId, HostId, OptionsId, TaskKey, TaskSeq};
+use broadleaf_proto::limits::{MAX_CLIENT_OPTIONS_BYTES, MAX_LABEL_BYTES};
 use broadleaf_proto::task::{FunctionRecord, OutputRecord, Status};
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::clients::{Client, MAX_DEFINITIONS};
+use crate::clients::{Client, Defined, MAX_DEFINITIONS};
 use crate::coalesce::Gatherings;
 use crate::dependencies::Dependencies;
 use crate::engines::{Engine, MAX_ENGINES, State};
@@ -17,7 +18,9 @@ use crate::functions::Functions;
 use crate::history::{History, Known};
 use crate::hosts::Hosts;
 use crate::kept::Kept;
-use crate::options::{Groups, OptionSets};
+use crate::options::{Groups, OptionSet, OptionSets};
+use crate::preparations::Preparations;
+use crate::relayed::Unclaimed;
 use crate::supervisor::Supervisor;
 use crate::tasks::{Place, Stopping, TaskTable};
 use crate::timers::{Timer, Timers};
@@ -59,6 +62,8 @@ pub struct Controller {
     pub(crate) n_awaited: u64,
     /// Clients that are away and whose last task has ended.
     pub(crate) departed: Vec<ClientId>,
+    /// What engines do before they run a client's tasks.
+    pub(crate) preparations: Preparations,
     /// Offers made; orders engines by last use.
     pub(crate) tick: u64,
     /// Memory of the placement heap: (outstanding, last used, engine).
@@ -83,7 +88,7 @@ impl Controller {
             hosts: Hosts::default(),
             groups: Groups::new(),
             options: OptionSets::new(),
-            functions: Functions::new(config.function_cache_bytes),
+            functions: Functions::default(),
             freed_functions: Vec::new(),
             dependencies: Dependencies::default(),
             gatherings: Gatherings::default(),
@@ -95,6 +100,7 @@ impl Controller {
             awaited: IndexMap::default(),
             n_awaited: 0,
             departed: Vec::new(),
+            preparations: Preparations::default(),
             tick: 0,
             heap: Vec::new(),
             steal_at: None,
@@ -111,6 +117,7 @@ impl Controller {
             Input::Submit { client, record } => self.on_submit(now, client, record, out),
             Input::Done { engine, record } => self.on_done(now, engine, record, out),
             Input::Output { engine, record } => self.on_output(engine, record, out),
+            Input::Waits { engine, event } => self.on_engine_event(now, engine, event, out),
             Input::Delivered { engine, key } => self.on_delivered(now, engine, key),
             Input::Undeliverable {
                 engine,
@@ -135,14 +142,15 @@ impl Controller {
                 n_engines,
             } => self.on_host_up(now, host, name, n_engines, out),
             Input::HostDown { host } => self.on_host_down(now, host, out),
+            Input::Relay { host, news } => self.on_relay_news(now, host, news, out),
             Input::SpawnerUp => self.on_spawner_up(out),
             Input::SpawnerDown => self.on_spawner_down(out),
-            Input::Spawner(event) => self.on_spawner_event(now, event, out),
+            Input::Spawner(event) => self.on_own_spawner_event(now, event, out),
             Input::EngineUp { info } => self.on_engine_up(now, info, out),
             Input::EngineDown {
                 engine,
                 unclaimed_offers,
-            } => self.on_engine_down(now, engine, unclaimed_offers, out),
+            } => self.on_engine_down(now, engine, &Unclaimed::listed(unclaimed_offers), out),
         }
         self.settle(out);
     }
@@ -172,20 +180,22 @@ impl Controller {
         up.filter_map(|e| e.info.clone()).collect()
     }
 
-    /// Whether an engine may say hello for this place: nobody has it, and the cluster is not
-    /// stopping.
+    /// Whether an engine of the controller's host may say hello for this place: nobody has it, and the cluster is
+    /// not stopping.
     pub fn expects(&self, engine: EngineId) -> bool {
         let taken = self
             .engines
             .get(engine.0 as usize)
             .is_some_and(|e| matches!(e.state, State::Up | State::Leaving | State::Dying));
-        !taken && engine.0 < MAX_ENGINES && !self.supervisor.stopping
+        let is_own = self.host_of(engine) == HostId::CONTROLLER;
+        !taken && is_own && engine.0 < MAX_ENGINES && !self.supervisor.stopping
     }
 
     /// A place for an engine that was started by hand; taken by its `EngineUp`.
     pub fn vacant_engine(&self) -> EngineId {
         let next = self.engines.len() as u32;
-        let gone = self.engines.iter().find(|e| e.state == State::Gone);
+        let is_vacant = |e: &&Engine| e.state == State::Gone && e.host == HostId::CONTROLLER;
+        let gone = self.engines.iter().find(is_vacant);
         match gone {
             Some(gone) if next >= MAX_ENGINES => gone.id,
             _ => EngineId(next),
@@ -239,7 +249,9 @@ impl Controller {
             if let Place::Offered(engine, offer) = task.place {
                 // Left to finish if it runs; taken back if it does not.
                 task.client = None;
-                task.stopping = Stopping::Cancel;
+                if task.stopping == Stopping::No {
+                    task.stopping = Stopping::Cancel;
+                }
                 self.take_back(engine, key, offer, out);
             } else {
                 self.detach(key);
@@ -260,37 +272,44 @@ impl Controller {
         for engine in &mut self.engines {
             engine.pinned.drop_client(client);
         }
+        self.drop_preparations(client);
         if let Some(gone) = self.clients.swap_remove(&client) {
             for slot in gone.functions.into_values().flatten() {
                 self.release_function(slot);
             }
-            for slot in gone.options.into_values() {
-                self.options.release(slot);
+            for defined in gone.options.into_values() {
+                if let Defined::At(slot) = defined {
+                    self.release_options(slot);
+                }
             }
         }
     }
 
+    /// Functions count for each client that defined them, so that one that defines too many is in nobody's way.
     fn on_function(&mut self, client: ClientId, record: &FunctionRecord) {
-        let Some(known) = self.clients.get(&client) else {
-            self.totals.ignored += 1;
-            return;
-        };
-        if known.functions.len() >= MAX_DEFINITIONS {
-            self.totals.ignored += 1;
-            return;
-        }
-        let fits = record.body.len() as u64 <= self.config.function_cache_bytes;
-        let mut slot = self.functions.define(record.hash, record.body.clone());
-        // What is kept must never be why something new cannot be done.
-        while slot.is_none() && fits && self.forget_oldest_kept() {
-            slot = self.functions.define(record.hash, record.body.clone());
-        }
         let Some(known) = self.clients.get_mut(&client) else {
+            self.totals.ignored += 1;
             return;
         };
-        let before = known.functions.insert(record.function, slot);
-        if let Some(Some(before)) = before {
-            self.release_function(before);
+        let is_defined = known.functions.contains_key(&record.function);
+        if is_defined || known.functions.len() >= MAX_DEFINITIONS {
+            self.totals.ignored += 1;
+            return;
+        }
+        let bytes = record.body.len() as u64;
+        let limit_bytes = self.config.function_cache_bytes;
+        if known.function_bytes.saturating_add(bytes) > limit_bytes {
+            known.functions.insert(record.function, None);
+            return;
+        }
+        known.function_bytes += bytes;
+        // What is kept is never in the way of something new.
+        while self.functions.bytes().saturating_add(bytes) > limit_bytes
+            && self.forget_oldest_kept()
+        {}
+        let slot = self.functions.define(record.hash, &record.body);
+        if let Some(known) = self.clients.get_mut(&client) {
+            known.functions.insert(record.function, Some(slot));
         }
     }
 
@@ -302,9 +321,26 @@ impl Controller {
             self.totals.ignored += 1;
             return;
         };
-        let slot = self.options.define(define.options);
-        if let Some(before) = known.options.insert(define.id, slot) {
-            self.options.release(before);
+        let set = OptionSet::new(Some(client), define.options);
+        let bytes = known.options_bytes.saturating_add(set.weight_bytes());
+        let is_short = set.options.label.len() <= MAX_LABEL_BYTES;
+        let defined = if is_short && bytes <= MAX_CLIENT_OPTIONS_BYTES {
+            known.options_bytes = bytes;
+            Defined::At(self.options.insert(set))
+        } else {
+            Defined::OverLimit(set.n_parts())
+        };
+        if let Some(Defined::At(before)) = known.options.insert(define.id, defined) {
+            self.release_options(before);
+        }
+    }
+
+    /// Gives a reference on a set of options up; with the last one its client has room for another.
+    pub(crate) fn release_options(&mut self, slot: u32) {
+        if let Some(set) = self.options.release(slot)
+            && let Some(owner) = set.owner.and_then(|id| self.clients.get_mut(&id))
+        {
+            owner.options_bytes -= set.weight_bytes();
         }
     }
 
@@ -321,7 +357,12 @@ impl Controller {
         }
     }
 
-    fn on_output(&mut self, engine: EngineId, mut record: OutputRecord, out: &mut Vec<Output>) {
+    pub(crate) fn on_output(
+        &mut self,
+        engine: EngineId,
+        mut record: OutputRecord,
+        out: &mut Vec<Output>,
+    ) {
         let key = TaskKey(record.task);
         let task = self.tasks.get(key);
         let task = task.filter(|t| matches!(t.place, Place::Offered(at, _) if at == engine));
@@ -329,9 +370,35 @@ impl Controller {
             self.totals.ignored += 1;
             return;
         };
-        record.task = task.map_or(0, |t| t.seq.0);
+        let seq = task.map_or(0, |t| t.seq.0);
         record.engine = engine;
-        out.push(Output::ClientOutput { client, record });
+        let congested = self.clients.get(&client).is_some_and(|c| c.congested);
+        let unread = &mut self.engines[engine.0 as usize].unread;
+        if congested && unread.count(&record) {
+            return;
+        }
+        let mut records = unread.take(key.0, engine);
+        records.push(record);
+        out.extend(records.into_iter().map(|mut record| {
+            record.task = seq;
+            Output::ClientOutput { client, record }
+        }));
+    }
+
+    /// A task ends: its client is told how much of its output was dropped.
+    pub(crate) fn tell_unread(&mut self, engine: EngineId, key: TaskKey, out: &mut Vec<Output>) {
+        let unread = &mut self.engines[engine.0 as usize].unread;
+        if !unread.is_of(key.0) {
+            return;
+        }
+        let notices = unread.take(key.0, engine);
+        let Some((Some(client), seq)) = self.tasks.get(key).map(|t| (t.client, t.seq)) else {
+            return;
+        };
+        out.extend(notices.into_iter().map(|mut record| {
+            record.task = seq.0;
+            Output::ClientOutput { client, record }
+        }));
     }
 
     /// Gives a reference on a function up; the last one frees its slot for another function.

@@ -1,9 +1,10 @@
 //! Counters of the controller and its engines, for status and metrics.
 
+use broadleaf_proto::control::DeathCertificate;
 use broadleaf_proto::ids::EngineId;
 
-use crate::Controller;
 use crate::engines::State;
+use crate::{Controller, Nanos};
 
 /// Counters since the start, and gauges of this moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,6 +62,8 @@ pub struct EngineCounters {
     pub pid: u32,
     /// Offers not done.
     pub outstanding: u64,
+    /// Those of them that wait for other tasks.
+    pub waiting: u64,
     /// Tasks that wait for this engine only.
     pub queued: u64,
     /// Tasks that ended on it.
@@ -73,6 +76,8 @@ pub struct EngineCounters {
     pub busy_ns: u64,
     /// Times it was started again.
     pub restarts: u64,
+    /// Its last death, and when that was.
+    pub last_death: Option<(DeathCertificate, Nanos)>,
 }
 
 impl Controller {
@@ -83,19 +88,23 @@ impl Controller {
             up: e.state == State::Up,
             state: e.state_name(),
             pid: e.pid(),
-            outstanding: e.outstanding.into(),
+            outstanding: u64::from(e.outstanding) + e.n_waiting() as u64,
+            waiting: e.n_waiting() as u64,
             queued: e.pinned.len() as u64,
             completed: e.completed,
             window: e.window,
             mean_task_ns: e.mean_task_ns,
             busy_ns: e.busy_ns,
             restarts: e.restarts,
+            last_death: e.last_death.clone(),
         });
         Counters {
             waiting: self.dependencies.n_waiting() as u64,
             ready: self.groups.n_queued() as u64,
             pinned: self.engines.iter().map(|e| e.pinned.len() as u64).sum(),
-            offered: self.engines.iter().map(|e| u64::from(e.outstanding)).sum(),
+            offered: (self.engines.iter())
+                .map(|e| u64::from(e.outstanding) + e.n_waiting() as u64)
+                .sum(),
             live: self.tasks.len() as u64,
             clients: self.clients.values().filter(|c| !c.away).count() as u64,
             kept_tasks: self.kept.len() as u64,

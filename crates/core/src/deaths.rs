@@ -3,12 +3,13 @@
 //! A death is two pieces of news in either order: the link closes, and the spawner sees the process
 //! exit. Each waits for the other for a bounded time.
 
-use broadleaf_proto::control::{Event, RefusalReason};
+use broadleaf_proto::control::{DeathCause, Event, RefusalReason};
 use broadleaf_proto::ids::{EngineId, TaskKey};
 use broadleaf_proto::task::Status;
 
 use crate::dependencies::NOWHERE;
-use crate::engines::{Engine, State};
+use crate::engines::{Engine, Exit, State};
+use crate::relayed::Unclaimed;
 use crate::settle::End;
 use crate::tasks::{Place, Stopping};
 use crate::timers::Timer;
@@ -21,7 +22,7 @@ impl Controller {
         &mut self,
         now: Nanos,
         id: EngineId,
-        unclaimed_offers: Vec<u32>,
+        unclaimed: &Unclaimed,
         out: &mut Vec<Output>,
     ) {
         let index = id.0 as usize;
@@ -29,7 +30,7 @@ impl Controller {
             self.totals.ignored += 1;
             return;
         }
-        self.drop_link(now, index, unclaimed_offers, out);
+        self.drop_link(now, index, unclaimed, out);
         let told = self.can_spawn(self.engines[index].host);
         let engine = &mut self.engines[index];
         let no_news = engine.exit.is_some() || engine.spawned_pid == 0 || !told;
@@ -51,18 +52,17 @@ impl Controller {
         &mut self,
         now: Nanos,
         index: usize,
-        mut unclaimed: Vec<u32>,
+        unclaimed: &Unclaimed,
         out: &mut Vec<Output>,
     ) {
         self.engines[index].link_down = true;
-        unclaimed.sort_unstable();
         let id = self.engines[index].id;
         let offers: Vec<(u32, TaskKey)> = self.engines[index].offers().collect();
         // Latest first: each goes to the front of its queue, which so keeps its order.
         for (offer, key) in offers.into_iter().rev() {
             self.unoffer(now, key, id, offer);
             let task = self.tasks.at(key);
-            let started = unclaimed.binary_search(&offer).is_err();
+            let started = !unclaimed.contains(offer);
             match (task.stopping, started) {
                 _ if task.client.is_none() => self.discard(key, out),
                 (Stopping::Cancel, _) => {
@@ -107,19 +107,48 @@ impl Controller {
         }
     }
 
+    /// No process could be made for an engine: memory or a limit on processes is exhausted, which may pass.
+    pub(crate) fn on_not_started(
+        &mut self,
+        now: Nanos,
+        id: EngineId,
+        reason: String,
+        out: &mut Vec<Output>,
+    ) {
+        let index = id.0 as usize;
+        let awaited = self.engines.get_mut(index).filter(|engine| {
+            engine.state == (State::Starting { spawn_sent: true }) && engine.spawned_pid == 0
+        });
+        let Some(engine) = awaited else {
+            self.totals.ignored += 1;
+            return;
+        };
+        engine.failed_starts += 1;
+        engine.exit = Some(Exit {
+            cause: DeathCause::NotStarted,
+            last_output: reason,
+        });
+        self.bury(now, index, out);
+    }
+
     /// The engine is dead, as far as will be known: certifies it and decides what comes next.
     pub(crate) fn bury(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
         self.clear_engine_timer(index);
         self.lose_limbo(index, out);
-        let certificate = self.engines[index].certificate(false);
+        let engine = &mut self.engines[index];
+        let certificate = engine.certificate(false);
+        engine.last_death = Some((certificate.clone(), now));
+        engine.is_revivable = engine.is_spawned() && engine.restart != Some(false);
         self.announce(&Event::EngineDown(certificate), out);
         match self.restart_delay_ns(now, index) {
             Some(delay_ns) => {
                 let engine = &mut self.engines[index];
                 engine.reset(&self.config);
                 engine.state = State::Restarting;
-                engine.restart_times.push_back(now);
-                engine.restarts += 1;
+                if engine.failed_starts == 0 {
+                    engine.restart_times.push_back(now);
+                    engine.restarts += 1;
+                }
                 self.set_engine_timer(index, now.saturating_add(delay_ns));
             }
             None => self.give_up(index, out),
@@ -133,12 +162,23 @@ impl Controller {
         if self.supervisor.stopping || !has_host {
             return None;
         }
-        if let Some(restart) = engine.restart {
-            return restart.then_some(0);
+        if engine.restart == Some(false) {
+            return None;
+        }
+        if engine.failed_starts > 0 {
+            let delay_ns = self.backoff_ns(self.engines[index].failed_starts - 1);
+            let engine = &mut self.engines[index];
+            if now.saturating_add(delay_ns) < engine.start_by {
+                return Some(delay_ns);
+            }
+            engine.failed_starts = 0;
+        }
+        let engine = &mut self.engines[index];
+        if engine.restart == Some(true) {
+            return Some(0);
         }
         // One started by hand has nobody to start it again.
-        let spawned = engine.spawned_pid != 0 || engine.info.is_none();
-        if !spawned || !self.config.restart_engines {
+        if !engine.is_spawned() || !self.config.restart_engines {
             return None;
         }
         while let Some(at) = engine.restart_times.front() {
@@ -151,19 +191,25 @@ impl Controller {
         if n >= self.config.max_restarts_per_minute {
             return None;
         }
+        Some(self.backoff_ns(n))
+    }
+
+    /// How long to wait before what has failed `n` times before is tried again.
+    fn backoff_ns(&mut self, n: u32) -> Nanos {
         let backoff_ns = self
             .config
             .restart_backoff_ns
             .saturating_mul(1 << n.min(31))
             .min(self.config.restart_backoff_max_ns);
         // Up to a quarter more, so that engines that died together do not start together.
-        Some(backoff_ns.saturating_add(self.supervisor.below(backoff_ns / 4)))
+        backoff_ns.saturating_add(self.supervisor.below(backoff_ns / 4))
     }
 
     /// Nothing will start this engine again: ends what waited for it.
     pub(crate) fn give_up(&mut self, index: usize, out: &mut Vec<Output>) {
         self.clear_engine_timer(index);
         let id = self.engines[index].id;
+        self.engines[index].failed_starts = 0;
         self.engines[index].state = State::Gone;
         let waiting: Vec<TaskKey> = self.engines[index].pinned.keys(&self.tasks).collect();
         for key in waiting {

@@ -6,7 +6,10 @@ use broadleaf_proto::control::{DeathCause, DeathCertificate, EngineInfo};
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use broadleaf_proto::limits::CLAIM_SLOTS;
 
+use crate::nesting::Suspended;
+use crate::offers::Offer;
 use crate::ready::ReadyQueue;
+use crate::unread::Unread;
 use crate::{Config, Nanos};
 
 /// Places an engine may have; also the most targets of one request.
@@ -39,33 +42,6 @@ pub(crate) struct Exit {
     pub last_output: String,
 }
 
-/// What is known of an offer's claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
-    /// Perhaps claimed, perhaps not.
-    Open,
-    /// A revoke is under way, on behalf of this idle engine if any.
-    Revoking(Option<EngineId>),
-    /// A revoke was lost: the engine has it.
-    Claimed,
-}
-
-/// One entry of an engine's sequence of offers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Offer {
-    /// `None` once done or taken back.
-    pub key: Option<TaskKey>,
-    pub claim: Claim,
-    /// It may run elsewhere.
-    pub movable: bool,
-}
-
-impl Offer {
-    fn is_takeable(&self) -> bool {
-        self.key.is_some() && self.movable && self.claim == Claim::Open
-    }
-}
-
 /// One place.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -89,18 +65,35 @@ pub(crate) struct Engine {
     pub killed: bool,
     /// Whether its place is to be filled again after its death; `None` leaves it to the settings.
     pub restart: Option<bool>,
+    /// Dead, and among those meant when all engines are to be started again: it was not stopped for good.
+    pub is_revivable: bool,
+    /// Its last death, and when that was.
+    pub last_death: Option<(DeathCertificate, Nanos)>,
+    /// Times in a row that no process could be made for it.
+    pub failed_starts: u32,
+    /// Until when that is tried again.
+    pub start_by: Nanos,
     /// When it was started again within the last minute.
     pub restart_times: VecDeque<Nanos>,
     /// Tasks that ran on it when it died.
     pub limbo: Vec<TaskKey>,
+    /// Output of its task that its client was not sent.
+    pub unread: Unread,
     /// Tasks that must run here.
     pub pinned: ReadyQueue,
-    offers: VecDeque<Offer>,
-    first_offer: u32,
-    /// Offers neither done nor taken back.
+    /// Without those of `stack`.
+    pub(crate) offers: VecDeque<Offer>,
+    pub(crate) first_offer: u32,
+    /// Its tasks that have waited for others and have not ended, each started while the one before it waited.
+    pub(crate) stack: Vec<Suspended>,
+    /// Offers neither done nor taken back nor waiting for other tasks.
     pub outstanding: u32,
     /// Those of them that could be taken back for another engine.
-    takeable: u32,
+    pub(crate) takeable: u32,
+    /// Those of them that are nested.
+    pub(crate) takeable_nested: u32,
+    /// Offers being taken back that must not be overtaken by later ones: those of mode `Each`.
+    pub returning: u32,
     /// The scheduler's count when it was last given a task.
     pub last_used: u64,
     /// Revokes under way on its behalf.
@@ -130,13 +123,21 @@ impl Engine {
             ended_by_us: None,
             killed: false,
             restart: None,
+            is_revivable: false,
+            last_death: None,
+            failed_starts: 0,
+            start_by: 0,
             restart_times: VecDeque::new(),
             limbo: Vec::new(),
+            unread: Unread::default(),
             pinned: ReadyQueue::default(),
             offers: VecDeque::new(),
             first_offer: 0,
+            stack: Vec::new(),
             outstanding: 0,
             takeable: 0,
+            takeable_nested: 0,
+            returning: 0,
             last_used: 0,
             stealing: 0,
             head_since: 0,
@@ -160,12 +161,22 @@ impl Engine {
         self.restart = None;
         self.offers.clear();
         self.first_offer = 0;
+        self.stack.clear();
         self.outstanding = 0;
         self.takeable = 0;
+        self.takeable_nested = 0;
+        self.returning = 0;
         self.stealing = 0;
         self.window = config.prefetch_min.max(1);
         self.mean_task_ns = 0;
         self.known_functions.clear();
+    }
+
+    /// It is to be started now, for the first time or after attempts that failed.
+    pub fn begin_start(&mut self, now: Nanos, timeout_ns: Nanos) {
+        if self.failed_starts == 0 {
+            self.start_by = now.saturating_add(timeout_ns);
+        }
     }
 
     /// Whether there is a process to send things to.
@@ -177,119 +188,14 @@ impl Engine {
         self.info.as_ref().map_or(self.spawned_pid, |i| i.pid)
     }
 
+    /// Whether a spawner started it, or is to; if not, it was started by hand.
+    pub fn is_spawned(&self) -> bool {
+        self.spawned_pid != 0 || self.info.is_none()
+    }
+
     /// Whether another task may be offered.
     pub fn has_room(&self) -> bool {
         self.state == State::Up && self.outstanding < self.window && self.offers.len() < CLAIM_SLOTS
-    }
-
-    /// Appends an offer and gives its number.
-    pub fn offer(&mut self, key: TaskKey, movable: bool) -> u32 {
-        let number = self.next_offer();
-        self.offers.push_back(Offer {
-            key: Some(key),
-            claim: Claim::Open,
-            movable,
-        });
-        self.outstanding += 1;
-        self.takeable += u32::from(movable);
-        number
-    }
-
-    pub fn next_offer(&self) -> u32 {
-        self.first_offer.wrapping_add(self.offers.len() as u32)
-    }
-
-    fn index_of(&self, number: u32) -> Option<usize> {
-        let index = number.wrapping_sub(self.first_offer) as usize;
-        self.offers.get(index)?.key.map(|_| index)
-    }
-
-    /// What is known of an offer that is on the books.
-    pub fn claim(&self, number: u32) -> Option<Claim> {
-        self.index_of(number).map(|index| self.offers[index].claim)
-    }
-
-    /// Notes what was learnt of an offer's claim.
-    pub fn set_claim(&mut self, number: u32, claim: Claim) {
-        let Some(index) = self.index_of(number) else {
-            return;
-        };
-        let offer = &mut self.offers[index];
-        let before = offer.is_takeable();
-        offer.claim = claim;
-        let after = offer.is_takeable();
-        self.takeable = self.takeable + u32::from(after) - u32::from(before);
-    }
-
-    /// Strikes an offer out; true when it was the head, so that the next is now believed to run.
-    pub fn strike(&mut self, number: u32) -> bool {
-        let Some(index) = self.index_of(number) else {
-            return false;
-        };
-        let offer = &mut self.offers[index];
-        self.takeable -= u32::from(offer.is_takeable());
-        offer.key = None;
-        self.outstanding -= 1;
-        while self.offers.front().is_some_and(|o| o.key.is_none()) {
-            self.offers.pop_front();
-            self.first_offer = self.first_offer.wrapping_add(1);
-        }
-        index == 0
-    }
-
-    /// The offer believed to run.
-    pub fn head(&self) -> Option<(TaskKey, u32)> {
-        let key = self.offers.front()?.key?;
-        Some((key, self.first_offer))
-    }
-
-    /// Every offer on the books, oldest first.
-    pub fn offers(&self) -> impl Iterator<Item = (u32, TaskKey)> {
-        self.offers
-            .iter()
-            .enumerate()
-            .filter_map(|(i, o)| Some((self.first_offer.wrapping_add(i as u32), o.key?)))
-    }
-
-    /// Offers behind the head that could be taken back for another engine.
-    pub fn n_stealable(&self) -> u32 {
-        let head = self.offers.front().is_some_and(Offer::is_takeable);
-        self.takeable - u32::from(head)
-    }
-
-    /// Time that the tail of those will take, from what tasks took here; 0 while that is unknown.
-    pub fn tail_ns(&self) -> Nanos {
-        u64::from(self.n_stealable()).saturating_mul(self.mean_task_ns)
-    }
-
-    /// Those offers, latest first.
-    pub fn stealable(&self) -> impl Iterator<Item = (u32, TaskKey)> {
-        self.offers
-            .iter()
-            .enumerate()
-            .skip(1)
-            .rev()
-            .filter(|(_, o)| o.is_takeable())
-            .filter_map(|(i, o)| Some((self.first_offer.wrapping_add(i as u32), o.key?)))
-    }
-
-    /// Offers that no revoke was sent for, oldest first.
-    pub fn open_offers(&self) -> impl Iterator<Item = (u32, TaskKey)> {
-        let open = |(_, o): &(usize, &Offer)| o.claim == Claim::Open;
-        self.offers
-            .iter()
-            .enumerate()
-            .filter(open)
-            .filter_map(|(i, o)| Some((self.first_offer.wrapping_add(i as u32), o.key?)))
-    }
-
-    /// Whether the counts agree with the offers.
-    pub fn is_consistent(&self) -> bool {
-        let live = self.offers.iter().filter(|o| o.key.is_some()).count();
-        let takeable = self.offers.iter().filter(|o| o.is_takeable()).count();
-        live == self.outstanding as usize
-            && takeable == self.takeable as usize
-            && self.offers.front().is_none_or(|o| o.key.is_some())
     }
 
     /// Learns from a task that ran: its time sets the window.
@@ -326,6 +232,11 @@ impl Engine {
         if let Some(word) = self.known_functions.get_mut(function as usize / 64) {
             *word &= !(1 << (function % 64));
         }
+    }
+
+    /// Has every function sent anew before the next task that names it.
+    pub fn forget_functions(&mut self) {
+        self.known_functions.clear();
     }
 
     /// What is known of its death so far.

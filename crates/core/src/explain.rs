@@ -4,6 +4,7 @@ use broadleaf_proto::ids::{ClientId, TaskKey, TaskSeq};
 
 use crate::engines::{Engine, State};
 use crate::history::Known;
+use crate::offers::Claim;
 use crate::ready::ReadyQueue;
 use crate::tasks::Place;
 use crate::{Controller, options};
@@ -124,12 +125,18 @@ fn tasks(n: u64) -> String {
 }
 
 fn explain_offer(engine: &Engine, key: TaskKey, offer: u32) -> String {
-    let ahead = engine.offers().take_while(|(_, k)| *k != key).count();
+    let at = engine.id.0;
+    if engine.suspended(offer).is_some_and(|s| s.waits) {
+        return format!("waits on engine {at} for tasks that it submitted");
+    }
+    let is_ahead =
+        |(number, _): &(u32, TaskKey)| engine.suspended(*number).is_none_or(|s| !s.waits);
+    let before = engine.offers().take_while(|(_, k)| *k != key);
+    let ahead = before.filter(is_ahead).count();
     let asked = matches!(
         engine.claim(offer),
-        Some(crate::engines::Claim::Revoking(_))
+        Some(Claim::Revoking(_) | Claim::Returning)
     );
-    let at = engine.id.0;
     match ahead {
         _ if asked => format!("is being taken back from engine {at}"),
         0 => format!("runs on engine {at}"),
@@ -137,15 +144,24 @@ fn explain_offer(engine: &Engine, key: TaskKey, offer: u32) -> String {
     }
 }
 
+/// Engines that are named one by one.
+const MOST_NAMED: usize = 64;
+
 fn engines_in_words(key: &options::GroupKey) -> String {
     let list = |ids: &[u32]| {
         let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
         ids.join(", ")
     };
-    let mut words = match key.only.as_deref() {
+    let mut words = match &key.only {
         None => "any engine".to_string(),
-        Some([one]) => format!("engine {one}"),
-        Some(only) => format!("one of engines {}", list(only)),
+        Some(only) => {
+            let first: Vec<u32> = only.iter().take(MOST_NAMED).collect();
+            match (first.as_slice(), only.len().saturating_sub(MOST_NAMED)) {
+                ([one], 0) => format!("engine {one}"),
+                (all, 0) => format!("one of engines {}", list(all)),
+                (first, more) => format!("one of engines {} and {more} more", list(first)),
+            }
+        }
     };
     if !key.not.is_empty() {
         words = format!("{words} but {} (unmet there)", list(&key.not));

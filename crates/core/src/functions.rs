@@ -16,42 +16,29 @@ struct Cached {
 
 /// See the module. Its slots are the function ids towards engines; a slot may be used again, its new
 /// record then replaces the old one on every engine before a task names it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Functions {
     cache: Slab<Cached>,
     by_hash: IndexMap<FunctionHash, u32, FxBuildHasher>,
     bytes: u64,
-    limit_bytes: u64,
 }
 
 impl Functions {
-    pub fn new(limit_bytes: u64) -> Self {
-        Self {
-            cache: Slab::new(),
-            by_hash: IndexMap::default(),
-            bytes: 0,
-            limit_bytes,
-        }
-    }
-
-    /// Takes a reference on a function, keeping its body if it is new; `None` above the bound.
-    pub fn define(&mut self, hash: FunctionHash, body: Bytes) -> Option<u32> {
+    /// Takes a reference on a function, keeping a copy of its body if it is new: the body itself shares the memory of all
+    /// that was received with it.
+    pub fn define(&mut self, hash: FunctionHash, body: &Bytes) -> u32 {
         if let Some(slot) = self.by_hash.get(&hash) {
             self.cache[*slot as usize].references += 1;
-            return Some(*slot);
+            return *slot;
         }
-        let bytes = self.bytes + body.len() as u64;
-        if bytes > self.limit_bytes {
-            return None;
-        }
-        self.bytes = bytes;
+        self.bytes += body.len() as u64;
         let slot = self.cache.insert(Cached {
             hash,
-            body,
+            body: Bytes::copy_from_slice(body),
             references: 1,
         }) as u32;
         self.by_hash.insert(hash, slot);
-        Some(slot)
+        slot
     }
 
     pub fn retain(&mut self, slot: u32) {

@@ -41,6 +41,8 @@ pub(crate) struct History {
     /// Size up to which it grows for the sake of live tasks.
     most: usize,
     overtaken: BTreeMap<u64, u32>,
+    /// Numbers in a row that were refused together: the first, and the one after the last.
+    refused: BTreeMap<u64, u64>,
 }
 
 impl History {
@@ -55,6 +57,7 @@ impl History {
             keep,
             most,
             overtaken: BTreeMap::new(),
+            refused: BTreeMap::new(),
         }
     }
 
@@ -106,10 +109,18 @@ impl History {
         }
     }
 
-    /// Remembers a task that was refused at once, without ever being live.
-    pub fn refuse(&mut self, seq: TaskSeq) {
-        self.submit(seq, u32::MAX);
-        self.resolve(seq, Status::Refused, EngineId(u32::MAX));
+    /// Remembers tasks with numbers in a row that were refused at once, without ever being live. However many they are,
+    /// they take the room of one.
+    pub fn refuse(&mut self, seq: TaskSeq, n_tasks: u64) {
+        if self.refused.len() >= self.keep {
+            self.refused.pop_first();
+        }
+        self.refused.insert(seq.0, seq.0.saturating_add(n_tasks));
+    }
+
+    fn is_refused(&self, seq: u64) -> bool {
+        let before = self.refused.range(..=seq).next_back();
+        before.is_some_and(|(_, end)| seq < *end)
     }
 
     pub fn get(&self, seq: TaskSeq) -> Known {
@@ -117,9 +128,14 @@ impl History {
         if entry.seq == seq.0 {
             return entry.known;
         }
-        self.overtaken
-            .get(&seq.0)
-            .map_or(Known::Unknown, |slot| Known::Live(*slot))
+        if let Some(slot) = self.overtaken.get(&seq.0) {
+            return Known::Live(*slot);
+        }
+        if self.is_refused(seq.0) {
+            Known::Resolved(Status::Refused, EngineId(u32::MAX))
+        } else {
+            Known::Unknown
+        }
     }
 
     /// Slots of all live tasks, oldest last seen first within the ring.

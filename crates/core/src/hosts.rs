@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 
 use broadleaf_proto::control::{DeathCause, RefusalReason};
 use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
+use broadleaf_proto::limits::{MAX_HOST_ENGINES, MAX_HOST_NAME_BYTES};
 
 use crate::engines::{Engine, Exit, MAX_ENGINES, State};
+use crate::relayed::Unclaimed;
 use crate::tasks::Place;
 use crate::{Controller, Nanos, Output};
 
@@ -23,6 +25,11 @@ struct Host {
 pub(crate) struct Hosts(BTreeMap<HostId, Host>);
 
 impl Hosts {
+    /// Whether this relay is connected.
+    fn is_up(&self, host: HostId) -> bool {
+        self.0.get(&host).is_some_and(|h| h.is_up)
+    }
+
     /// Whether any relay is connected.
     pub fn any_up(&self) -> bool {
         self.0.values().any(|h| h.is_up)
@@ -57,7 +64,12 @@ impl Controller {
     }
 
     fn is_host_up(&self, host: HostId) -> bool {
-        host == HostId::CONTROLLER || self.hosts.0.get(&host).is_some_and(|h| h.is_up)
+        host == HostId::CONTROLLER || self.hosts.is_up(host)
+    }
+
+    /// Whether this is a relay's host, and the relay is connected.
+    pub(crate) fn is_relay_up(&self, host: HostId) -> bool {
+        self.hosts.is_up(host)
     }
 
     /// Whether anything may be started on the engine's host, now or later.
@@ -78,6 +90,11 @@ impl Controller {
             self.totals.ignored += 1;
             return;
         }
+        if name.len() > MAX_HOST_NAME_BYTES {
+            self.expel(host, out);
+            return;
+        }
+        let n_engines = n_engines.min(MAX_HOST_ENGINES);
         let same = self.hosts.0.iter().filter(|(_, h)| h.name == name);
         let former: Vec<HostId> = same.map(|(id, _)| *id).collect();
         self.hosts.0.retain(|id, _| !former.contains(id));
@@ -125,9 +142,13 @@ impl Controller {
                 continue;
             }
             if engine.is_connected() {
-                self.drop_link(now, index, Vec::new(), out);
+                self.drop_link(now, index, &Unclaimed::default(), out);
             }
             self.bury(now, index, out);
+        }
+        // Without places there is nothing for a later one of its name to take over.
+        if self.engines.iter().all(|engine| engine.host != host) {
+            self.hosts.0.remove(&host);
         }
     }
 

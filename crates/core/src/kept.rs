@@ -13,7 +13,6 @@ use crate::dependencies::NOWHERE;
 use crate::history::Known;
 use crate::settle::End;
 use crate::submit::{Part, Submission, refusal_payload};
-use crate::tasks::{Place, Task};
 use crate::{Controller, Nanos, Output};
 
 /// What one kept task counts for beside its payloads: the queue's memory doubles when it grows.
@@ -70,6 +69,8 @@ pub(crate) struct KeptTask {
     pub seq: TaskSeq,
     pub function: u32,
     pub options: u32,
+    /// Memory of the set of options beside its record, as if it were this task's alone.
+    options_bytes: u64,
     pinned: Option<EngineId>,
     engine: EngineId,
     status: Status,
@@ -87,7 +88,8 @@ pub(crate) struct KeptTask {
 impl KeptTask {
     fn weight_bytes(&self) -> u64 {
         let payloads = self.arguments.len_bytes();
-        RECORD_BYTES + payloads.saturating_add(self.result.len_bytes())
+        let payloads = payloads.saturating_add(self.result.len_bytes());
+        RECORD_BYTES + payloads.saturating_add(self.options_bytes)
     }
     fn small_bytes(&self) -> usize {
         self.arguments.small_bytes() + self.result.small_bytes()
@@ -206,7 +208,7 @@ impl Kept {
     }
 
     /// The named tasks that are here.
-    fn find(&self, names: &[TaskName]) -> BTreeMap<TaskName, &KeptTask> {
+    pub(crate) fn find(&self, names: &[TaskName]) -> BTreeMap<TaskName, &KeptTask> {
         let names: BTreeSet<_> = names.iter().copied().collect();
         let here = self
             .tasks
@@ -248,7 +250,13 @@ impl Controller {
         }
         self.clear_timer(key);
         let task = self.tasks.at(key);
+        let options_bytes = self.options.at(task.options).extra_bytes();
         let most_bytes = self.kept.limit_bytes - RECORD_BYTES;
+        if options_bytes > most_bytes {
+            self.free(key);
+            return;
+        }
+        let most_bytes = most_bytes - options_bytes;
         let result = KeptPayload::of(&end.payload, is_away, most_bytes);
         let most_bytes = most_bytes - result.len_bytes();
         let kept = KeptTask {
@@ -256,6 +264,7 @@ impl Controller {
             seq: task.seq,
             function: task.function,
             options: task.options,
+            options_bytes,
             pinned: task.pinned,
             engine: end.engine,
             status: end.status,
@@ -277,7 +286,7 @@ impl Controller {
 
     fn release_kept(&mut self, task: &KeptTask) {
         self.release_function(task.function);
-        self.options.release(task.options);
+        self.release_options(task.options);
     }
 
     /// Forgets the oldest task kept, if there is one.
@@ -300,55 +309,20 @@ impl Controller {
         }
     }
 
-    /// What is known of these tasks, or of all.
-    pub(crate) fn records(&self, names: Option<Vec<TaskName>>) -> Vec<TaskRecord> {
-        let Some(names) = names else {
-            let live = self.tasks.iter().filter_map(|(_, t)| self.live_record(t));
-            let kept = self.kept.iter().map(|task| self.kept_record(task));
-            return live.chain(kept).collect();
-        };
-        let kept = self.kept.find(&names);
-        let in_order: BTreeSet<_> = names.into_iter().collect();
-        let record = |name: TaskName| {
-            let live = self.live(name).and_then(|key| self.tasks.get(key));
-            live.and_then(|task| self.live_record(task))
-                .or_else(|| kept.get(&name).map(|task| self.kept_record(task)))
-        };
-        in_order.into_iter().filter_map(record).collect()
-    }
-
-    fn live(&self, (client, seq): TaskName) -> Option<TaskKey> {
+    pub(crate) fn live(&self, (client, seq): TaskName) -> Option<TaskKey> {
         match self.known(client, seq) {
             Known::Live(slot) => self.tasks.key_at(slot),
             _ => None,
         }
     }
 
-    fn live_record(&self, task: &Task) -> Option<TaskRecord> {
-        let engine = match task.place {
-            Place::Offered(engine, _) | Place::Pinned(engine) | Place::Limbo(engine) => engine,
-            _ => NOWHERE,
-        };
-        Some(TaskRecord {
-            client: task.client?,
-            seq: task.seq,
-            status: None,
-            engine,
-            submitted_ns: task.submitted_ns,
-            started_ns: 0,
-            completed_ns: 0,
-            label: self.options.at(task.options).options.label.clone(),
-            has_result: true,
-            can_run_again: true,
-        })
-    }
-
-    fn kept_record(&self, task: &KeptTask) -> TaskRecord {
+    pub(crate) fn kept_record(&self, task: &KeptTask) -> TaskRecord {
         TaskRecord {
             client: task.client,
             seq: task.seq,
             status: Some(task.status as u8),
             engine: task.engine,
+            is_running: false,
             submitted_ns: task.submitted_ns,
             started_ns: task.started_ns,
             completed_ns: task.completed_ns,
@@ -369,16 +343,22 @@ impl Controller {
         let kept = self.kept.find(names);
         let mut answers = Vec::new();
         let mut awaited = Vec::new();
+        let mut sent_bytes = 0_u64;
         for (name, seq) in names.iter().zip(first.0..) {
             let seq = TaskSeq(seq);
             if let Some(key) = self.live(*name) {
                 awaited.push((key, seq));
             } else {
-                let result = kept
-                    .get(name)
-                    .and_then(|task| Some((task, self.kept.result(task)?)));
+                let task = kept.get(name);
+                let weight_bytes = task.map_or(0, |task| task.result.len_bytes());
+                sent_bytes = sent_bytes.saturating_add(weight_bytes);
+                if sent_bytes > self.config.max_outstanding_bytes {
+                    answers.push(refused(seq, &RefusalReason::OverLimit)); // One result, again and again.
+                    continue;
+                }
+                let result = task.and_then(|task| Some((task, self.kept.result(task)?)));
                 answers.push(result.map_or_else(
-                    || not_kept(seq),
+                    || refused(seq, &RefusalReason::NotKept),
                     |(task, result)| ResultRecord {
                         seq,
                         status: task.status,
@@ -391,10 +371,12 @@ impl Controller {
             }
         }
         for (key, seq) in awaited {
-            if self.n_awaited >= self.config.max_outstanding_tasks {
-                answers.push(not_kept(seq));
+            let most = self.config.max_outstanding_tasks;
+            let Some(adopter) = self.clients.get_mut(&client).filter(|c| c.n_adopted < most) else {
+                answers.push(refused(seq, &RefusalReason::OverLimit));
                 continue;
-            }
+            };
+            adopter.n_adopted += 1;
             self.tasks.at(key).is_awaited = true;
             let slot = key.slot() as u32;
             self.awaited.entry(slot).or_default().push((client, seq));
@@ -413,6 +395,9 @@ impl Controller {
         let adopters = self.awaited.swap_remove(&(key.slot() as u32));
         for (client, seq) in adopters.unwrap_or_default() {
             self.n_awaited -= 1;
+            if let Some(adopter) = self.clients.get_mut(&client) {
+                adopter.n_adopted -= 1;
+            }
             let record = ResultRecord {
                 seq,
                 status: end.status,
@@ -427,6 +412,9 @@ impl Controller {
 
     /// A client that waits for others' results is gone.
     pub(crate) fn drop_adopter(&mut self, client: ClientId) {
+        if let Some(gone) = self.clients.get_mut(&client) {
+            gone.n_adopted = 0;
+        }
         for adopters in self.awaited.values_mut() {
             let before = adopters.len();
             adopters.retain(|(adopter, _)| *adopter != client);
@@ -440,7 +428,7 @@ impl Controller {
         now: Nanos,
         client: ClientId,
         first: TaskSeq,
-        names: &[TaskName],
+        (names, depth): (&[TaskName], u16),
         out: &mut Vec<Output>,
     ) {
         let kept = self.kept.find(names);
@@ -468,32 +456,39 @@ impl Controller {
         for (seq, found) in copies {
             let Some((function, options, pinned, payload)) = found else {
                 let reason = RefusalReason::NotKept;
-                self.refuse_unseen(client, None, seq, &reason, out);
+                self.refuse_unseen(client, seq, 1, reason, out);
                 continue;
             };
-            let weight_bytes = payload.weight_bytes();
+            let gone = pinned.filter(|engine| !self.is_hopeful_place(*engine));
+            let objection = self.objection(client, 1, &payload, 0);
+            let objection = objection.or(gone.map(RefusalReason::NoSuchEngine));
+            if let Some(reason) = objection {
+                self.refuse_unseen(client, seq, 1, reason, out);
+                self.release_function(function);
+                self.release_options(options);
+                continue;
+            }
             let part = Part {
                 seq,
                 pinned,
-                weight_bytes,
+                inline_bytes: payload.bytes.len() as u64,
                 payload,
             };
-            let over_bytes = self.is_over_bytes(client, weight_bytes);
-            let whole = Submission::bare((client, over_bytes), options, function, seq);
+            let whole = Submission::bare(client, options, function, depth);
             self.submit_part(now, &whole, part, out);
             self.release_function(function);
-            self.options.release(options);
+            self.release_options(options);
         }
     }
 }
 
-fn not_kept(seq: TaskSeq) -> ResultRecord {
+fn refused(seq: TaskSeq, reason: &RefusalReason) -> ResultRecord {
     ResultRecord {
         seq,
         status: Status::Refused,
         engine: NOWHERE,
         started_ns: 0,
         completed_ns: 0,
-        payload: refusal_payload(&RefusalReason::NotKept),
+        payload: refusal_payload(reason),
     }
 }

@@ -8,6 +8,7 @@
 //! 2. `schedule` once;
 //! 3. the outputs, in order; an `Input::Revoked` that answers one is part of the next batch.
 
+pub mod admission;
 mod check;
 mod clients;
 mod coalesce;
@@ -23,22 +24,33 @@ mod history;
 mod hosts;
 mod kept;
 mod message;
+mod nesting;
+mod offers;
 mod options;
+mod preparations;
+mod ranges;
 mod ready;
+mod records;
+mod relayed;
 mod requests;
 mod scheduler;
 mod settle;
 mod submit;
 mod supervisor;
+mod targets;
 mod tasks;
+mod timeouts;
 mod timers;
 pub mod transfer;
+mod unread;
 
 pub use check::Violation;
 pub use config::Config;
 pub use controller::Controller;
 pub use counters::{Counters, EngineCounters};
 pub use message::{Input, Output};
+pub use relayed::RelayNews;
+pub use unread::Unread;
 
 /// Nanoseconds on the driver's monotonic (or virtual) clock.
 pub type Nanos = u64;

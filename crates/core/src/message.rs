@@ -1,13 +1,16 @@
 //! What the driver tells the controller, and what the controller asks of the driver.
 
-use broadleaf_proto::CoalescedRecord;
 use broadleaf_proto::control::{
     ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, SpawnerEvent, TransferPlan,
 };
+use broadleaf_proto::engine::EngineEvent;
 use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey};
 use broadleaf_proto::task::{
     AssignRecord, DoneRecord, FunctionRecord, OutputRecord, ResultRecord, SubmitRecord,
 };
+use broadleaf_proto::{CoalescedRecord, RefusedRun};
+
+use crate::relayed::RelayNews;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,13 +82,20 @@ pub enum Input {
         /// The host.
         host: HostId,
     },
+    /// A relay said something of its engines. It counts only if they are of its host.
+    Relay {
+        /// Its host.
+        host: HostId,
+        /// What.
+        news: RelayNews,
+    },
     /// The spawner is ready.
     SpawnerUp,
     /// The spawner's link closed.
     SpawnerDown,
-    /// News from the spawner.
+    /// News from the spawner of the controller's host.
     Spawner(SpawnerEvent),
-    /// An engine said hello and was accepted. Offers to it start at 0.
+    /// An engine of the controller's host said hello and was accepted. Offers to it start at 0.
     EngineUp {
         /// The engine.
         info: EngineInfo,
@@ -122,6 +132,13 @@ pub enum Input {
         key: TaskKey,
         /// For the user.
         reason: String,
+    },
+    /// A task waits for other tasks, or goes on. Comes after every `Done` of tasks that ended before.
+    Waits {
+        /// The engine.
+        engine: EngineId,
+        /// Which.
+        event: EngineEvent,
     },
     /// A task wrote something.
     Output {
@@ -201,12 +218,24 @@ pub enum Output {
     },
     /// Have the spawner end everything and leave.
     StopSpawner,
+    /// Close the link of a relay, which said what cannot be; answered by [`Input::HostDown`].
+    Expel {
+        /// Its host.
+        host: HostId,
+    },
     /// A task of a client is resolved. Exactly one for each.
     Result {
         /// The client.
         client: ClientId,
         /// The result.
         record: ResultRecord,
+    },
+    /// Tasks of a client were never accepted: the one result of each of them.
+    Refused {
+        /// The client.
+        client: ClientId,
+        /// Which, and why.
+        record: RefusedRun,
     },
     /// All tasks of a coalescing request are resolved: the one result of each of them.
     Coalesced {

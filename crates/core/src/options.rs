@@ -1,43 +1,57 @@
 //! Sets of task options, and the groups of engines they allow.
 
 use broadleaf_proto::control::{Mode, TargetSet, TaskOptions};
+use broadleaf_proto::ids::ClientId;
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 use slab::Slab;
 
-use crate::engines::MAX_ENGINES;
 use crate::ready::{GroupId, ReadyQueue};
+use crate::targets::Targets;
 
 /// A set of options as its tasks share it. Slot 0 is the predefined set.
 #[derive(Debug)]
 pub(crate) struct OptionSet {
+    /// Without its targets.
     pub options: TaskOptions,
-    /// Its targets in order; `None` for all engines.
-    pub targets: Option<Vec<u32>>,
+    /// Its targets; `None` for all engines.
+    pub targets: Option<Targets>,
     /// One for the client that defined it, and one for each live or kept task.
     pub references: u64,
+    /// The client that it counts for, while that is known.
+    pub owner: Option<ClientId>,
 }
 
-/// Engines of a target set in target order, or the first place that cannot exist.
-fn expand(targets: &TargetSet) -> Result<Option<Vec<u32>>, u32> {
-    let TargetSet::Ranges(ranges) = targets else {
-        return Ok(None);
-    };
-    let mut list = Vec::new();
-    for (first, end) in ranges {
-        if end.0 > MAX_ENGINES
-            || list.len() + (end.0.saturating_sub(first.0)) as usize > MAX_ENGINES as usize
-        {
-            return Err(MAX_ENGINES);
+impl OptionSet {
+    pub fn new(owner: Option<ClientId>, mut options: TaskOptions) -> Self {
+        let targets = Targets::of(&options.targets);
+        options.targets = TargetSet::All;
+        Self {
+            options,
+            targets,
+            references: 1,
+            owner,
         }
-        list.extend(first.0..end.0);
     }
-    Ok(Some(list))
-}
 
-/// Engines of a target set that could exist, in target order; `None` for all.
-pub(crate) fn targets_of(targets: &TargetSet) -> Option<Vec<u32>> {
-    expand(targets).unwrap_or_else(|beyond| Some(vec![beyond]))
+    /// Memory that it takes beside its own record, in bytes.
+    pub fn extra_bytes(&self) -> u64 {
+        let targets = self.targets.as_ref().map_or(0, Targets::held_bytes);
+        (self.options.label.len() + targets) as u64
+    }
+
+    /// What it counts for.
+    pub fn weight_bytes(&self) -> u64 {
+        size_of::<Self>() as u64 + self.extra_bytes()
+    }
+
+    /// How many tasks one record with it stands for; `None` for one on each engine there is.
+    pub fn n_parts(&self) -> Option<usize> {
+        match (self.options.mode, &self.targets) {
+            (Mode::Balanced, _) => Some(1),
+            (Mode::Each, targets) => targets.as_ref().map(Targets::len),
+        }
+    }
 }
 
 /// See the module.
@@ -47,16 +61,11 @@ pub(crate) struct OptionSets(Slab<OptionSet>);
 impl OptionSets {
     pub fn new() -> Self {
         let mut sets = Self(Slab::new());
-        sets.define(TaskOptions::default());
+        sets.insert(OptionSet::new(None, TaskOptions::default()));
         sets
     }
-    pub fn define(&mut self, options: TaskOptions) -> u32 {
-        let targets = targets_of(&options.targets);
-        self.0.insert(OptionSet {
-            options,
-            targets,
-            references: 1,
-        }) as u32
+    pub fn insert(&mut self, set: OptionSet) -> u32 {
+        self.0.insert(set) as u32
     }
     pub fn at(&self, slot: u32) -> &OptionSet {
         &self.0[slot as usize]
@@ -64,12 +73,11 @@ impl OptionSets {
     pub fn retain(&mut self, slot: u32) {
         self.0[slot as usize].references += 1;
     }
-    pub fn release(&mut self, slot: u32) {
+    /// Gives a reference up; the set, if that was the last.
+    pub fn release(&mut self, slot: u32) -> Option<OptionSet> {
         let set = &mut self.0[slot as usize];
         set.references -= 1;
-        if set.references == 0 {
-            self.0.remove(slot as usize);
-        }
+        (set.references == 0).then(|| self.0.remove(slot as usize))
     }
     pub fn iter(&self) -> impl Iterator<Item = (u32, &OptionSet)> {
         self.0.iter().map(|(slot, set)| (slot as u32, set))
@@ -83,7 +91,7 @@ impl OptionSets {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct GroupKey {
     /// These alone, sorted; `None` for all.
-    pub only: Option<Vec<u32>>,
+    pub only: Option<Targets>,
     /// But not these, sorted.
     pub not: Vec<u32>,
     /// And not this one while there is another.
@@ -94,7 +102,7 @@ impl GroupKey {
     pub fn allows(&self, engine: u32) -> bool {
         self.only
             .as_ref()
-            .is_none_or(|only| only.binary_search(&engine).is_ok())
+            .is_none_or(|only| only.sorted_contains(engine))
             && self.not.binary_search(&engine).is_err()
     }
 }

@@ -1,4 +1,4 @@
-//! Queues of tasks that could start now: by priority, and in turn among clients.
+//! Queues of tasks that could start now: by rank, and in turn among clients.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -8,10 +8,17 @@ use smallvec::SmallVec;
 
 use crate::tasks::{Place, TaskTable};
 
+/// What goes first: what is nested deeper, so that those who wait for it can go on, and then by priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    pub depth: u16,
+    pub priority: i32,
+}
+
 /// Slot of a group of tasks that may run on the same engines; 0 is the group of all engines.
 pub(crate) type GroupId = u32;
 
-/// Tasks of one client at one priority. Tasks removed from the middle leave their stale key behind.
+/// Tasks of one client at one rank. Tasks removed from the middle leave their stale key behind.
 #[derive(Debug)]
 struct Lane {
     client: ClientId,
@@ -31,7 +38,7 @@ struct Level {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct ReadyQueue {
-    levels: BTreeMap<Reverse<i32>, Level>,
+    levels: BTreeMap<Reverse<Rank>, Level>,
     len: usize,
 }
 
@@ -47,9 +54,9 @@ impl ReadyQueue {
     }
 
     /// The lane a key is to be put on, which the caller does.
-    fn lane_for_push(&mut self, priority: i32, client: ClientId, congested: bool) -> &mut Lane {
+    fn lane_for_push(&mut self, rank: Rank, client: ClientId, congested: bool) -> &mut Lane {
         self.len += 1;
-        let level = self.levels.entry(Reverse(priority)).or_default();
+        let level = self.levels.entry(Reverse(rank)).or_default();
         level.live += 1;
         let index = level.lanes.iter().position(|l| l.client == client);
         let index = index.unwrap_or_else(|| {
@@ -66,27 +73,27 @@ impl ReadyQueue {
         lane
     }
 
-    pub fn push_back(&mut self, priority: i32, client: ClientId, congested: bool, key: TaskKey) {
-        self.lane_for_push(priority, client, congested)
+    pub fn push_back(&mut self, rank: Rank, client: ClientId, congested: bool, key: TaskKey) {
+        self.lane_for_push(rank, client, congested)
             .keys
             .push_back(key);
     }
 
-    pub fn push_front(&mut self, priority: i32, client: ClientId, congested: bool, key: TaskKey) {
-        self.lane_for_push(priority, client, congested)
+    pub fn push_front(&mut self, rank: Rank, client: ClientId, congested: bool, key: TaskKey) {
+        self.lane_for_push(rank, client, congested)
             .keys
             .push_front(key);
     }
 
-    /// Highest priority of a task whose client may be served.
-    pub fn top_priority(&self) -> Option<i32> {
+    /// Highest rank of a task whose client may be served.
+    pub fn top_rank(&self) -> Option<Rank> {
         if self.len == 0 {
             return None;
         }
         self.levels
             .iter()
             .find(|(_, level)| level.lanes.iter().any(|l| l.live > 0 && !l.congested))
-            .map(|(priority, _)| priority.0)
+            .map(|(rank, _)| rank.0)
     }
 
     /// Takes the next task; `tasks` tells live keys from stale ones.
@@ -94,7 +101,7 @@ impl ReadyQueue {
         if self.len == 0 {
             return None;
         }
-        for (priority, level) in &mut self.levels {
+        for (rank, level) in &mut self.levels {
             let n = level.lanes.len();
             for _ in 0..n {
                 level.turn = if level.turn + 1 < n {
@@ -112,8 +119,8 @@ impl ReadyQueue {
                         level.live -= 1;
                         self.len -= 1;
                         if level.live == 0 {
-                            let priority = *priority;
-                            self.prune(priority);
+                            let rank = *rank;
+                            self.prune(rank);
                         }
                         return Some(key);
                     }
@@ -123,17 +130,17 @@ impl ReadyQueue {
         None
     }
 
-    /// Drops an empty level unless it is the only one, so that priorities used once do not pile up.
-    fn prune(&mut self, priority: Reverse<i32>) {
+    /// Drops an empty level unless it is the only one, so that ranks used once do not pile up.
+    fn prune(&mut self, rank: Reverse<Rank>) {
         if self.levels.len() > 1 {
-            self.levels.remove(&priority);
+            self.levels.remove(&rank);
         }
     }
 
     /// Accounts for a task that is no longer queued; to be called once its place says so.
-    pub fn removed(&mut self, priority: i32, client: ClientId, tasks: &TaskTable) {
-        let priority = Reverse(priority);
-        let Some(level) = self.levels.get_mut(&priority) else {
+    pub fn removed(&mut self, rank: Rank, client: ClientId, tasks: &TaskTable) {
+        let rank = Reverse(rank);
+        let Some(level) = self.levels.get_mut(&rank) else {
             return;
         };
         let Some(lane) = level.lanes.iter_mut().find(|l| l.client == client) else {
@@ -146,7 +153,7 @@ impl ReadyQueue {
             lane.keys.retain(|key| is_queued(tasks, *key));
         }
         if level.live == 0 {
-            self.prune(priority);
+            self.prune(rank);
         }
     }
 
@@ -168,7 +175,7 @@ impl ReadyQueue {
         self.levels.retain(|_, level| !level.lanes.is_empty());
     }
 
-    /// Every queued key, in the order of one client's turns, highest priority first.
+    /// Every queued key, in the order of one client's turns, highest rank first.
     pub fn keys<'a>(&'a self, tasks: &'a TaskTable) -> impl Iterator<Item = TaskKey> + 'a {
         self.levels
             .values()

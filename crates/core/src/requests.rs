@@ -1,12 +1,17 @@
 //! Control requests that the controller answers itself.
 
-use broadleaf_proto::control::{ControlReply, ControlRequest, TargetSet};
+use broadleaf_proto::control::{ControlReply, ControlRequest, RefusalReason, TargetSet};
 use broadleaf_proto::ids::{ClientId, EngineId, TaskSeq};
+use broadleaf_proto::limits::{MAX_COALESCED_PARTS, MAX_NESTING};
 
 use crate::engines::State;
 use crate::history::Known;
-use crate::options::targets_of;
+use crate::submit::LAST_SEQ;
+use crate::targets::Targets;
 use crate::{Controller, Nanos, Output};
+
+/// Engines that a reply names one by one.
+const MOST_NAMED: usize = 64;
 
 impl Controller {
     pub(crate) fn on_request(
@@ -26,27 +31,8 @@ impl Controller {
                 self.cancel_all(client, &seqs, out);
                 ControlReply::Done
             }
-            ControlRequest::Interrupt(targets) => self.at_engines(&targets, |this, index| {
-                let engine = &this.engines[index];
-                let connected = engine.is_connected();
-                if let Some((key, offer)) = engine.head().filter(|_| connected) {
-                    let id = engine.id;
-                    this.interrupt(id, key, offer, out);
-                }
-                connected
-            }),
-            ControlRequest::Signal(targets, signal) => self.at_engines(&targets, |this, index| {
-                let engine = &this.engines[index];
-                let connected = engine.is_connected();
-                if connected {
-                    out.push(Output::Kill {
-                        engine: engine.id,
-                        pid: engine.pid(),
-                        signal,
-                    });
-                }
-                connected
-            }),
+            ControlRequest::Interrupt(targets) => self.interrupt_engines(&targets, out),
+            ControlRequest::Signal(targets, signal) => self.signal_engines(&targets, signal, out),
             ControlRequest::AddEngines(_) | ControlRequest::RestartEngines(_)
                 if self.supervisor.stopping =>
             {
@@ -59,15 +45,19 @@ impl Controller {
                     ControlReply::Failed("that is more engines than there are places".into())
                 }
             }
-            ControlRequest::StopEngines(targets) => self.at_engines(&targets, |this, index| {
-                let there = this.engines[index].state != State::Gone;
-                this.stop_engine(now, index, false, out);
-                there
-            }),
-            ControlRequest::RestartEngines(targets) => self.at_engines(&targets, |this, index| {
-                this.stop_engine(now, index, true, out);
-                true
-            }),
+            ControlRequest::StopEngines(targets) => {
+                self.at_engines(&targets, false, |this, index| {
+                    let there = this.engines[index].state != State::Gone;
+                    this.stop_engine(now, index, false, out);
+                    there
+                })
+            }
+            ControlRequest::RestartEngines(targets) => {
+                self.at_engines(&targets, true, |this, index| {
+                    this.stop_engine(now, index, true, out);
+                    true
+                })
+            }
             ControlRequest::Shutdown => {
                 self.shutdown(now, out);
                 ControlReply::Done
@@ -80,16 +70,34 @@ impl Controller {
                 }
                 ControlReply::Done
             }
+            ControlRequest::Prepare {
+                name,
+                function,
+                reload,
+            } => self.prepare(client, name, function, reload, out),
             ControlRequest::Records(names) => ControlReply::Records {
                 now_ns: now,
                 records: self.records(names),
             },
+            ControlRequest::Adopt { first, tasks }
+            | ControlRequest::Resubmit { first, tasks, .. }
+                if first > LAST_SEQ || tasks.len() as u64 > self.config.max_outstanding_tasks =>
+            {
+                let n = tasks.len().min(MAX_COALESCED_PARTS);
+                let first = first.min(LAST_SEQ);
+                self.refuse_unseen(client, first, n, RefusalReason::OverLimit, out);
+                ControlReply::Done
+            }
             ControlRequest::Adopt { first, tasks } => {
                 self.adopt(client, first, &tasks, out);
                 ControlReply::Done
             }
-            ControlRequest::Resubmit { first, tasks } => {
-                self.resubmit(now, client, first, &tasks, out);
+            ControlRequest::Resubmit {
+                first,
+                tasks,
+                depth,
+            } => {
+                self.resubmit(now, client, first, (&tasks, depth.min(MAX_NESTING)), out);
                 ControlReply::Done
             }
             ControlRequest::Forget(names) => {
@@ -110,6 +118,38 @@ impl Controller {
         });
     }
 
+    fn interrupt_engines(&mut self, targets: &TargetSet, out: &mut Vec<Output>) -> ControlReply {
+        self.at_engines(targets, false, |this, index| {
+            let engine = &this.engines[index];
+            let connected = engine.is_connected();
+            if let Some((key, offer)) = engine.current().filter(|_| connected) {
+                let id = engine.id;
+                this.interrupt(id, key, offer, out);
+            }
+            connected
+        })
+    }
+
+    fn signal_engines(
+        &mut self,
+        targets: &TargetSet,
+        signal: i32,
+        out: &mut Vec<Output>,
+    ) -> ControlReply {
+        self.at_engines(targets, false, |this, index| {
+            let engine = &this.engines[index];
+            let connected = engine.is_connected();
+            if connected {
+                out.push(Output::Kill {
+                    engine: engine.id,
+                    pid: engine.pid(),
+                    signal,
+                });
+            }
+            connected
+        })
+    }
+
     fn cancel_all(&mut self, client: ClientId, seqs: &[TaskSeq], out: &mut Vec<Output>) {
         for seq in seqs {
             if let Known::Live(slot) = self.known(client, *seq)
@@ -120,25 +160,39 @@ impl Controller {
         }
     }
 
-    /// Does something to each engine of a target set; fails naming those it could not be done to.
+    /// Does something to each engine of a target set; fails naming those it could not be done to. All
+    /// engines are those that are there, and `with_dead` those that died and could be started again.
     fn at_engines(
         &mut self,
         targets: &TargetSet,
+        with_dead: bool,
         mut action: impl FnMut(&mut Self, usize) -> bool,
     ) -> ControlReply {
-        let listed = targets_of(targets);
+        let listed = Targets::of(targets);
         let all = listed.is_none();
         let listed = listed.unwrap_or_else(|| {
-            let there = self.engines.iter().filter(|e| e.state != State::Gone);
-            there.map(|e| e.id.0).collect()
+            let meant = self
+                .engines
+                .iter()
+                .filter(|e| e.state != State::Gone || with_dead && e.is_revivable);
+            Targets::of_sorted(meant.map(|e| e.id.0))
         });
         let mut missing = Vec::new();
-        for id in listed {
+        let mut n_unnamed = 0;
+        for id in listed.iter() {
             let known = (id as usize) < self.engines.len();
             let acted = known && action(self, id as usize);
-            if !acted && !all {
-                missing.push(id.to_string());
+            if acted || all {
+                continue;
             }
+            if missing.len() < MOST_NAMED {
+                missing.push(id.to_string());
+            } else {
+                n_unnamed += 1;
+            }
+        }
+        if n_unnamed > 0 {
+            missing.push(format!("and {n_unnamed} more"));
         }
         if missing.is_empty() {
             ControlReply::Done
@@ -154,7 +208,7 @@ impl Controller {
             .map(|e| {
                 let running = u64::from(e.outstanding.min(1));
                 let queued = u64::from(e.outstanding) - running + e.pinned.len() as u64;
-                (e.id, queued, running, e.completed)
+                (e.id, queued, running + e.n_waiting() as u64, e.completed)
             })
             .collect()
     }

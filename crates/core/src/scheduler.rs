@@ -6,13 +6,14 @@ use std::collections::BinaryHeap;
 use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 use broadleaf_proto::task::AssignRecord;
 
-use crate::engines::{Claim, State};
+use crate::engines::State;
+use crate::offers::Claim;
 use crate::options::ALL;
-use crate::ready::GroupId;
+use crate::ready::{GroupId, Rank};
 use crate::tasks::Place;
 use crate::{Controller, Nanos, Output};
 
-/// Engines that have room, least loaded first; loads may be outdated and are checked when taken.
+/// Engines that have room by load and last use, least loaded first; loads may be outdated and are checked when taken.
 type Heap = BinaryHeap<Reverse<(u32, u64, u32)>>;
 
 impl Controller {
@@ -34,6 +35,9 @@ impl Controller {
     fn place_pinned(&mut self, now: Nanos, out: &mut Vec<Output>) {
         for index in 0..self.engines.len() {
             while self.engines[index].pinned.len() > 0 && self.engines[index].has_room() {
+                if !self.may_take_pinned(index) {
+                    break;
+                }
                 let Some(key) = self.engines[index].pinned.pop(&self.tasks) else {
                     break; // Its clients are congested.
                 };
@@ -43,8 +47,17 @@ impl Controller {
     }
 
     fn place_unrestricted(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        let mut heap = self.heap_of_engines();
-        while let Some(engine) = self.least_loaded(&mut heap) {
+        let (mut heap, some_wait) = self.heap_of_engines();
+        loop {
+            let depth = if some_wait {
+                let top = self.groups.at(ALL).queue.top_rank();
+                top.map_or(0, |rank| rank.depth)
+            } else {
+                u16::MAX // Every engine accepts it, so it is not looked at.
+            };
+            let Some(engine) = self.least_loaded(&mut heap, depth) else {
+                break;
+            };
             let Some(key) = self.groups.queue(ALL).pop(&self.tasks) else {
                 break;
             };
@@ -54,30 +67,38 @@ impl Controller {
         self.heap = heap.into_vec();
     }
 
-    /// With several groups: the highest priority of all goes first, and at equal priority the
-    /// groups that have less choice.
+    /// Whether an engine may be given the next of its own tasks: not while earlier ones are being taken back.
+    fn may_take_pinned(&self, index: usize) -> bool {
+        let engine = &self.engines[index];
+        engine.returning == 0
+            && (engine.stack.is_empty()
+                || (engine.pinned.top_rank()).is_some_and(|rank| engine.accepts(rank.depth)))
+    }
+
+    /// With several groups: the highest rank of all goes first, and at equal rank the groups that
+    /// have less choice.
     fn place_groups(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        let mut heap = self.heap_of_engines();
-        let mut candidates: Vec<(i32, GroupId)> = self
+        let (mut heap, _) = self.heap_of_engines();
+        let mut candidates: Vec<(Rank, GroupId)> = self
             .groups
             .iter()
-            .filter_map(|(id, group)| Some((group.queue.top_priority()?, id)))
+            .filter_map(|(id, group)| Some((group.queue.top_rank()?, id)))
             .collect();
         while let Some(best) = (0..candidates.len()).max_by_key(|i| candidates[*i]) {
-            let (_, group) = candidates[best];
+            let (Rank { depth, .. }, group) = candidates[best];
             let engine = if group == ALL {
-                self.least_loaded(&mut heap)
+                self.least_loaded(&mut heap, depth)
             } else {
-                self.least_loaded_of(group)
+                self.least_loaded_of(group, depth)
             };
             let key = engine.and_then(|_| self.groups.queue(group).pop(&self.tasks));
             if let (Some(engine), Some(key)) = (engine, key) {
                 self.offer(now, engine, key, out);
                 self.put_back(&mut heap, engine);
             }
-            match self.groups.at(group).queue.top_priority() {
-                Some(priority) if engine.is_some() && key.is_some() => {
-                    candidates[best].0 = priority;
+            match self.groups.at(group).queue.top_rank() {
+                Some(rank) if engine.is_some() && key.is_some() => {
+                    candidates[best].0 = rank;
                 }
                 _ => drop(candidates.swap_remove(best)),
             }
@@ -85,20 +106,26 @@ impl Controller {
         self.heap = heap.into_vec();
     }
 
-    fn heap_of_engines(&mut self) -> Heap {
+    /// The engines that have room, and whether some of them have tasks that wait.
+    fn heap_of_engines(&mut self) -> (Heap, bool) {
         let mut entries = core::mem::take(&mut self.heap);
         entries.clear();
-        let with_room = self.engines.iter().filter(|e| e.has_room());
-        entries.extend(with_room.map(|e| Reverse((e.outstanding, e.last_used, e.id.0))));
-        BinaryHeap::from(entries)
+        let mut some_wait = false;
+        for engine in self.engines.iter().filter(|e| e.has_room()) {
+            some_wait |= !engine.stack.is_empty();
+            entries.push(Reverse((engine.load(), engine.last_used, engine.id.0)));
+        }
+        (BinaryHeap::from(entries), some_wait)
     }
 
-    /// Takes the engine with the fewest outstanding tasks, the least recently used of several.
-    fn least_loaded(&self, heap: &mut Heap) -> Option<u32> {
-        while let Some(Reverse((outstanding, last_used, id))) = heap.pop() {
+    /// Takes the engine with the fewest outstanding tasks, the least recently used of several. One that does not accept
+    /// tasks of this depth is dropped from the heap: what comes after is not nested deeper.
+    fn least_loaded(&self, heap: &mut Heap, depth: u16) -> Option<u32> {
+        while let Some(Reverse((load, last_used, id))) = heap.pop() {
             let engine = &self.engines[id as usize];
             if engine.has_room()
-                && (engine.outstanding, engine.last_used) == (outstanding, last_used)
+                && engine.accepts(depth)
+                && (engine.load(), engine.last_used) == (load, last_used)
             {
                 return Some(id);
             }
@@ -109,20 +136,21 @@ impl Controller {
     fn put_back(&self, heap: &mut Heap, id: u32) {
         let engine = &self.engines[id as usize];
         if engine.has_room() {
-            heap.push(Reverse((engine.outstanding, engine.last_used, id)));
+            heap.push(Reverse((engine.load(), engine.last_used, id)));
         }
     }
 
     /// The same within a restricted group.
-    fn least_loaded_of(&self, group: GroupId) -> Option<u32> {
+    fn least_loaded_of(&self, group: GroupId, depth: u16) -> Option<u32> {
         let key = &self.groups.at(group).key;
         let allowed = self.engines.iter().filter(|e| key.allows(e.id.0));
         let elsewhere = allowed
             .clone()
             .any(|e| e.state == State::Up && key.avoid != Some(e.id.0));
         allowed
-            .filter(|e| e.has_room() && !(elsewhere && key.avoid == Some(e.id.0)))
-            .min_by_key(|e| (e.outstanding, e.last_used))
+            .filter(|e| e.has_room() && e.accepts(depth))
+            .filter(|e| !(elsewhere && key.avoid == Some(e.id.0)))
+            .min_by_key(|e| (e.load(), e.last_used))
             .map(|e| e.id.0)
     }
 
@@ -132,9 +160,10 @@ impl Controller {
         let engine = &mut self.engines[engine_index as usize];
         let id = engine.id;
         task.is_travelling = engine.host != HostId::CONTROLLER && !task.payload.segments.is_empty();
-        let offer = engine.offer(key, task.pinned.is_none());
+        let offer = engine.offer(key, task.pinned.is_none(), task.depth);
         task.place = Place::Offered(id, offer);
-        let (function, options, payload) = (task.function, task.options, task.payload.clone());
+        let (function, options, depth) = (task.function, task.options, task.depth);
+        let payload = task.payload.clone();
         self.tick += 1;
         engine.last_used = self.tick;
         if !engine.knows(function) {
@@ -142,7 +171,12 @@ impl Controller {
             let record = self.functions.record(function);
             out.push(Output::Function { engine: id, record });
         }
-        if engine.outstanding == 1 {
+        let is_head = if engine.stack.is_empty() {
+            engine.outstanding == 1
+        } else {
+            engine.head() == Some((key, offer))
+        };
+        if is_head {
             engine.head_since = now;
             self.time_head(now, id);
         }
@@ -151,6 +185,7 @@ impl Controller {
             key,
             offer,
             function: FunctionId(function),
+            depth,
             payload,
         };
         let plan = self.options.at(options).options.plan;
@@ -173,16 +208,27 @@ impl Controller {
             }
             let patience_ns = self.config.steal_after_ns;
             let mut tails: smallvec::SmallVec<[_; 16]> = smallvec::SmallVec::new();
-            for engine in self.engines.iter().filter(|e| e.n_stealable() > 0) {
+            for engine in &self.engines {
+                let n = if thief.stack.is_empty() {
+                    engine.n_stealable()
+                } else {
+                    engine.n_stealable_nested()
+                };
+                if n == 0 {
+                    continue;
+                }
                 let due = engine.head_since + patience_ns;
                 if due <= now || engine.tail_ns() >= patience_ns {
-                    tails.push((engine.n_stealable(), engine.id));
+                    tails.push((n, engine.id));
                 } else {
                     self.steal_at = Some(self.steal_at.map_or(due, |at| at.min(due)));
                 }
             }
             if tails.is_empty() {
-                return;
+                if thief.stack.is_empty() {
+                    return;
+                }
+                continue;
             }
             tails.sort_unstable_by_key(|(n, id)| (Reverse(*n), *id));
             let thief = thief.id;
@@ -225,11 +271,12 @@ impl Controller {
             .client
             .and_then(|c| self.clients.get(&c))
             .is_some_and(|c| c.congested);
-        let targets = self.options.at(task.options).targets.as_deref();
+        let targets = self.options.at(task.options).targets.as_ref();
         !congested
+            && self.engines[engine.0 as usize].accepts(task.depth)
             && task.avoid != Some(engine)
             && !task.tried.contains(&engine.0)
             && (!task.follows || task.followed.contains(&engine.0))
-            && targets.is_none_or(|t| t.contains(&engine.0))
+            && targets.is_none_or(|t| t.contains(engine.0))
     }
 }

@@ -1,15 +1,17 @@
 //! How tasks end: results, retries, refusals, cancels and timeouts.
 
-use broadleaf_proto::control::{self, DeathCause, RefusalReason};
+use broadleaf_proto::control::{self, RefusalReason};
 use broadleaf_proto::ids::{EngineId, TaskKey};
 use broadleaf_proto::task::{DoneRecord, Payload, ResultRecord, Status};
 use smallvec::SmallVec;
 
 use crate::controller::Ended;
 use crate::dependencies::NOWHERE;
-use crate::engines::{Claim, Engine, State};
+use crate::engines::{Engine, State};
+use crate::offers::Claim;
 use crate::options::{ALL, GroupKey};
 use crate::submit::refusal_payload;
+use crate::targets::Targets;
 use crate::tasks::{Place, Stopping, Task};
 use crate::{Controller, Nanos, Output};
 
@@ -53,6 +55,7 @@ impl Controller {
             self.totals.ignored += 1;
             return;
         }
+        self.tell_unread(engine, key, out);
         self.unoffer(now, key, engine, offer);
         if record.status != Status::Unmet {
             let task_ns = record.completed_ns.saturating_sub(record.started_ns);
@@ -107,6 +110,7 @@ impl Controller {
             books.head_since = now;
             self.time_head(now, engine);
         }
+        self.time_uncovered(now, engine);
     }
 
     /// The idle engine that an offer was being revoked for, if any, waits for it no more.
@@ -115,20 +119,6 @@ impl Controller {
         if let Some(Claim::Revoking(Some(thief))) = claim {
             let thief = &mut self.engines[thief.0 as usize];
             thief.stealing = thief.stealing.saturating_sub(1);
-        }
-    }
-
-    /// Starts the timeout of the task that is now believed to run.
-    pub(crate) fn time_head(&mut self, now: Nanos, engine: EngineId) {
-        let Some((key, _)) = self.engines[engine.0 as usize].head() else {
-            return;
-        };
-        let task = self.tasks.at(key);
-        if task.timer_at != 0 || task.is_travelling || task.stopping == Stopping::Timeout {
-            return;
-        }
-        if let Some(most_ns) = self.options.at(task.options).options.timeout_ns {
-            self.set_timer(key, now.saturating_add(most_ns));
         }
     }
 
@@ -166,7 +156,7 @@ impl Controller {
             self.refuse(key, &RefusalReason::Stopping, out);
             return;
         }
-        let priority = self.options.at(task.options).options.priority;
+        let rank = task.rank(&self.options);
         let pinned = task.pinned;
         let congested = self.clients.get(&client).is_some_and(|c| c.congested);
         let queue = if let Some(target) = pinned {
@@ -178,7 +168,7 @@ impl Controller {
             self.tasks.at(key).place = Place::Pinned(target);
             &mut engine.pinned
         } else {
-            let group_key = Self::group_key(self.options.at(task.options).targets.as_deref(), task);
+            let group_key = Self::group_key(self.options.at(task.options).targets.as_ref(), task);
             let id = match group_key {
                 None => ALL,
                 Some(group_key) => self.groups.intern(group_key),
@@ -191,33 +181,25 @@ impl Controller {
             self.tasks.at(key).place = Place::Ready(id);
             self.groups.queue(id)
         };
-        // A pinned queue keeps the order of submission whatever the priority.
-        let priority = if pinned.is_some() { 0 } else { priority };
         if front {
-            queue.push_front(priority, client, congested, key);
+            queue.push_front(rank, client, congested, key);
         } else {
-            queue.push_back(priority, client, congested, key);
+            queue.push_back(rank, client, congested, key);
         }
     }
 
     /// The engines a balanced task may run on; `None` for all.
-    pub(crate) fn group_key(targets: Option<&[u32]>, task: &Task) -> Option<GroupKey> {
+    pub(crate) fn group_key(targets: Option<&Targets>, task: &Task) -> Option<GroupKey> {
         if targets.is_none() && task.avoid.is_none() && task.tried.is_empty() && !task.follows {
             return None;
         }
-        let followed = task.follows.then(|| task.followed.to_vec());
+        let followed = task.follows.then(|| task.followed.iter().copied());
         let only = match (targets, followed) {
-            (None, followed) => followed,
-            (Some(targets), None) => {
-                let mut only = targets.to_vec();
-                only.sort_unstable();
-                only.dedup();
-                Some(only)
-            }
-            (Some(targets), Some(mut followed)) => {
-                followed.retain(|e| targets.contains(e));
-                Some(followed)
-            }
+            (None, followed) => followed.map(Targets::of_sorted),
+            (Some(targets), None) => Some(targets.sorted()),
+            (Some(targets), Some(followed)) => Some(Targets::of_sorted(
+                followed.filter(|e| targets.contains(*e)),
+            )),
         };
         Some(GroupKey {
             only,
@@ -243,8 +225,8 @@ impl Controller {
             return RefusalReason::ImpossibleDependency;
         }
         let targets = self.options.at(task.options).targets.as_ref();
-        match targets.and_then(|t| t.first()) {
-            Some(target) => RefusalReason::NoSuchEngine(EngineId(*target)),
+        match targets.and_then(|t| t.iter().next()) {
+            Some(target) => RefusalReason::NoSuchEngine(EngineId(target)),
             None => RefusalReason::NoEngines,
         }
     }
@@ -254,24 +236,21 @@ impl Controller {
         self.clear_timer(key);
         let task = self.tasks.at(key);
         let place = core::mem::replace(&mut task.place, Place::Detached);
-        let (client, options) = (task.client, task.options);
+        let (client, rank) = (task.client, task.rank(&self.options));
         match place {
             Place::Waiting => drop(self.dependencies.forget(key)),
             Place::Limbo(engine) => {
                 self.engines[engine.0 as usize].limbo.retain(|k| *k != key);
             }
             Place::Ready(group) => {
-                let priority = self.options.at(options).options.priority;
                 if let Some(client) = client {
-                    self.groups
-                        .queue(group)
-                        .removed(priority, client, &self.tasks);
+                    self.groups.queue(group).removed(rank, client, &self.tasks);
                 }
             }
             Place::Pinned(engine) => {
                 if let Some(client) = client {
                     let queue = &mut self.engines[engine.0 as usize].pinned;
-                    queue.removed(0, client, &self.tasks);
+                    queue.removed(rank, client, &self.tasks);
                 }
             }
             Place::Offered(..) | Place::Detached | Place::Vacant => {}
@@ -289,7 +268,7 @@ impl Controller {
             self.discard(key, out);
             return;
         };
-        let (seq, weight_bytes, gathering) = (task.seq, task.weight_bytes, task.gathering);
+        let (seq, inline_bytes, gathering) = (task.seq, task.inline_bytes, task.gathering);
         if task.has_dependents {
             self.ended.push_back(Ended {
                 slot: key.slot() as u32,
@@ -301,7 +280,8 @@ impl Controller {
         if let Some(known) = self.clients.get_mut(&client) {
             is_away = known.away;
             known.outstanding_tasks -= 1;
-            known.outstanding_bytes -= weight_bytes;
+            let bytes = inline_bytes.wrapping_add(known.ranges.release(&task.payload));
+            known.outstanding_bytes = known.outstanding_bytes.wrapping_sub(bytes);
             known.history.resolve(seq, end.status, end.engine);
             if is_away && known.outstanding_tasks == 0 {
                 self.departed.push(client);
@@ -341,7 +321,7 @@ impl Controller {
         let (function, options) = (task.function, task.options);
         drop(self.tasks.remove(key));
         self.release_function(function);
-        self.options.release(options);
+        self.release_options(options);
     }
 
     pub(crate) fn refuse(&mut self, key: TaskKey, reason: &RefusalReason, out: &mut Vec<Output>) {
@@ -403,7 +383,7 @@ impl Controller {
                 out.push(Output::Revoke { engine, key, offer });
             }
             Some(Claim::Claimed) => self.interrupt(engine, key, offer, out),
-            Some(Claim::Revoking(_)) | None => {}
+            Some(Claim::Revoking(_) | Claim::Returning) | None => {}
         }
     }
 
@@ -435,7 +415,8 @@ impl Controller {
             return; // Done, or its engine died, before the answer came.
         };
         let claim = self.engines[at.0 as usize].claim(offer);
-        if at != engine || !matches!(claim, Some(Claim::Revoking(_))) {
+        let asked = matches!(claim, Some(Claim::Revoking(_) | Claim::Returning));
+        if at != engine || !asked {
             self.totals.ignored += 1;
             return;
         }
@@ -455,9 +436,10 @@ impl Controller {
         self.unoffer(now, key, engine, offer);
         let task = self.tasks.at(key);
         match stopping {
+            _ if task.client.is_none() => self.discard(key, out),
             Stopping::Cancel => self.resolve(key, End::bare(Status::Cancelled, NOWHERE), out),
             Stopping::Timeout if task.stalled => {
-                self.resolve(key, End::bare(Status::Timeout, NOWHERE), out);
+                self.resolve(key, End::bare(Status::Timeout, engine), out);
             }
             Stopping::Timeout => {
                 // It had not even started: its time has not run out, the engine is stuck or slow.
@@ -471,29 +453,6 @@ impl Controller {
                 let key = self.tasks.rename(key);
                 self.make_ready(key, true, out);
             }
-        }
-    }
-
-    pub(crate) fn on_task_timer(&mut self, now: Nanos, key: TaskKey, out: &mut Vec<Output>) {
-        let task = self.tasks.at(key);
-        task.timer_at = 0;
-        match (task.place, task.stopping) {
-            (Place::Waiting, _) => {
-                self.detach(key);
-                self.resolve(key, End::bare(Status::Timeout, NOWHERE), out);
-            }
-            (Place::Offered(engine, offer), Stopping::No | Stopping::Cancel) => {
-                task.stopping = Stopping::Timeout;
-                let claim = self.engines[engine.0 as usize].claim(offer);
-                self.take_back(engine, key, offer, out);
-                if claim == Some(Claim::Claimed) {
-                    self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
-                }
-            }
-            (Place::Offered(engine, _), Stopping::Timeout) => {
-                self.kill(now, engine, DeathCause::KilledByTimeout, out);
-            }
-            _ => {}
         }
     }
 }

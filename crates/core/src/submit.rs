@@ -1,19 +1,43 @@
 //! Submission: from a record to tasks in a queue, or to their refusal.
 
+use broadleaf_proto::RefusedRun;
 use broadleaf_proto::control::{self, RefusalReason, TaskOptions};
 use broadleaf_proto::ids::{ClientId, EngineId, OptionsId, TaskKey, TaskSeq};
-use broadleaf_proto::task::{Payload, ResultRecord, Status, SubmitRecord};
+use broadleaf_proto::limits::DEPENDENCY_BYTES;
+use broadleaf_proto::task::{Payload, Status, SubmitRecord};
 use smallvec::SmallVec;
 
-use crate::dependencies::{Kind, NOWHERE, Verdict, Wait};
+use crate::clients::{Client, Defined};
+use crate::dependencies::{Kind, Verdict, Wait};
 use crate::engines::State;
 use crate::history::Known;
+use crate::targets::Targets;
 use crate::tasks::{Place, Stopping, Task};
 use crate::timers::Timer;
 use crate::{Controller, Nanos, Output};
 
 /// No client counts so far; what follows a number never overflows.
-const LAST_SEQ: TaskSeq = TaskSeq(1 << 62);
+pub(crate) const LAST_SEQ: TaskSeq = TaskSeq(1 << 62);
+
+/// Adds a part whose target is gone to those that are refused: to the last run of them, if it can go on.
+fn refuse_target(refused: &mut Vec<RefusedRun>, seq: TaskSeq, target: EngineId) {
+    let is_full = refused.len() >= MAX_RUNS;
+    if let Some(run) = refused.last_mut()
+        && run.seq.0 + u64::from(run.n_tasks) == seq.0
+        && (is_full || run.reason(run.n_tasks) == RefusalReason::NoSuchEngine(target))
+    {
+        if run.reason(run.n_tasks) != RefusalReason::NoSuchEngine(target) {
+            run.reason = RefusalReason::NoEngines;
+        }
+        run.n_tasks += 1;
+        return;
+    }
+    refused.push(RefusedRun {
+        seq,
+        n_tasks: 1,
+        reason: RefusalReason::NoSuchEngine(target),
+    });
+}
 
 /// A refusal's payload.
 pub(crate) fn refusal_payload(reason: &RefusalReason) -> Payload {
@@ -31,10 +55,8 @@ pub(crate) struct Submission {
     options: u32,
     /// Slot in the function cache.
     function: u32,
-    first_seq: TaskSeq,
+    depth: u16,
     gathering: Option<u32>,
-    /// Its bytes, all parts together, are more than the client may have unresolved beside what it has.
-    over_bytes: bool,
     after: SmallVec<[TaskSeq; 0]>,
     follow: SmallVec<[TaskSeq; 0]>,
 }
@@ -43,25 +65,23 @@ pub(crate) struct Submission {
 pub(crate) struct Part {
     pub seq: TaskSeq,
     pub pinned: Option<EngineId>,
-    pub weight_bytes: u64,
+    /// Its share of the bytes that ride inline, and what its dependencies count for.
+    pub inline_bytes: u64,
     pub payload: Payload,
 }
 
+/// Runs of refused parts that one record may be answered with before they are told together.
+const MAX_RUNS: usize = 64;
+
 impl Submission {
-    /// One without dependencies, of a client that may be over its bytes with it.
-    pub fn bare(
-        (client, over_bytes): (ClientId, bool),
-        options: u32,
-        function: u32,
-        first_seq: TaskSeq,
-    ) -> Self {
+    /// One without dependencies.
+    pub fn bare(client: ClientId, options: u32, function: u32, depth: u16) -> Self {
         Self {
             client,
             options,
             function,
-            first_seq,
+            depth,
             gathering: None,
-            over_bytes,
             after: SmallVec::new(),
             follow: SmallVec::new(),
         }
@@ -69,6 +89,18 @@ impl Submission {
 }
 
 impl Controller {
+    /// Where defined options are, or for how many parts and why a record that names them is refused.
+    fn slot_of(&self, defined: Option<Defined>) -> Result<u32, (usize, RefusalReason)> {
+        match defined {
+            Some(Defined::At(slot)) => Ok(slot),
+            Some(Defined::OverLimit(n_parts)) => {
+                let n = n_parts.unwrap_or_else(|| self.hopeful_engines().count());
+                Err((n.max(1), RefusalReason::OverLimit))
+            }
+            None => Err((1, RefusalReason::Undefined)),
+        }
+    }
+
     pub(crate) fn on_submit(
         &mut self,
         now: Nanos,
@@ -86,89 +118,118 @@ impl Controller {
             self.totals.ignored += 1;
             return;
         }
-        let options = match record.options {
-            OptionsId(0) => Some(0),
+        let seq = record.seq;
+        let defined = match record.options {
+            OptionsId(0) => Some(Defined::At(0)),
             id => known.options.get(&id).copied(),
         };
-        let Some(options) = options else {
-            self.refuse_unseen(client, None, record.seq, &RefusalReason::Undefined, out);
-            return;
+        let options = match self.slot_of(defined) {
+            Ok(slot) => slot,
+            Err((n_parts, reason)) => {
+                self.refuse_unseen(client, seq, n_parts, reason, out);
+                return;
+            }
         };
         let function = known.functions.get(&record.function).copied();
         let balanced = self.options.is_balanced(options);
         let targets = if balanced {
-            Vec::new()
+            Targets::default()
         } else {
             self.targets_now(options)
         };
-        let mut others = (1..targets.len() as u64).map(|part| TaskSeq(record.seq.0 + part));
+        let n_parts = if balanced { 1 } else { targets.len() };
+        let n_dependencies = record.after.len() + record.follow.len();
+        // All that a record asks for is refused here, before memory is taken for any part of it.
+        let objection = match function {
+            _ if n_parts == 0 => Some(RefusalReason::NoEngines),
+            None => Some(RefusalReason::Undefined),
+            Some(None) => Some(RefusalReason::OverLimit),
+            Some(Some(_)) => self
+                .objection(client, n_parts, &record.payload, n_dependencies)
+                .or_else(|| {
+                    let mut dependencies = record.after.iter().chain(&record.follow);
+                    let is_later = dependencies.any(|on| *on >= seq);
+                    is_later.then_some(RefusalReason::InvalidDependency)
+                }),
+        };
+        let (None, Some(Some(function))) = (&objection, function) else {
+            let reason = objection.unwrap_or(RefusalReason::Undefined);
+            self.refuse_unseen(client, seq, n_parts.max(1), reason, out);
+            return;
+        };
+        let mut others = (1..n_parts as u64).map(|part| TaskSeq(seq.0 + part));
         if others.any(|seq| self.known(client, seq) != Known::Unknown) {
             self.totals.ignored += 1;
             return;
         }
-        let Some(Some(function)) = function else {
-            let reason = match function {
-                Some(_) => RefusalReason::OverLimit,
-                None => RefusalReason::Undefined,
-            };
-            for part in 0..targets.len().max(1) as u64 {
-                let seq = TaskSeq(record.seq.0 + part);
-                self.refuse_unseen(client, None, seq, &reason, out);
-            }
-            return;
-        };
-        let weight_bytes = record.payload.weight_bytes();
+        let inline_bytes = record.payload.bytes.len() as u64;
+        let dependency_bytes = n_dependencies as u64 * DEPENDENCY_BYTES;
         let mut submission = Submission {
             client,
             options,
             function,
-            first_seq: record.seq,
+            depth: record.depth,
             gathering: None,
-            over_bytes: self.is_over_bytes(client, weight_bytes),
             after: record.after,
             follow: record.follow,
         };
         if balanced {
             let part = Part {
-                seq: record.seq,
+                seq,
                 pinned: None,
-                weight_bytes,
+                inline_bytes: inline_bytes + dependency_bytes,
                 payload: record.payload,
             };
             self.submit_part(now, &submission, part, out);
             return;
         }
-        if targets.is_empty() {
-            self.refuse_unseen(client, None, record.seq, &RefusalReason::NoEngines, out);
-            return;
-        }
-        if self.options.at(options).options.coalesce {
-            let id = self.gatherings.begin(client, record.seq, targets.len());
+        // With a part that is refused now the others come one by one: nothing is kept for it.
+        let all_there = targets.iter().all(|e| self.is_hopeful_place(EngineId(e)));
+        if all_there && self.options.at(options).options.coalesce {
+            let id = self.gatherings.begin(client, seq, n_parts);
             submission.gathering = Some(id);
         }
         // The arguments exist once, however many engines share them.
-        let n = targets.len() as u64;
-        let (share, rest) = (weight_bytes / n, weight_bytes % n);
-        for (index, target) in (0..).zip(targets) {
+        let n = n_parts as u64;
+        let (share, rest) = (inline_bytes / n, inline_bytes % n);
+        let mut refused: Vec<RefusedRun> = Vec::new();
+        for (index, target) in (0..).zip(targets.iter()) {
+            let (seq, target) = (TaskSeq(seq.0 + index), EngineId(target));
+            if !self.is_hopeful_place(target) {
+                refuse_target(&mut refused, seq, target);
+                continue;
+            }
             let part = Part {
-                seq: TaskSeq(record.seq.0 + index),
-                pinned: Some(EngineId(target)),
-                weight_bytes: share + if index == 0 { rest } else { 0 },
+                seq,
+                pinned: Some(target),
+                inline_bytes: share + if index == 0 { rest } else { 0 } + dependency_bytes,
                 payload: record.payload.clone(),
             };
             self.submit_part(now, &submission, part, out);
         }
+        for run in refused {
+            self.refuse_unseen(client, run.seq, run.n_tasks as usize, run.reason, out);
+        }
+    }
+
+    fn hopeful_engines(&self) -> impl Iterator<Item = u32> {
+        let hopeful = self.engines.iter().filter(|e| e.state != State::Gone);
+        hopeful.map(|e| e.id.0)
+    }
+
+    /// Whether an engine is there or will come.
+    pub(crate) fn is_hopeful_place(&self, engine: EngineId) -> bool {
+        let engine = self.engines.get(engine.0 as usize);
+        engine.is_some_and(|e| e.state != State::Gone)
     }
 
     /// Targets of mode `Each`, in target order.
-    fn targets_now(&self, options: u32) -> Vec<u32> {
+    fn targets_now(&self, options: u32) -> Targets {
         let targets = self.options.at(options).targets.clone();
-        targets.unwrap_or_else(|| {
-            let hopeful = self.engines.iter().filter(|e| e.state != State::Gone);
-            hopeful.map(|e| e.id.0).collect()
-        })
+        targets.unwrap_or_else(|| Targets::of_sorted(self.hopeful_engines()))
     }
 
+    /// Takes a part in that nothing is to be said against.
     pub(crate) fn submit_part(
         &mut self,
         now: Nanos,
@@ -176,10 +237,6 @@ impl Controller {
         part: Part,
         out: &mut Vec<Output>,
     ) {
-        if let Some(reason) = self.objection(whole, &part) {
-            self.refuse_unseen(whole.client, whole.gathering, part.seq, &reason, out);
-            return;
-        }
         let has_dependencies = !whole.after.is_empty() || !whole.follow.is_empty();
         self.totals.submitted += 1;
         self.functions.retain(whole.function);
@@ -192,6 +249,7 @@ impl Controller {
             gathering: whole.gathering,
             function: whole.function,
             options: whole.options,
+            depth: whole.depth,
             retries_left: self.options.at(whole.options).options.retries,
             stopping: Stopping::No,
             interrupted: false,
@@ -204,14 +262,16 @@ impl Controller {
             tried: SmallVec::new(),
             followed: SmallVec::new(),
             avoid: None,
-            weight_bytes: part.weight_bytes,
+            inline_bytes: part.inline_bytes,
             submitted_ns: now,
             timer_at: 0,
             payload: part.payload,
         });
         if let Some(client) = self.clients.get_mut(&whole.client) {
             client.outstanding_tasks += 1;
-            client.outstanding_bytes += part.weight_bytes;
+            let in_segments = client.ranges.name(&self.tasks.at(key).payload);
+            let bytes = part.inline_bytes.wrapping_add(in_segments);
+            client.outstanding_bytes = client.outstanding_bytes.wrapping_add(bytes);
             client.history.submit(part.seq, key.slot() as u32);
         }
         if has_dependencies {
@@ -221,59 +281,65 @@ impl Controller {
         }
     }
 
-    /// Whether the client may not have this many bytes more unresolved. Alone they are always let in, as the arguments
-    /// of one task or of all parts of a broadcast: they could never be sent otherwise.
-    pub(crate) fn is_over_bytes(&self, client: ClientId, weight_bytes: u64) -> bool {
-        self.clients.get(&client).is_some_and(|client| {
-            let bytes = client.outstanding_bytes.saturating_add(weight_bytes);
-            client.outstanding_tasks > 0 && bytes > self.config.max_outstanding_bytes
-        })
+    /// Whether the client may not have this payload's bytes unresolved beside those it has. Without others they are
+    /// always let in, as the arguments of one task or of all parts of a broadcast: they could never be sent otherwise.
+    /// So are very many beside few, that they need not wait for the end of a long task with a small argument. (Clients
+    /// do the same, and are a little stricter about what is many and few: what they let in is never refused.)
+    fn is_over_bytes(&self, client: &Client, payload: &Payload, dependency_bytes: u64) -> bool {
+        let most_bytes = self.config.max_outstanding_bytes;
+        if dependency_bytes > most_bytes {
+            return true; // Those can be split up.
+        }
+        let added_bytes = client.ranges.weigh(payload);
+        let added_bytes = added_bytes.saturating_add(payload.bytes.len() as u64);
+        let added_bytes = added_bytes.saturating_add(dependency_bytes);
+        let bytes = client.outstanding_bytes.saturating_add(added_bytes);
+        let are_few = client.outstanding_bytes <= most_bytes / 8;
+        let is_much_beside_few = are_few && added_bytes > most_bytes / 2;
+        client.outstanding_bytes > 0 && bytes > most_bytes && !is_much_beside_few
     }
 
-    /// Why a part cannot be accepted.
-    fn objection(&self, whole: &Submission, part: &Part) -> Option<RefusalReason> {
+    /// Why so many tasks of a client cannot be accepted, whatever they are.
+    pub(crate) fn objection(
+        &self,
+        client: ClientId,
+        n_parts: usize,
+        payload: &Payload,
+        n_dependencies: usize,
+    ) -> Option<RefusalReason> {
         if self.supervisor.stopping {
             return Some(RefusalReason::Stopping);
         }
-        let client = self.clients.get(&whole.client)?;
-        if client.outstanding_tasks >= self.config.max_outstanding_tasks || whole.over_bytes {
-            return Some(RefusalReason::OverLimit);
-        }
-        let mut dependencies = whole.after.iter().chain(&whole.follow);
-        if dependencies.any(|seq| *seq >= whole.first_seq) {
-            return Some(RefusalReason::InvalidDependency);
-        }
-        if let Some(target) = part.pinned {
-            let engine = self.engines.get(target.0 as usize);
-            let hopeful = engine.is_some_and(|e| e.state != State::Gone);
-            return (!hopeful).then_some(RefusalReason::NoSuchEngine(target));
-        }
-        None
+        let client = self.clients.get(&client)?;
+        let n_tasks = client.outstanding_tasks.saturating_add(n_parts as u64);
+        let n_dependencies = (n_dependencies as u64).saturating_mul(n_parts as u64);
+        let dependency_bytes = n_dependencies.saturating_mul(DEPENDENCY_BYTES);
+        let is_over = n_tasks > self.config.max_outstanding_tasks
+            || self.is_over_bytes(client, payload, dependency_bytes);
+        is_over.then_some(RefusalReason::OverLimit)
     }
 
-    /// Refuses a part that never became a task.
+    /// Refuses tasks with numbers in a row that never became tasks.
     pub(crate) fn refuse_unseen(
         &mut self,
         client: ClientId,
-        gathering: Option<u32>,
-        seq: TaskSeq,
-        reason: &RefusalReason,
+        first: TaskSeq,
+        n_tasks: usize,
+        reason: RefusalReason,
         out: &mut Vec<Output>,
     ) {
-        self.totals.submitted += 1;
-        self.totals.resolved[Status::Refused as usize] += 1;
+        let n = n_tasks as u64;
+        self.totals.submitted += n;
+        self.totals.resolved[Status::Refused as usize] += n;
         if let Some(known) = self.clients.get_mut(&client) {
-            known.history.refuse(seq);
+            known.history.refuse(first, n);
         }
-        let record = ResultRecord {
-            seq,
-            status: Status::Refused,
-            engine: NOWHERE,
-            started_ns: 0,
-            completed_ns: 0,
-            payload: refusal_payload(reason),
+        let record = RefusedRun {
+            seq: first,
+            n_tasks: n_tasks as u32,
+            reason,
         };
-        self.deliver(client, gathering, record, out);
+        out.push(Output::Refused { client, record });
     }
 
     /// Enters a new task into the graph, or lets it go on if nothing is left to wait for.

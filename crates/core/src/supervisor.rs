@@ -4,6 +4,7 @@ use broadleaf_proto::control::{DeathCause, EngineInfo, Event, RefusalReason, Spa
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 
 use crate::engines::{Engine, Exit, MAX_ENGINES, State};
+use crate::relayed::Unclaimed;
 use crate::tasks::Place;
 use crate::timers::Timer;
 use crate::{Controller, Nanos, Output};
@@ -54,6 +55,7 @@ impl Controller {
     pub(crate) fn boot(&mut self, now: Nanos) {
         self.supervisor.booted = true;
         for index in 0..self.engines.len() {
+            self.engines[index].begin_start(now, self.config.start_timeout_ns);
             self.set_engine_timer(index, now.saturating_add(self.config.start_timeout_ns));
         }
     }
@@ -93,6 +95,7 @@ impl Controller {
         if spawn_sent {
             out.push(Output::Spawn { engine: engine.id });
         }
+        engine.begin_start(now, self.config.start_timeout_ns);
         self.set_engine_timer(index, now.saturating_add(self.config.start_timeout_ns));
     }
 
@@ -138,6 +141,20 @@ impl Controller {
         }
     }
 
+    /// The fork server of the controller's host knows of processes there alone.
+    pub(crate) fn on_own_spawner_event(
+        &mut self,
+        now: Nanos,
+        event: SpawnerEvent,
+        out: &mut Vec<Output>,
+    ) {
+        if self.host_of(event.engine()) == HostId::CONTROLLER {
+            self.on_spawner_event(now, event, out);
+        } else {
+            self.totals.ignored += 1;
+        }
+    }
+
     pub(crate) fn on_spawner_event(
         &mut self,
         now: Nanos,
@@ -147,6 +164,10 @@ impl Controller {
         let (id, pid) = match event {
             SpawnerEvent::Spawned(engine, pid) | SpawnerEvent::Exited { engine, pid, .. } => {
                 (engine, pid)
+            }
+            SpawnerEvent::NotStarted { engine, reason } => {
+                self.on_not_started(now, engine, reason, out);
+                return;
             }
         };
         let index = id.0 as usize;
@@ -166,7 +187,10 @@ impl Controller {
                 State::Starting { spawn_sent: true }
                 | State::Up
                 | State::Leaving
-                | State::Dying => engine.spawned_pid = pid,
+                | State::Dying => {
+                    engine.spawned_pid = pid;
+                    engine.failed_starts = 0;
+                }
                 // Not wanted any more.
                 _ => out.push(Output::Kill {
                     engine: id,
@@ -214,7 +238,7 @@ impl Controller {
             State::Up | State::Leaving | State::Dying
         ) {
             // Its successor is here before the news of its death.
-            self.drop_link(now, index, Vec::new(), out);
+            self.drop_link(now, index, &Unclaimed::default(), out);
             self.engines[index].restart = Some(true);
             self.bury(now, index, out);
         }
@@ -230,6 +254,7 @@ impl Controller {
             _ => 0,
         };
         engine.reset(&self.config);
+        engine.failed_starts = 0;
         engine.spawned_pid = spawned_pid;
         engine.info = Some(info.clone());
         self.clear_engine_timer(index);
@@ -240,6 +265,7 @@ impl Controller {
         }
         self.engines[index].state = State::Up;
         self.announce(&Event::EngineUp(info), out);
+        self.prepare_engine(id, out);
     }
 
     pub(crate) fn on_engine_timer(&mut self, now: Nanos, id: EngineId, out: &mut Vec<Output>) {
@@ -266,7 +292,7 @@ impl Controller {
                 // The other half of the news does not come. Without the link's, everything offered
                 // counts as started: better lost than run twice.
                 if !self.engines[index].link_down {
-                    self.drop_link(now, index, Vec::new(), out);
+                    self.drop_link(now, index, &Unclaimed::default(), out);
                 }
                 self.bury(now, index, out);
             }
@@ -286,6 +312,7 @@ impl Controller {
         let has_host = self.has_host(index);
         let engine = &mut self.engines[index];
         engine.restart = Some(restart);
+        engine.is_revivable &= restart;
         match engine.state {
             State::Up => {
                 engine.state = State::Leaving;
@@ -310,7 +337,10 @@ impl Controller {
                 self.give_up(index, out);
             }
             State::Restarting if !restart => self.give_up(index, out),
-            State::Gone if restart && has_host => self.start(now, index, out),
+            State::Gone if restart && has_host => {
+                engine.restarts += u64::from(engine.last_death.is_some());
+                self.start(now, index, out);
+            }
             State::Leaving
             | State::Dying
             | State::Starting { .. }

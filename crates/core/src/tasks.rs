@@ -6,7 +6,8 @@ use broadleaf_proto::task::Payload;
 use smallvec::SmallVec;
 
 use crate::Nanos;
-use crate::ready::GroupId;
+use crate::options::OptionSets;
+use crate::ready::{GroupId, Rank};
 
 /// Where a task is. Each live task is in exactly one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub(crate) struct Task {
     pub function: u32,
     /// Slot among the option sets; holds one reference.
     pub options: u32,
+    /// How deep it is nested: 0, or one more than the task that submitted it.
+    pub depth: u16,
     pub retries_left: u32,
     pub stopping: Stopping,
     /// An interrupt was sent at it: an error is then no reason to retry.
@@ -75,11 +78,25 @@ pub(crate) struct Task {
     pub followed: SmallVec<[u32; 0]>,
     /// The engine it failed on last, avoided by the next attempt if there is another.
     pub avoid: Option<EngineId>,
-    pub weight_bytes: u64,
+    /// Its share of the bytes that ride inline with its submission.
+    pub inline_bytes: u64,
     pub submitted_ns: Nanos,
     /// Its timer in the set of timers; 0 for none.
     pub timer_at: Nanos,
     pub payload: Payload,
+}
+
+impl Task {
+    /// Its rank in a queue. Tasks of mode `Each` keep the order of submission whatever their priority.
+    pub fn rank(&self, options: &OptionSets) -> Rank {
+        Rank {
+            depth: self.depth,
+            priority: match self.pinned {
+                Some(_) => 0,
+                None => options.at(self.options).options.priority,
+            },
+        }
+    }
 }
 
 /// Slots with generations and a free list.

@@ -412,3 +412,37 @@ fn bandwidth_is_lacked_where_there_is_a_choice_and_nothing_tells() {
     assert!(transfers.bytes_per_s(HostId(1)) > 0.0);
     assert!(transfers.bytes_per_s(HostId(2)) <= 0.0);
 }
+
+#[test]
+fn what_a_host_says_of_its_progress_stays_within_the_object() {
+    let (mut transfers, mut out) = wanted(3, CHAIN);
+    out.clear();
+    let mut say = |now, host, progress: Progress| {
+        transfers.on_progress(now, HostId(host), &progress, &mut out);
+        transfers.check().unwrap();
+    };
+    for have_bytes in [LEN / 2, 0, u64::MAX, 1] {
+        for (step, host) in [(1, 1), (2, 2), (3, 3)] {
+            let claim = Progress {
+                have_bytes,
+                resumed_at: vec![u64::MAX],
+                wire_bytes: u64::MAX,
+                receiving_ns: 1,
+                ..progress(HostId(77), 0)
+            };
+            say(step * 10_000 * MS, host, claim);
+        }
+    }
+    assert_eq!(fetches(&out), []);
+    // Not all of it is there, whatever is said.
+    let (mut transfers, mut out) = wanted(1, CHAIN);
+    out.clear();
+    let early = Progress {
+        is_complete: true,
+        ..progress(HostId(0), LEN / 2)
+    };
+    transfers.on_progress(MS, HostId(1), &early, &mut out);
+    assert_eq!(out, []);
+    transfers.on_progress(2 * MS, HostId(1), &progress(HostId(0), LEN), &mut out);
+    assert_eq!(out, [Order::Complete { object: OBJECT }]);
+}

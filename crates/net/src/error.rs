@@ -3,6 +3,7 @@
 use std::io;
 
 use broadleaf_proto::DecodeError;
+use broadleaf_proto::control::Refusal;
 
 /// Why a link cannot go on. After any of these the link is of no more use: drop it.
 #[derive(Debug, thiserror::Error)]
@@ -13,12 +14,21 @@ pub enum LinkError {
     /// The connection ended inside a frame.
     #[error("the connection ended inside a frame: the peer was killed or the network failed")]
     ClosedInFrame,
-    /// A TLS connection ended before the peer sent a frame.
+    /// A connection ended before both sides had proven their keys.
     #[error(
-        "the peer closed the connection during the TLS handshake: it refused our key (is the \
-         connection file out of date?) or does not speak TLS"
+        "the peer closed the connection before both sides had proven their keys: it refused our key (is the \
+         connection file out of date?), does not use TLS as this side does, or had no room for another connection"
     )]
     ClosedInHandshake,
+    /// One side refused the other before the keys were proven.
+    #[error("the connection was refused: {}", .0.message)]
+    Refused(Refusal),
+    /// What listens there does not hold the cluster's key.
+    #[error(
+        "what listens there does not hold the cluster's key: it is of another version or another cluster, or has taken \
+         the place of a cluster that is gone; nothing was sent to it"
+    )]
+    Impostor,
     /// The operating system failed a call.
     #[error("input or output failed: {0}")]
     Io(#[from] io::Error),

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use crate::error::{LinkError, is_lost};
 use crate::inbox::{Frame, Inbox};
 use crate::outbox::Outbox;
+use crate::proof::Proving;
 use crate::socket::{Received, Socket};
 use crate::tls::{ClientTls, PeerKey, ServerTls, Session};
 
@@ -74,6 +75,9 @@ pub struct Link {
     counters: LinkCounters,
     drained: bool,
     pub(crate) tls: Option<Box<Session>>,
+    /// The proof of keys without TLS, until it is done and on its way.
+    pub(crate) proving: Option<Box<Proving>>,
+    pub(crate) proven: Option<PeerKey>,
 }
 
 impl Link {
@@ -85,6 +89,8 @@ impl Link {
             counters: LinkCounters::default(),
             drained: false,
             tls: tls.map(Box::new),
+            proving: None,
+            proven: None,
         }
     }
 
@@ -153,6 +159,9 @@ impl Link {
         self.inbox.received(count);
         // The kernel ends a receive call after descriptors, whatever waits behind them.
         self.drained = count < room_bytes && !has_fds;
+        if self.proving.is_some() {
+            self.prove()?;
+        }
         Ok(count)
     }
 
@@ -221,7 +230,7 @@ impl Link {
     fn end(&self) -> LinkError {
         if self.inbox.ends_in_frame() {
             LinkError::ClosedInFrame
-        } else if self.tls.is_some() && self.inbox.frames() == 0 {
+        } else if self.proving.is_some() || self.tls.is_some() && self.inbox.frames() == 0 {
             LinkError::ClosedInHandshake
         } else {
             LinkError::Closed
@@ -301,6 +310,9 @@ impl Link {
         if self.tls.is_some() {
             return self.flush_tls();
         }
+        if self.proving.is_some() && !self.flush_proof()? {
+            return Ok(self.queued_bytes() == 0);
+        }
         while self.outbox.queued_bytes() > 0 {
             let (bytes, fds) = self.outbox.next_piece();
             let piece_bytes = bytes.len();
@@ -350,7 +362,9 @@ impl Link {
 
     /// Bytes queued and not yet taken by the socket.
     pub fn queued_bytes(&self) -> usize {
-        self.outbox.queued_bytes() + self.tls.as_ref().map_or(0, |tls| tls.outgoing().len())
+        let of_tls = self.tls.as_ref().map_or(0, |tls| tls.outgoing().len());
+        let of_proof = self.proving.as_ref().map_or(0, |p| p.outgoing().len());
+        self.outbox.queued_bytes() + of_tls + of_proof
     }
 
     /// Whether [`Link::flush`] has something to do once the socket is writable. While a TLS
@@ -360,31 +374,44 @@ impl Link {
             Some(tls) => {
                 !tls.outgoing().is_empty() || tls.is_established() && self.outbox.queued_bytes() > 0
             }
-            None => self.outbox.queued_bytes() > 0,
+            None => match &self.proving {
+                Some(proving) => proving.wants_write(self.outbox.queued_bytes()),
+                None => self.outbox.queued_bytes() > 0,
+            },
         }
     }
 
-    /// Whether frames can travel: false until a TLS handshake is done. Over TLS the dialling side
-    /// learns only from its first [`Link::fill`] after it whether the listener took its key.
+    /// Whether frames can travel: false until the keys are proven. The dialling side learns only
+    /// from its first [`Link::fill`] after it whether the listener took its key.
     pub fn is_established(&self) -> bool {
-        self.tls.as_ref().is_none_or(|tls| tls.is_established())
+        match &self.tls {
+            Some(tls) => tls.is_established(),
+            None => self.proving.as_ref().is_none_or(|p| p.peer.is_some()),
+        }
     }
 
-    /// Which key the peer proved to hold, once TLS is established.
+    /// Which key the peer proved to hold, once it has.
     pub fn peer_key(&self) -> Option<PeerKey> {
-        self.tls.as_ref().and_then(|tls| tls.peer())
+        let over_tls = self.tls.as_ref().and_then(|tls| tls.peer());
+        over_tls.or(self.proven)
     }
 
-    /// Accepts frames with bodies up to `bytes` from now on; a fresh link accepts
-    /// `MAX_HANDSHAKE_FRAME_BYTES`.
+    /// Accepts frames with bodies up to `bytes` from now on, or once the peer has proven its key; a
+    /// fresh link accepts `MAX_HANDSHAKE_FRAME_BYTES`.
     pub fn set_frame_limit(&mut self, bytes: u32) {
-        self.inbox.set_frame_limit(bytes);
+        match self.proving.as_mut().filter(|p| p.peer.is_none()) {
+            Some(proving) => proving.frame_limit_bytes = Some(bytes),
+            None => self.inbox.set_frame_limit(bytes),
+        }
     }
 
-    /// Accepts up to `count` descriptors a frame from now on (at most `MAX_FRAME_FDS`); a fresh
-    /// link accepts one.
+    /// Accepts up to `count` descriptors a frame from now on (at most `MAX_FRAME_FDS`), or once the
+    /// peer has proven its key; a fresh link accepts one.
     pub fn set_max_fds(&mut self, count: u16) {
-        self.inbox.set_max_fds(count);
+        match self.proving.as_mut().filter(|p| p.peer.is_none()) {
+            Some(proving) => proving.max_fds = Some(count),
+            None => self.inbox.set_max_fds(count),
+        }
     }
 
     /// The socket, for polling.

@@ -5,10 +5,11 @@
 use broadleaf_net::Inbox;
 use broadleaf_proto::CoalescedRecord;
 use broadleaf_proto::control::{
-    ControlReply, ControlRequest, DeathCertificate, DefineOptions, EngineCommand, Event, Hello,
-    Refusal, RefusalReason, SegmentAnnounce, SegmentRelease, SpawnerCommand, SpawnerEvent, Welcome,
-    decode, encode,
+    ControlReply, ControlRequest, DeathCertificate, DefineOptions, Event, Hello, Refusal,
+    RefusalReason, SegmentAnnounce, SegmentRelease, SpawnerCommand, SpawnerEvent, Welcome, decode,
+    encode,
 };
+use broadleaf_proto::engine::EngineCommand;
 use broadleaf_proto::task::{
     AssignRecord, DoneRecord, FunctionRecord, OutputRecord, ResultRecord, SubmitRecord,
 };

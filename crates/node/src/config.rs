@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use broadleaf_core::Config;
+use broadleaf_net::proof::{ListenProof, ProofKey};
+use broadleaf_net::tls::{KeyError, ServerTls};
+use broadleaf_shm::WARM_SECONDS;
 use serde::{Deserialize, Serialize};
 
 /// Heap that is touched before the first task comes: ended tasks that are kept, events and task numbers of the first ten
@@ -115,6 +118,8 @@ pub struct NodeOptions {
     pub start_timeout_s: f64,
     /// Most bytes of the node's own segments, warm ones included; `None` for a quarter of the memory there is.
     pub pool_max_bytes: Option<u64>,
+    /// How long the node's free segments are kept, in seconds.
+    pub shared_memory_warm_s: u64,
     /// Shape of the tree by which large arguments reach several hosts.
     pub broadcast_plan: String,
     /// Branches of a k-ary tree; 0 for the number that takes least time.
@@ -160,6 +165,7 @@ impl Default for NodeOptions {
             stop_grace_s: core.stop_grace_ns as f64 / 1e9,
             start_timeout_s: core.start_timeout_ns as f64 / 1e9,
             pool_max_bytes: None,
+            shared_memory_warm_s: WARM_SECONDS,
             broadcast_plan: "auto".to_owned(),
             tree_arity: 0,
             tree_depth: 0,
@@ -210,7 +216,7 @@ pub struct NodeConfig {
     pub tcp: Option<TcpConfig>,
     /// The cluster that this node joins as a relay, if it is one.
     pub relay: Option<RelayConfig>,
-    /// Keys for TCP with TLS.
+    /// Keys, for every connection.
     #[serde(default)]
     pub keys: Keys,
     /// Engines to start.
@@ -231,6 +237,37 @@ impl NodeConfig {
     /// [`ConfigError`] when it is not.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         Ok(serde_json::from_str(text)?)
+    }
+
+    /// What unix sockets, and TCP without encryption, accept as proof.
+    ///
+    /// # Errors
+    /// [`KeyError`] when a key is malformed.
+    pub fn listen_proof(&self) -> Result<ListenProof, KeyError> {
+        let has_clients = self.relay.is_none();
+        let client = || ProofKey::new(&self.keys.client.private, "clients' private");
+        Ok(ListenProof {
+            client: has_clients.then(client).transpose()?,
+            engine: self.engine_proof()?,
+        })
+    }
+
+    /// What proves the engines' key.
+    ///
+    /// # Errors
+    /// [`KeyError`] when the key is malformed.
+    pub fn engine_proof(&self) -> Result<ProofKey, KeyError> {
+        ProofKey::new(&self.keys.engine.private, "engines' private")
+    }
+
+    /// The controller's end of TLS.
+    ///
+    /// # Errors
+    /// [`KeyError`] when a key is malformed.
+    pub fn server_tls(&self) -> Result<ServerTls, KeyError> {
+        let keys = &self.keys;
+        let (client, engine) = (&keys.client.public, &keys.engine.public);
+        ServerTls::new(&keys.server.private, client, engine)
     }
 
     /// The controller's part.

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 
-use broadleaf_core::Input;
 use broadleaf_core::transfer::{Order as TransferOrder, Wish, cost};
+use broadleaf_core::{Input, RelayNews};
 use broadleaf_net::LinkError;
-use broadleaf_proto::relay::{AssignMany, Fetch, RelayCommand, RelayEvent, Source};
+use broadleaf_proto::relay::{AssignMany, Fetch, RelayCommand, RelayEvent, RelayedDone, Source};
 use broadleaf_proto::task::DoneRecord;
 use broadleaf_proto::{
-    AssignRecord, DecodeError, EngineId, HostId, ObjectId, SegmentRef, TransferPlan,
+    AssignRecord, DecodeError, EngineId, HostId, ObjectId, SegmentRef, TaskKey, TransferPlan,
 };
 
 use crate::node::Node;
@@ -27,6 +27,18 @@ pub struct Waiting {
     values: BTreeMap<EngineId, Vec<DoneRecord>>,
     /// News of an engine that must come after its values.
     news: BTreeMap<EngineId, Vec<RelayEvent>>,
+}
+
+impl Waiting {
+    /// Forgets what was kept back of an engine's end, because its successor is here.
+    pub fn drop_news(&mut self, engine: EngineId) {
+        self.news.remove(&engine);
+    }
+
+    fn has_value(&self, engine: EngineId, key: TaskKey) -> bool {
+        let values = self.values.get(&engine);
+        values.is_some_and(|values| values.iter().any(|record| record.key == key))
+    }
 }
 
 impl Node {
@@ -48,6 +60,7 @@ impl Node {
                 key,
                 offer,
                 function: many.function,
+                depth: many.depth,
                 payload: many.payload.clone(),
             };
             if let Some(queue) = self.waiting.tasks.get_mut(&engine) {
@@ -130,14 +143,27 @@ impl Node {
         record: DoneRecord,
     ) -> Result<(), LinkError> {
         if record.payload.segments.is_empty() {
-            self.input(Input::Done { engine, record });
+            let done = RelayedDone { engine, record };
+            let news = RelayNews::Done(done);
+            self.input(Input::Relay { host, news });
+            return Ok(());
+        }
+        for place in &record.payload.segments {
+            if ObjectId(place.segment.0).origin() != host || place.offset_bytes != 0 {
+                return Err(DecodeError::Malformed.into());
+            }
+        }
+        let controller = self.decider.controller();
+        let is_wanted = controller.is_some_and(|c| c.is_offered(engine, record.key));
+        if !is_wanted || self.waiting.has_value(engine, record.key) {
+            // Memory is taken for what was asked for, and once.
+            let objects = record.payload.segments.iter();
+            let objects = objects.map(|place| ObjectId(place.segment.0)).collect();
+            self.tell_host(host, &RelayCommand::Forget(objects));
             return Ok(());
         }
         for place in &record.payload.segments {
             let object = ObjectId(place.segment.0);
-            if object.origin() != host {
-                return Err(DecodeError::Malformed.into());
-            }
             self.objects.fetch(Fetch {
                 object,
                 len_bytes: place.len_bytes,
@@ -265,11 +291,7 @@ impl Node {
                     });
                     self.objects.on_failed(object, reason);
                 }
-                News::Dropped(lease) => {
-                    for id in self.objects.on_lease_back(lease) {
-                        self.retire(id);
-                    }
-                }
+                News::Dropped(lease) => self.objects.on_lease_back(lease),
             }
         }
         if is_moved {
@@ -315,7 +337,7 @@ impl Node {
                 continue;
             };
             for (record, plan) in link.open_records() {
-                fresh.extend(self.objects.export(&mut record.payload));
+                fresh.extend(self.objects.export(&mut record.payload, &mut self.segments));
                 for place in &record.payload.segments {
                     let entry = wanted
                         .entry(ObjectId(place.segment.0))

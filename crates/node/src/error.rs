@@ -25,13 +25,22 @@ pub enum NodeError {
     Seal(#[from] SealError),
     /// The link to the controller failed before it was accepted.
     #[error("the controller: {0}")]
-    Link(#[from] LinkError),
+    Link(LinkError),
     /// The controller does not want this relay.
     #[error("the controller refused this relay: {0}")]
     Refused(String),
     /// The controller said neither yes nor no.
     #[error("the controller did not answer; is it reachable from this host?")]
     NoAnswer,
+}
+
+impl From<LinkError> for NodeError {
+    fn from(error: LinkError) -> Self {
+        match error {
+            LinkError::Refused(refusal) => Self::Refused(refusal.message),
+            error => Self::Link(error),
+        }
+    }
 }
 
 pub(crate) fn io_error<E: Into<io::Error>>(context: &'static str) -> impl FnOnce(E) -> NodeError {

@@ -3,6 +3,7 @@
 use broadleaf_core::Input;
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::{self, ControlReply, ControlRequest};
+use broadleaf_proto::limits::{MAX_OPTIONS_BYTES, MAX_REQUEST_BYTES};
 use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord, SubmitRecord};
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{ClientId, DecodeError, EngineId, FrameKind};
@@ -11,11 +12,18 @@ use crate::node::Node;
 use crate::peers::Role;
 use crate::ring::Kind;
 
+fn too_long(claimed: usize, limit: usize) -> DecodeError {
+    DecodeError::TooLong {
+        claimed: claimed as u64,
+        limit: limit as u64,
+    }
+}
+
 impl Node {
     /// Takes in one frame of a peer.
     pub(crate) fn on_frame(&mut self, token: usize, frame: Frame) -> Result<(), LinkError> {
         match self.peers[token].role {
-            Role::Unknown(_) => self.on_hello(token, &frame),
+            Role::Unknown => self.on_hello(token, &frame),
             Role::Client { client, .. } => self.on_client_frame(token, client, frame),
             Role::Engine { engine, .. } => self.on_engine_frame(token, engine, frame),
             Role::Spawner if frame.kind == FrameKind::SpawnerEvent => {
@@ -51,6 +59,12 @@ impl Node {
                     self.input(Input::Function { client, record });
                 }
             }
+            FrameKind::Options if frame.body.len() > MAX_OPTIONS_BYTES => {
+                return Err(too_long(frame.body.len(), MAX_OPTIONS_BYTES).into());
+            }
+            FrameKind::Request if frame.body.len() > MAX_REQUEST_BYTES => {
+                return Err(too_long(frame.body.len(), MAX_REQUEST_BYTES).into());
+            }
             FrameKind::Options => self.input(Input::Options {
                 client,
                 define: control::decode(&frame.body)?,
@@ -66,7 +80,14 @@ impl Node {
     }
 
     fn on_request(&mut self, token: usize, client: ClientId, number: u64, request: ControlRequest) {
+        let unread_bytes = self.peers[token].link.queued_bytes();
         let reply = match request {
+            // An answer may be many times as long as what asks for it.
+            _ if unread_bytes > self.config.options.congestion_bytes => {
+                ControlReply::Failed(format!(
+                    "{unread_bytes} bytes of earlier answers wait for this client to read them: read them first"
+                ))
+            }
             ControlRequest::Status => ControlReply::Text(self.status_json()),
             ControlRequest::Trace => ControlReply::Text(self.ring.chrome_trace()),
             ControlRequest::SetLog { level, sink } => match self.ring.set(level, &sink) {
@@ -80,6 +101,8 @@ impl Node {
                     number,
                     request,
                 });
+                // The next one may follow in the same frame's batch, and must find this answer in the queue.
+                self.carry_out();
                 return;
             }
         };
@@ -113,6 +136,10 @@ impl Node {
                     self.input(Input::Output { engine, record });
                 }
             }
+            FrameKind::EngineEvent => self.input(Input::Waits {
+                engine,
+                event: control::decode(&frame.body)?,
+            }),
             _ => return self.on_segment_frame(token, frame),
         }
         Ok(())

@@ -6,9 +6,8 @@ use broadleaf_core::Input;
 use broadleaf_net::tls::{self, KeyError, PeerKey};
 use broadleaf_net::{Frame, Link, LinkError};
 use broadleaf_proto::control::{self, Hello, Refusal, RefusalKind, Welcome};
-use broadleaf_proto::{
-    ClientId, DecodeError, EngineId, EngineInfo, FrameKind, HostId, PROTOCOL_VERSION, limits,
-};
+use broadleaf_proto::proof::refuse_version;
+use broadleaf_proto::{ClientId, DecodeError, EngineId, EngineInfo, FrameKind, HostId, limits};
 use broadleaf_shm::ClaimBoard;
 
 use crate::config::NodeConfig;
@@ -46,21 +45,13 @@ fn demand(holds: bool, kind: RefusalKind, message: impl FnOnce() -> String) -> R
 /// # Errors
 /// The refusal to send.
 pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refusal> {
-    let ours = env!("CARGO_PKG_VERSION");
-    let same_version = hello.protocol == PROTOCOL_VERSION && hello.broadleaf == ours;
-    demand(same_version, RefusalKind::Version, || {
-        format!(
-            "the cluster runs Broadleaf {ours} (protocol {PROTOCOL_VERSION}), you run {} (protocol {}); \
-             install the same version on both sides",
-            hello.broadleaf, hello.protocol
-        )
-    })?;
+    let refusal = refuse_version(hello.protocol, &hello.broadleaf, env!("CARGO_PKG_VERSION"));
+    if let Some(refusal) = refusal {
+        return Err(refusal);
+    }
     let same_cluster = hello.cluster_id == config.cluster_id;
     demand(same_cluster, RefusalKind::Identity, || {
-        format!(
-            "this is cluster {:?}, you asked for {:?}",
-            config.cluster_id, hello.cluster_id
-        )
+        format!("this is not cluster {:?}", hello.cluster_id)
     })?;
     demand(hello.python == config.python, RefusalKind::Python, || {
         format!(
@@ -73,46 +64,41 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
         hello.role,
         control::Role::Relay { .. } | control::Role::Payload { .. }
     );
-    match (link.peer_credentials(), link.peer_key()) {
-        (Some(peer), _) if peer.uid != me && peer.uid != 0 => Err(refuse(
+    let identity = |message: &str| Err(refuse(RefusalKind::Identity, message.to_owned()));
+    let is_client = matches!(hello.role, control::Role::Client { .. });
+    let peer = link.peer_credentials();
+    if let Some(peer) = peer.filter(|peer| peer.uid != me && peer.uid != 0) {
+        return Err(refuse(
             RefusalKind::Identity,
             format!(
                 "the cluster belongs to user {me}, you are user {}",
                 peer.uid
             ),
-        )),
-        (None, Some(PeerKey::Engine)) if matches!(hello.role, control::Role::Client { .. }) => {
-            Err(refuse(
-                RefusalKind::Identity,
-                "an engine's key does not open a client's connection".to_owned(),
-            ))
+        ));
+    }
+    let is_local = peer.is_some();
+    match link.peer_key() {
+        Some(PeerKey::Engine) if is_client && !is_local => {
+            identity("an engine's key does not open a client's connection")
         }
-        (None, Some(PeerKey::Client)) if is_relay => Err(refuse(
-            RefusalKind::Identity,
-            "a client's key does not open a relay's connection".to_owned(),
-        )),
-        (Some(_), _) if is_relay => Err(refuse(
-            RefusalKind::Identity,
-            "relays connect over TCP".to_owned(),
-        )),
-        (None, _) if !is_relay && !matches!(hello.role, control::Role::Client { .. }) => {
-            Err(refuse(
-                RefusalKind::Identity,
-                "engines connect to the relay of their own host".to_owned(),
-            ))
+        Some(PeerKey::Client) if is_relay => {
+            identity("a client's key does not open a relay's connection")
         }
-        _ if config.relay.is_some()
-            && matches!(
-                hello.role,
-                control::Role::Client { .. } | control::Role::Relay { .. }
-            ) =>
+        Some(PeerKey::Client) if !is_client => {
+            identity("a client's key does not open an engine's connection; use the engines' file")
+        }
+        Some(_) if is_relay && is_local => identity("relays connect over TCP"),
+        Some(_) if !is_relay && !is_client && !is_local => {
+            identity("engines connect to the relay of their own host")
+        }
+        Some(_)
+            if config.relay.is_some()
+                && (is_client || matches!(hello.role, control::Role::Relay { .. })) =>
         {
-            Err(refuse(
-                RefusalKind::Identity,
-                "this is a relay; connect to the controller".to_owned(),
-            ))
+            identity("this is a relay; connect to the controller")
         }
-        _ => Ok(()),
+        Some(PeerKey::Client | PeerKey::Engine) => Ok(()),
+        Some(PeerKey::Server) | None => identity("you have proven no key"),
     }
 }
 
@@ -130,6 +116,7 @@ impl Node {
         }
         link.set_frame_limit(limits::MAX_FRAME_BYTES);
         link.set_max_fds(limits::MAX_FRAME_FDS);
+        self.arrivals.introduce(token);
         let segment_token = self.next_token;
         self.next_token += 1;
         let mut welcome = Welcome {
@@ -166,13 +153,7 @@ impl Node {
                 let board = frame.fds.first().map(|fd| ClaimBoard::from_fd(fd.as_fd()));
                 let (true, Some(Ok(board))) = (self.expects(engine), board) else {
                     let message = format!("no engine {} is expected here", engine.0);
-                    self.refuse(
-                        token,
-                        &control::Refusal {
-                            kind: RefusalKind::Full,
-                            message,
-                        },
-                    );
+                    self.refuse(token, &refuse(RefusalKind::Full, message));
                     return Ok(());
                 };
                 let info = EngineInfo {
@@ -203,13 +184,7 @@ impl Node {
             control::Role::Spawner { .. } => {
                 if self.spawner.is_some() {
                     let message = "the node has a spawner already".to_owned();
-                    self.refuse(
-                        token,
-                        &control::Refusal {
-                            kind: RefusalKind::Full,
-                            message,
-                        },
-                    );
+                    self.refuse(token, &refuse(RefusalKind::Full, message));
                     return Ok(());
                 }
                 self.peers[token].role = Role::Spawner;
@@ -287,6 +262,7 @@ impl Node {
 
     fn refuse(&mut self, token: usize, refusal: &control::Refusal) {
         self.ring.note(Kind::Refused, refusal.kind as u32, 0);
+        self.arrivals.forget(token);
         self.peers[token].role = Role::Leaving;
         self.send(token, FrameKind::Refused, &control::encode(refusal));
     }

@@ -3,6 +3,9 @@
 //! Python notes a signal and acts on it between two instructions. One that comes in the instant before a call that
 //! blocks is acted on only after that call, so it is sent again, each time after twice the time, until the task takes
 //! it or ends.
+//!
+//! The signal is SIGURG, which does nothing by default. SIGINT is left to users: one that reaches an engine was sent on
+//! purpose and interrupts what runs, while a SIGURG that comes late is known to be meant for a task that has ended.
 
 use broadleaf_core::Nanos;
 use broadleaf_proto::EngineId;
@@ -81,7 +84,7 @@ impl Node {
         };
         let is_wanted = is_wanted(board);
         if is_wanted {
-            signal_process(*pid, Signal::INT.as_raw());
+            signal_process(*pid, Signal::URG.as_raw());
         }
         is_wanted
     }

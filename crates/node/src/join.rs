@@ -3,10 +3,12 @@
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use broadleaf_net::proof::DialProof;
 use broadleaf_net::seal::generate_secret;
-use broadleaf_net::tls::{ClientTls, ServerTls};
-use broadleaf_net::{Link, LinkError, Listener, Readiness};
+use broadleaf_net::tls::{ClientTls, KeyError, ServerTls};
+use broadleaf_net::{DialSecurity, Link, LinkError, Listener, Readiness};
 use broadleaf_proto::control::{self, Hello, Refusal, Role, Welcome};
+use broadleaf_proto::proof::DialKey;
 use broadleaf_proto::{FrameKind, HostId, PROTOCOL_VERSION, limits};
 
 use crate::config::{NodeConfig, RelayConfig};
@@ -36,12 +38,10 @@ fn dial(
         n_engines: config.n_engines,
         listen: listen(&stream)?,
     };
-    let link = if relay.tls {
-        let tls = ClientTls::new(&config.keys.engine.private, &config.keys.server.public)?;
-        Link::tls_client(stream, &tls)
-    } else {
-        Link::tcp(stream)
-    };
+    let security = dial_security(config, relay, |private| {
+        ClientTls::new(private, &config.keys.server.public)
+    })?;
+    let link = security.link(stream);
     let link = link.map_err(io_error("dialling the controller"))?;
     introduce(link, config, role, deadline)
 }
@@ -57,7 +57,22 @@ fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
     Err(last)
 }
 
-/// What this node says first.
+/// How this relay proves who it is to another node; `tls` says who that is.
+fn dial_security(
+    config: &NodeConfig,
+    relay: &RelayConfig,
+    tls: impl FnOnce(&str) -> Result<ClientTls, KeyError>,
+) -> Result<DialSecurity, KeyError> {
+    if relay.tls {
+        return Ok(DialSecurity::Tls(tls(&config.keys.engine.private)?));
+    }
+    Ok(DialSecurity::Proof(DialProof {
+        kind: DialKey::Engine,
+        key: config.engine_proof()?,
+    }))
+}
+
+/// What this node says of itself.
 fn hello(config: &NodeConfig, role: Role) -> Hello {
     Hello {
         protocol: PROTOCOL_VERSION,
@@ -119,7 +134,7 @@ fn listen_for_relays(
             ServerTls::among_equals(&config.keys.engine.private)?,
         )
     } else {
-        Listener::tcp(address)
+        Listener::tcp(address, config.listen_proof()?)
     };
     let listener = listener.map_err(io_error("listening for other relays"))?;
     let Some(bound) = listener.tcp_address() else {
@@ -154,14 +169,12 @@ impl Node {
                 told
             }))
         })?;
-        let private = &config.keys.engine.private;
-        let tls = |wanted: bool| wanted.then(|| ClientTls::among_equals(private)).transpose();
-        let upstream = || ClientTls::new(private, &config.keys.server.public);
+        let upstream = |private: &str| ClientTls::new(private, &config.keys.server.public);
         let dialer = controller.map(|controller| {
             Ok::<_, NodeError>(Dialer {
                 controller,
-                controller_tls: relay.tls.then(upstream).transpose()?,
-                relay_tls: tls(relay.tls)?,
+                to_controller: dial_security(config, &relay, upstream)?,
+                to_relays: dial_security(config, &relay, ClientTls::among_equals)?,
             })
         });
         let host = welcome.host;

@@ -4,7 +4,9 @@
 //! [`broadleaf_core::Output`] becomes bytes, a signal or an entry of the claim board. All that came in with one
 //! wake-up is scheduled together and leaves with one write per peer.
 
+mod arrivals;
 mod config;
+mod congestion;
 mod delivery;
 mod error;
 mod frames;
@@ -21,6 +23,7 @@ mod relays;
 mod requests;
 mod ring;
 mod segments;
+mod timing;
 mod uplink;
 mod upload;
 

@@ -1,18 +1,18 @@
 //! The event loop.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use broadleaf_core::{Controller, Input, Nanos, Output};
-use broadleaf_net::tls::ServerTls;
 use broadleaf_net::{Link, LinkError, Listener};
 use broadleaf_proto::{ClientId, EngineId, FrameKind};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use slab::Slab;
 
+use crate::arrivals::{Arrivals, Gate};
 use crate::config::NodeConfig;
 use crate::delivery::Waiting;
 use crate::error::{NodeError, io_error};
@@ -24,15 +24,10 @@ use crate::ring::{Kind, Ring};
 use crate::segments::Segments;
 use crate::uplink::Decider;
 
-const UNIX_LISTENER: u64 = u64::MAX;
-const TCP_LISTENER: u64 = u64::MAX - 1;
+pub(crate) const UNIX_LISTENER: u64 = u64::MAX;
+pub(crate) const TCP_LISTENER: u64 = u64::MAX - 1;
 const LIFELINE: u64 = u64::MAX - 2;
 pub(crate) const PLANE: u64 = u64::MAX - 3;
-
-/// Time that a new connection has for its hello.
-const HELLO_TIME: Duration = Duration::from_secs(10);
-/// Connections that may be waiting for their hello.
-const MAX_UNKNOWN_PEERS: usize = 256;
 
 /// A node: the controller and its own host's relay, or the relay of another host.
 pub struct Node {
@@ -51,16 +46,17 @@ pub struct Node {
     pub(crate) finished: bool,
     pub(crate) epoch: Instant,
     pub(crate) wakeups: u64,
+    /// When free segments are looked at next.
+    pub(crate) trim_due_ns: Option<Nanos>,
     pub(crate) now_ns: Nanos,
     pub(crate) ring: Ring,
-    poller: std::os::fd::OwnedFd,
-    unix: Listener,
-    tcp: Option<Listener>,
+    pub(crate) poller: std::os::fd::OwnedFd,
+    pub(crate) unix: Listener,
+    pub(crate) tcp: Option<Listener>,
     /// Open as long as the owner may still be there.
     lifeline: Option<File>,
     dirty: Vec<usize>,
-    /// Connections whose hello had not come when last looked at, oldest first.
-    unknown: VecDeque<(Instant, usize)>,
+    pub(crate) arrivals: Arrivals,
     pub(crate) next_client: u32,
     pub(crate) next_token: u32,
     pub(crate) host: String,
@@ -71,6 +67,7 @@ pub struct Node {
 /// # Errors
 /// [`NodeError`] when it cannot listen or poll.
 pub fn run(config: NodeConfig) -> Result<i32, NodeError> {
+    broadleaf_shm::raise_descriptor_limit();
     let mut node = Node::start(config)?;
     node.join()?;
     node.announce_ready()?;
@@ -82,23 +79,18 @@ pub fn run(config: NodeConfig) -> Result<i32, NodeError> {
 impl Node {
     fn start(config: NodeConfig) -> Result<Self, NodeError> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io_error("epoll"))?;
-        let unix =
-            Listener::unix(&config.unix_path).map_err(io_error("listening on the unix socket"))?;
+        let proof = config.listen_proof()?;
+        let unix = Listener::unix(&config.unix_path, proof.clone())
+            .map_err(io_error("listening on the unix socket"))?;
         watch(&poller, unix.as_fd(), UNIX_LISTENER)?;
         let tcp = match &config.tcp {
             None => None,
             Some(tcp) => {
                 let address = (tcp.host.as_str(), tcp.port);
-                let keys = &config.keys;
                 let listener = if tcp.tls {
-                    let tls = ServerTls::new(
-                        &keys.server.private,
-                        &keys.client.public,
-                        &keys.engine.public,
-                    )?;
-                    Listener::tls(address, tls)
+                    Listener::tls(address, config.server_tls()?)
                 } else {
-                    Listener::tcp(address)
+                    Listener::tcp(address, proof)
                 };
                 let listener = listener.map_err(io_error("listening on TCP"))?;
                 watch(&poller, listener.as_fd(), TCP_LISTENER)?;
@@ -126,18 +118,23 @@ impl Node {
             engines: BTreeMap::new(),
             spawner: None,
             segments: Segments::default(),
-            objects: Objects::new(0, config.options.pool_max_bytes),
+            objects: Objects::new(
+                0,
+                config.options.pool_max_bytes,
+                config.options.shared_memory_warm_s,
+            ),
             waiting: Waiting::default(),
             interrupts: Interrupts::default(),
             finished: false,
             epoch: Instant::now(),
             wakeups: 0,
+            trim_due_ns: None,
             now_ns: 0,
             poller,
             unix,
             tcp,
             dirty: Vec::new(),
-            unknown: VecDeque::new(),
+            arrivals: Arrivals::open(),
             next_client: 0,
             next_token: 1,
             config,
@@ -168,7 +165,7 @@ impl Node {
     }
 
     /// Monotonic time as the controller counts it: read once a batch, since it costs as much as placing a task.
-    fn read_clock(&mut self) {
+    pub(crate) fn read_clock(&mut self) {
         self.now_ns = self.epoch.elapsed().as_nanos() as Nanos;
     }
 
@@ -212,33 +209,18 @@ impl Node {
             self.beat();
             self.repeat_interrupts();
             self.drop_silent_peers();
+            self.listen_again();
             self.carry_out();
+            self.trim();
             self.flush_dirty();
         }
         Ok(())
     }
 
-    fn next_wait(&mut self) -> Option<Duration> {
-        self.read_clock();
-        let deadlines = [self.decider.next_deadline(), self.interrupts.due_ns()];
-        let due = deadlines
-            .into_iter()
-            .flatten()
-            .map(|at| Duration::from_nanos(at.saturating_sub(self.now_ns)));
-        let hello = self
-            .unknown
-            .front()
-            .map(|(deadline, _)| deadline.saturating_duration_since(Instant::now()));
-        let beat = self
-            .heartbeat_at()
-            .map(|at| at.saturating_duration_since(Instant::now()));
-        due.chain(hello).chain(beat).min()
-    }
-
     fn on_event(&mut self, token: u64, flags: EventFlags) {
         match token {
-            UNIX_LISTENER => self.accept(false),
-            TCP_LISTENER => self.accept(true),
+            UNIX_LISTENER => self.accept(Gate::Unix),
+            TCP_LISTENER => self.accept(Gate::Tcp),
             PLANE => self.on_plane_news(),
             LIFELINE => {
                 // Closing it takes it out of the poller.
@@ -264,25 +246,6 @@ impl Node {
         }
     }
 
-    fn accept(&mut self, over_tcp: bool) {
-        loop {
-            let listener = self.tcp.as_ref().filter(|_| over_tcp).unwrap_or(&self.unix);
-            let Ok(Some(link)) = listener.accept() else {
-                return;
-            };
-            if self.unknown.len() >= MAX_UNKNOWN_PEERS {
-                self.ring.note(Kind::Refused, 0, 0);
-                continue;
-            }
-            let deadline = Instant::now() + HELLO_TIME;
-            let role = Role::Unknown(deadline);
-            // A TLS handshake starts with reading, so the peer needs nothing written yet.
-            if let Ok(token) = self.add_peer(link, role) {
-                self.unknown.push_back((deadline, token));
-            }
-        }
-    }
-
     pub(crate) fn add_peer(&mut self, link: Link, role: Role) -> Result<usize, NodeError> {
         let entry = self.peers.vacant_entry();
         let token = entry.key();
@@ -291,30 +254,10 @@ impl Node {
             link,
             role,
             watches_write: false,
+            watches_read: true,
             dirty: false,
         });
         Ok(token)
-    }
-
-    /// Closes connections whose hello is overdue and forgets those that have said it.
-    fn drop_silent_peers(&mut self) {
-        if self.unknown.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        let mut unknown = std::mem::take(&mut self.unknown);
-        unknown.retain(|(deadline, token)| {
-            let waits = self
-                .peers
-                .get(*token)
-                .is_some_and(|peer| matches!(peer.role, Role::Unknown(at) if at == *deadline));
-            if waits && *deadline <= now {
-                self.close(*token);
-                return false;
-            }
-            waits
-        });
-        self.unknown = unknown;
     }
 
     pub(crate) fn read(&mut self, token: usize) -> Result<(), LinkError> {
@@ -347,11 +290,15 @@ impl Node {
         watch(&self.poller, fd, token)
     }
 
+    pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) {
+        // It can only fail for a descriptor that is not registered.
+        let _ = epoll::delete(&self.poller, fd);
+    }
+
     /// Lets a connection go that is somebody else's from now on.
     pub(crate) fn release_peer(&mut self, token: usize) -> Option<Link> {
         let peer = self.peers.try_remove(token)?;
-        // It can only fail for a descriptor that is not registered, and this one is.
-        let _ = epoll::delete(&self.poller, peer.link.as_fd());
+        self.unwatch(peer.link.as_fd());
         Some(peer.link)
     }
 
@@ -389,7 +336,8 @@ impl Node {
                 self.spawner = None;
                 self.input(Input::SpawnerDown);
             }
-            Role::Unknown(_) | Role::Leaving => {}
+            Role::Unknown => self.arrivals.forget(token),
+            Role::Leaving => {}
         }
         self.segments.on_peer_gone(token as u32);
     }
@@ -456,40 +404,8 @@ impl Node {
                 self.close(token);
                 continue;
             }
-            if peer.watches_write == all {
-                peer.watches_write = !all;
-                let flags = if all {
-                    EventFlags::IN
-                } else {
-                    EventFlags::IN | EventFlags::OUT
-                };
-                let data = EventData::new_u64(token as u64);
-                // It can only fail for a descriptor that is not registered, and this one is.
-                let _ = epoll::modify(&self.poller, peer.link.as_fd(), data, flags);
-            }
             self.note_congestion(token);
-        }
-    }
-
-    fn note_congestion(&mut self, token: usize) {
-        let limit = self.config.options.congestion_bytes;
-        let peer = &mut self.peers[token];
-        let queued = peer.link.queued_bytes();
-        if let Role::Client { client, congested } = &mut peer.role {
-            let now_congested = if *congested {
-                queued > limit / 2
-            } else {
-                queued > limit
-            };
-            if now_congested != *congested {
-                *congested = now_congested;
-                let client = *client;
-                self.input(Input::ClientCongested {
-                    client,
-                    congested: now_congested,
-                });
-                self.carry_out();
-            }
+            self.watch_peer(token, !all);
         }
     }
 }

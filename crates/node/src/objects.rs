@@ -12,7 +12,7 @@ use broadleaf_proto::task::LeaseGuard;
 use broadleaf_proto::{
     HostId, ObjectId, Payload, PayloadSecret, SegmentId, SegmentRef, TransferPlan,
 };
-use broadleaf_shm::{Lease, Pool, PoolConfig};
+use broadleaf_shm::{Lease, Pool, PoolConfig, memory_is_short};
 
 use crate::payload::{Order, Plane};
 use crate::segments::Segments;
@@ -45,6 +45,7 @@ pub enum Arrival {
 #[derive(Debug)]
 struct Incoming {
     arrival: Arrival,
+    len_bytes: u64,
     is_forgotten: bool,
 }
 
@@ -60,7 +61,7 @@ pub struct Objects {
     host: HostId,
     last: u64,
     pool: Pool,
-    /// By the first object of each payload.
+    /// By the first object that was new in each payload.
     outgoing: BTreeMap<ObjectId, Outgoing>,
     first_of: BTreeMap<ObjectId, ObjectId>,
     incoming: BTreeMap<ObjectId, Incoming>,
@@ -69,9 +70,10 @@ pub struct Objects {
 
 impl Objects {
     /// None yet. `token` makes the pool's segments unique on this host.
-    pub fn new(token: u32, pool_max_bytes: Option<u64>) -> Self {
+    pub fn new(token: u32, pool_max_bytes: Option<u64>, warm_s: u64) -> Self {
         let mut config = PoolConfig {
             open: true,
+            idle_trims: warm_s,
             ..PoolConfig::default()
         };
         if let Some(max) = pool_max_bytes {
@@ -114,12 +116,18 @@ impl Objects {
 
     /// Puts objects in the place of a payload's segments, for a peer on another host. Returns those
     /// that are new, with their ranges.
-    pub fn export(&mut self, payload: &mut Payload) -> Vec<(ObjectId, SegmentRef)> {
+    pub fn export(
+        &mut self,
+        payload: &mut Payload,
+        segments: &mut Segments,
+    ) -> Vec<(ObjectId, SegmentRef)> {
         if payload.segments.is_empty() {
             return Vec::new();
         }
+        // A value is given up once its one reader has it; arguments only when their tasks are over.
+        let shared = self.host == HostId::CONTROLLER;
         let (host, last) = (self.host, &mut self.last);
-        let objects = Segments::objects_of(payload, || {
+        let objects = segments.objects_of(payload, shared, || {
             *last += 1;
             ObjectId::new(host, *last)
         });
@@ -134,7 +142,9 @@ impl Objects {
                 len_bytes: place.len_bytes,
             };
         }
-        if let Some(first) = objects.first().filter(|_| !fresh.is_empty()) {
+        // Those of another payload stay with that one.
+        let objects: Vec<ObjectId> = fresh.iter().map(|(object, _)| *object).collect();
+        if let Some(first) = objects.first() {
             for object in &objects {
                 self.first_of.insert(*object, *first);
             }
@@ -219,8 +229,10 @@ impl Objects {
             Some(_) => return,
             None => {}
         }
-        let arrival = match self.pool.allocate(fetch.len_bytes) {
+        let fetch_bytes = fetch.len_bytes;
+        let arrival = match self.pool.allocate(fetch_bytes) {
             Ok(lease) => {
+                self.pool.mark_announced(lease.id());
                 self.in_segment.insert(lease.id(), object);
                 self.order(Order::Fetch {
                     fetch,
@@ -232,6 +244,7 @@ impl Objects {
         };
         let incoming = Incoming {
             arrival,
+            len_bytes: fetch_bytes,
             is_forgotten: false,
         };
         self.incoming.insert(object, incoming);
@@ -245,7 +258,12 @@ impl Objects {
     /// Whether a payload that came from another host waits for objects: then why, if it waits in vain.
     pub fn is_missing(&self, payload: &Payload) -> Option<Result<(), String>> {
         for place in &payload.segments {
-            match self.arrival(ObjectId(place.segment.0)) {
+            let object = ObjectId(place.segment.0);
+            let known = self.incoming.get(&object);
+            if place.offset_bytes != 0 || known.is_some_and(|i| i.len_bytes != place.len_bytes) {
+                return Some(Err("it names more than its data".to_owned()));
+            }
+            match self.arrival(object) {
                 Some(Arrival::Here(_)) => {}
                 Some(Arrival::Coming) => return Some(Ok(())),
                 Some(Arrival::Failed(reason)) => return Some(Err(reason.clone())),
@@ -308,26 +326,46 @@ impl Objects {
         self.order(Order::Drop(object));
     }
 
-    /// A dropped object's segment may be used again. Returns segments that are gone for good.
-    pub fn on_lease_back(&mut self, lease: Lease) -> Vec<SegmentId> {
+    /// A dropped object's segment may be used again.
+    pub fn on_lease_back(&mut self, lease: Lease) {
         self.in_segment.remove(&lease.id());
         self.pool.cancel(lease);
+    }
+
+    /// Whether there are segments to [`trim`](Self::trim): free ones, or some whose end nobody was told of.
+    pub fn needs_trim(&self) -> bool {
+        self.pool.needs_trim()
+    }
+
+    /// Segments that are gone, as [`trim`](Self::trim) gives them.
+    pub fn take_retired(&mut self) -> Vec<SegmentId> {
+        self.pool.take_retired()
+    }
+
+    /// Frees segments that were not used for a while; call it once a second while it is needed. Returns the segments
+    /// that are gone: whoever has their descriptors must close them, the node first.
+    pub fn trim(&mut self) -> Vec<SegmentId> {
+        if memory_is_short() {
+            self.pool.give_up_warm();
+        }
         self.pool.trim()
     }
 
     /// Copies bytes into a segment of the node's own.
     pub fn copy_in(&mut self, bytes: &[u8]) -> Option<(SegmentRef, &broadleaf_shm::Segment)> {
         let place = self.pool.copy_in(bytes).ok()?;
+        self.pool.mark_announced(place.segment);
+        self.pool.share_rest(place.segment);
         Some((place, self.pool.segment(place.segment)?))
     }
 
-    /// Segments and bytes of the node's own pool, and objects on their way out and in.
-    pub fn totals(&self) -> (u64, u64, usize, usize) {
+    /// Segments of the node's own pool, their bytes in use and free, and objects on their way out and in.
+    pub fn totals(&self) -> (u64, u64, u64, usize, usize) {
         let counters = self.pool.counters();
-        let used_bytes = counters.bytes - counters.warm_bytes;
         (
             counters.segments,
-            used_bytes,
+            counters.bytes - counters.warm_bytes,
+            counters.warm_bytes,
             self.outgoing.len(),
             self.incoming.len(),
         )

@@ -5,8 +5,9 @@ use std::os::fd::AsFd;
 
 use broadleaf_core::{Input, Output};
 use broadleaf_proto::control::{
-    self, EngineCommand, RefusalReason, SegmentAnnounce, SegmentRelease, SpawnerCommand,
+    self, RefusalReason, SegmentAnnounce, SegmentRelease, SpawnerCommand,
 };
+use broadleaf_proto::engine::EngineCommand;
 use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
 use broadleaf_proto::{ClientId, EngineId, FrameKind, Payload, SegmentId, Status};
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::node::Node;
 use crate::payload::Order;
 use crate::peers::Role;
+use crate::ring::Kind;
 use crate::segments::NODE;
 
 impl Node {
@@ -50,6 +52,11 @@ impl Node {
                 if let Some(token) = self.client_token(client) {
                     self.lend_result(token, &mut record.status, &mut record.payload);
                     self.append(token, FrameKind::Result, |frame| record.encode(frame));
+                }
+            }
+            Output::Refused { client, record } => {
+                if let Some(token) = self.client_token(client) {
+                    self.append(token, FrameKind::RefusedRun, |frame| record.encode(frame));
                 }
             }
             Output::Coalesced { client, mut record } => {
@@ -115,6 +122,13 @@ impl Node {
                     self.send(token, FrameKind::Reply, &control::encode(&(number, reply)));
                 }
             }
+            Output::Expel { host } => {
+                if let Some(token) = self.relays.links.get(&host).map(|link| link.token) {
+                    self.ring.note(Kind::Malformed, token as u32, host.0.into());
+                    self.close(token);
+                    return true;
+                }
+            }
             Output::Finished => self.finished = true,
         }
         false
@@ -122,18 +136,27 @@ impl Node {
 
     /// Makes a result's payload readable by its client: lent on this host, inlined for another.
     fn lend_result(&mut self, token: usize, status: &mut Status, payload: &mut Payload) {
-        if payload.segments.is_empty() || self.peers[token].link.is_local() {
-            self.lend(token, payload);
+        if payload.segments.is_empty()
+            || (self.peers[token].link.is_local() && self.lend(token, payload))
+        {
             return;
         }
-        self.segments.inline(payload);
-        if payload.bytes.len() > MAX_INLINE_PAYLOAD_BYTES {
-            *status = Status::Refused;
-            *payload = Payload {
-                bytes: control::encode(&RefusalReason::OverLimit).into(),
-                ..Payload::default()
-            };
+        let held_bytes: u64 = payload.segments.iter().map(|s| s.len_bytes).sum();
+        let len_bytes = held_bytes.saturating_add(payload.bytes.len() as u64);
+        if len_bytes <= MAX_INLINE_PAYLOAD_BYTES as u64 {
+            self.segments.inline(payload);
+            return;
         }
+        let reason = format!(
+            "a result of {len_bytes} bytes is too large for a client on another host, which takes \
+             {MAX_INLINE_PAYLOAD_BYTES} at most: keep it in a variable on the engine and fetch it in parts, write it to \
+             a file, or run the client on the controller's host"
+        );
+        *status = Status::Refused;
+        *payload = Payload {
+            bytes: control::encode(&RefusalReason::Undeliverable(reason)).into(),
+            ..Payload::default()
+        };
     }
 
     /// Puts an offer on an engine's board; false when the engine is gone.
@@ -156,7 +179,16 @@ impl Node {
         let Some(token) = self.engine_token(engine) else {
             return;
         };
-        self.lend(token, &record.payload);
+        if self.lend(token, &record.payload) {
+            self.append(token, FrameKind::Assign, |frame| record.encode(frame));
+            return;
+        }
+        let mut record = record.clone();
+        self.segments.inline(&mut record.payload);
+        if record.payload.bytes.len() > MAX_INLINE_PAYLOAD_BYTES {
+            // Nothing is left that would carry it: its engine finds it malformed, and says so.
+            record.payload = Payload::default();
+        }
         self.append(token, FrameKind::Assign, |frame| record.encode(frame));
     }
 
@@ -168,12 +200,15 @@ impl Node {
         }
     }
 
-    /// Announces to a peer the segments of a payload that it has not seen, and notes that it holds them.
-    fn lend(&mut self, token: usize, payload: &Payload) {
+    /// Announces to a peer the segments of a payload that it has not seen, and notes that it holds them. False, and
+    /// nothing done, where descriptors are too short for that.
+    fn lend(&mut self, token: usize, payload: &Payload) -> bool {
         if payload.segments.is_empty() {
-            return;
+            return true;
         }
-        let unseen = self.segments.lend(token as u32, payload);
+        let Some(unseen) = self.segments.lend(token as u32, payload) else {
+            return false;
+        };
         for chunk in unseen.chunks(usize::from(broadleaf_proto::limits::MAX_FRAME_FDS)) {
             let announce = SegmentAnnounce {
                 segments: chunk.iter().map(|(id, len, _)| (*id, *len)).collect(),
@@ -186,6 +221,7 @@ impl Node {
                 &fds,
             );
         }
+        true
     }
 
     fn return_segments(&mut self) {

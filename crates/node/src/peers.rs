@@ -1,15 +1,13 @@
 //! The connections of a node.
 
-use std::time::Instant;
-
 use broadleaf_net::Link;
 use broadleaf_proto::{ClientId, EngineId, HostId};
 use broadleaf_shm::ClaimBoard;
 
 /// What a peer has proved to be.
 pub enum Role {
-    /// Connected, no hello yet; cut off at the deadline.
-    Unknown(Instant),
+    /// Connected, no hello yet; see [`crate::arrivals`].
+    Unknown,
     /// A client.
     Client {
         /// Its id.
@@ -49,6 +47,8 @@ pub struct Peer {
     pub role: Role,
     /// Whether the poller watches for room to write.
     pub watches_write: bool,
+    /// Whether it watches for something to read.
+    pub watches_read: bool,
     /// Whether it is in the list of peers to flush.
     pub dirty: bool,
 }

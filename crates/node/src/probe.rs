@@ -51,8 +51,13 @@ impl Node {
     }
 
     /// What was sent to measure has come, or will not: it is given up here and there. Nothing if the object is another.
-    pub(crate) fn end_probe(&mut self, object: ObjectId) {
-        if let Some((_, host)) = self.relays.probe.take_if(|(probe, _)| *probe == object) {
+    pub(crate) fn end_probe(&mut self, host: HostId, object: ObjectId) {
+        if self
+            .relays
+            .probe
+            .take_if(|probe| *probe == (object, host))
+            .is_some()
+        {
             self.objects.on_dropped(object);
             self.tell_host(host, &RelayCommand::Forget(vec![object]));
         }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use broadleaf_core::{Input, Output};
+use broadleaf_core::{Input, Output, RelayNews};
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::SpawnerEvent;
 use broadleaf_proto::relay::{self, AssignMany, Progress, RelayCommand, RelayEvent, RelayedDone};
@@ -32,11 +32,11 @@ pub struct RelayLink {
     pub listen: Option<String>,
     /// Functions it has, by id and content.
     functions: BTreeMap<FunctionId, broadleaf_proto::FunctionHash>,
-    /// The number after the last offer sent to each engine there.
-    next_offers: BTreeMap<EngineId, u32>,
     /// Assignments of this batch, not written yet.
     open: Vec<(AssignMany, TransferPlan)>,
     heard: Instant,
+    /// When it was last pinged, ns of the node's clock.
+    pinged_ns: u64,
     /// Last measured round trip, ns.
     pub round_trip_ns: u64,
     /// Payload that came to it: objects, bytes over the wire, changes of parent, corrupt chunks.
@@ -95,9 +95,9 @@ impl Relays {
             name,
             listen,
             functions: BTreeMap::new(),
-            next_offers: BTreeMap::new(),
             open: Vec::new(),
             heard: Instant::now(),
+            pinged_ns: 0,
             round_trip_ns: 0,
             fetched: Fetched::default(),
         };
@@ -117,7 +117,7 @@ impl Relays {
         };
         let latest = progress.resumed_at.iter().copied().max().unwrap_or(0);
         fetched.objects += 1;
-        fetched.wire_bytes += progress.wire_bytes;
+        fetched.wire_bytes = fetched.wire_bytes.saturating_add(progress.wire_bytes);
         fetched.resumptions += progress.resumed_at.len() as u64;
         fetched.resumed_at_bytes = fetched.resumed_at_bytes.max(latest);
         fetched.corrupt_chunks += u64::from(progress.corrupt_chunks);
@@ -128,11 +128,10 @@ impl Relays {
 impl RelayLink {
     /// Adds an assignment to the batch: to a record with the same arguments, if the engine's order allows.
     fn assign(&mut self, engine: EngineId, record: AssignRecord, plan: TransferPlan) {
-        self.next_offers
-            .insert(engine, record.offer.wrapping_add(1));
         let offer = (engine, record.key, record.offer);
         for (open, _) in self.open.iter_mut().rev().take(OPEN_RECORDS) {
             let same = open.function == record.function
+                && open.depth == record.depth
                 && open.payload.segments == record.payload.segments
                 && open.payload.bytes.as_ptr() == record.payload.bytes.as_ptr()
                 && open.payload.bytes.len() == record.payload.bytes.len();
@@ -147,6 +146,7 @@ impl RelayLink {
         let many = AssignMany {
             offers: vec![offer],
             function: record.function,
+            depth: record.depth,
             payload: record.payload,
         };
         self.open.push((many, plan));
@@ -280,7 +280,8 @@ impl Node {
         }
     }
 
-    /// Takes in one frame of a relay. What it says of engines that are not its own is not believed.
+    /// Takes in one frame of a relay. The controller judges what it says of engines; what is kept here until its values
+    /// have come is checked before.
     pub(crate) fn on_relay_frame(&mut self, host: HostId, frame: &Frame) -> Result<(), LinkError> {
         if let Some(link) = self.relays.links.get_mut(&host) {
             link.heard = Instant::now();
@@ -303,19 +304,21 @@ impl Node {
             FrameKind::Output => {
                 while !reader.is_empty() {
                     let record = OutputRecord::decode(&mut reader)?;
-                    let engine = record.engine;
-                    self.check_host(host, engine)?;
-                    self.input(Input::Output { engine, record });
+                    self.relay_says(host, RelayNews::Output(record));
                 }
             }
             FrameKind::RelayEvent => {
-                for event in relay::decode_all(&frame.body)? {
-                    self.on_relay_event(host, event)?;
+                for event in relay::messages(&frame.body) {
+                    self.on_relay_event(host, event?)?;
                 }
             }
             kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
         }
         Ok(())
+    }
+
+    fn relay_says(&mut self, host: HostId, news: RelayNews) {
+        self.input(Input::Relay { host, news });
     }
 
     fn check_host(&self, host: HostId, engine: EngineId) -> Result<(), LinkError> {
@@ -331,12 +334,15 @@ impl Node {
         host: HostId,
         event: RelayEvent,
     ) -> Result<(), LinkError> {
-        let ends = match &event {
+        let follows_values = match &event {
             RelayEvent::EngineDown { engine, .. }
-            | RelayEvent::Spawner(SpawnerEvent::Exited { engine, .. }) => Some(*engine),
+            | RelayEvent::Waits { engine, .. }
+            | RelayEvent::Spawner(
+                SpawnerEvent::Exited { engine, .. } | SpawnerEvent::NotStarted { engine, .. },
+            ) => Some(*engine),
             _ => None,
         };
-        let event = match ends {
+        let event = match follows_values {
             Some(engine) => {
                 self.check_host(host, engine)?;
                 let Some(event) = self.defer(engine, event) else {
@@ -347,34 +353,6 @@ impl Node {
             None => event,
         };
         match event {
-            RelayEvent::EngineUp(info) => {
-                self.check_host(host, info.engine)?;
-                if let Some(link) = self.relays.links.get_mut(&host) {
-                    link.next_offers.remove(&info.engine);
-                }
-                self.input(Input::EngineUp { info });
-            }
-            RelayEvent::EngineDown {
-                engine,
-                mut unclaimed_offers,
-                next_offer,
-            } => {
-                self.check_host(host, engine)?;
-                // What was still on its way there when the engine left was never started either.
-                let link = self.relays.links.get_mut(&host);
-                let sent = link.and_then(|l| l.next_offers.remove(&engine));
-                let on_the_way = sent.map_or(0, |sent| sent.wrapping_sub(next_offer));
-                unclaimed_offers.extend((0..on_the_way).map(|n| next_offer.wrapping_add(n)));
-                self.input(Input::EngineDown {
-                    engine,
-                    unclaimed_offers,
-                });
-            }
-            RelayEvent::Revoked { engine, key, won } => {
-                self.check_host(host, engine)?;
-                self.input(Input::Revoked { engine, key, won });
-            }
-            RelayEvent::Spawner(event) => self.input(Input::Spawner(event)),
             RelayEvent::Fetched(progress) => {
                 let mut orders = Vec::new();
                 let transfers = &mut self.objects.transfers;
@@ -383,7 +361,7 @@ impl Node {
                 if !self.is_probe(progress.object) {
                     self.relays.note_progress(host, &progress);
                 } else if progress.is_complete {
-                    self.end_probe(progress.object);
+                    self.end_probe(host, progress.object);
                 }
             }
             RelayEvent::FetchFailed { object, .. } => {
@@ -391,29 +369,17 @@ impl Node {
                 let transfers = &mut self.objects.transfers;
                 transfers.on_failed(host, object, &mut orders);
                 self.carry_out_transfers(orders);
-                self.end_probe(object);
-            }
-            RelayEvent::Delivered { engine, key } => {
-                self.check_host(host, engine)?;
-                self.input(Input::Delivered { engine, key });
-            }
-            RelayEvent::Undeliverable {
-                engine,
-                key,
-                reason,
-            } => {
-                self.check_host(host, engine)?;
-                self.input(Input::Undeliverable {
-                    engine,
-                    key,
-                    reason,
-                });
+                self.end_probe(host, object);
             }
             RelayEvent::Pong { sent_ns } => {
                 let now_ns = self.epoch.elapsed().as_nanos() as u64;
                 let ns = now_ns.saturating_sub(sent_ns);
                 let mut is_first = false;
                 if let Some(link) = self.relays.links.get_mut(&host) {
+                    // It cannot have answered what it was not sent.
+                    if sent_ns > link.pinged_ns {
+                        return Err(DecodeError::Malformed.into());
+                    }
                     is_first = std::mem::replace(&mut link.round_trip_ns, ns) == 0;
                 }
                 self.objects.transfers.on_round_trip(host, ns);
@@ -421,6 +387,14 @@ impl Node {
                 if is_first {
                     self.probe_bandwidth(host);
                 }
+            }
+            event => {
+                if let RelayEvent::EngineUp(info) = &event {
+                    // News of the one before it, which the controller has long given up.
+                    self.check_host(host, info.engine)?;
+                    self.waiting.drop_news(info.engine);
+                }
+                self.relay_says(host, RelayNews::Event(event));
             }
         }
         Ok(())
@@ -435,7 +409,7 @@ impl Node {
         self.objects.transfers.on_host_down(host, &mut orders);
         self.carry_out_transfers(orders);
         if let Some((object, _)) = self.relays.probe.filter(|(_, to)| *to == host) {
-            self.end_probe(object);
+            self.end_probe(host, object);
         }
         self.input(Input::HostDown { host });
     }
@@ -475,6 +449,9 @@ impl Node {
             .values()
             .map(|l| (l.token, now.duration_since(l.heard) > most))
             .collect();
+        for link in self.relays.links.values_mut() {
+            link.pinged_ns = sent_ns;
+        }
         for (token, is_silent) in links {
             if is_silent {
                 self.close(token);

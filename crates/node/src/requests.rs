@@ -1,6 +1,9 @@
 //! Requests that the node answers itself: status, trace, log, configuration.
 
+use std::time::Duration;
+
 use broadleaf_core::Counters;
+use broadleaf_proto::control::{DeathCause, DeathCertificate};
 use serde_json::{Value, json};
 
 use crate::node::Node;
@@ -24,7 +27,7 @@ impl Node {
             .map(broadleaf_core::Controller::counters)
             .unwrap_or_default();
         let (segments, segment_bytes) = self.segments.totals();
-        let (own_segments, own_bytes, outgoing, incoming) = self.objects.totals();
+        let (own_segments, own_bytes, warm_bytes, outgoing, incoming) = self.objects.totals();
         let mut links = json!({"reads": 0_u64, "writes": 0_u64, "bytes_in": 0_u64, "bytes_out": 0_u64, "frames_in": 0_u64, "frames_out": 0_u64});
         for (_, peer) in &self.peers {
             let c = peer.link.counters();
@@ -50,8 +53,9 @@ impl Node {
             "pid": std::process::id(),
             "uptime_s": self.epoch.elapsed().as_secs_f64(),
             "controller": controller_json(&counters, &resolved),
-            "node": {"wakeups": self.wakeups, "peers": self.peers.len(), "segments": segments, "segment_bytes": segment_bytes,
-                "own_segments": own_segments, "own_bytes": own_bytes,
+            "node": {"wakeups": self.wakeups, "peers": self.peers.len(), "waiting_connections": self.arrivals.to_json(), "segments": segments, "segment_bytes": segment_bytes,
+                "own_segments": own_segments, "own_bytes": own_bytes, "own_warm_bytes": warm_bytes,
+                "descriptors": open_descriptors(),
                 "objects_out": outgoing, "objects_in": incoming},
             "links": links,
             "hosts": self.relays.links.iter().map(|(host, link)| json!({
@@ -67,10 +71,35 @@ impl Node {
                 "engine": e.engine.0, "up": e.up, "state": e.state, "pid": e.pid, "outstanding": e.outstanding,
                 "queued": e.queued, "completed": e.completed, "window": e.window, "mean_task_ns": e.mean_task_ns,
                 "busy_ns": e.busy_ns, "restarts": e.restarts,
+                "last_death": e.last_death.as_ref().map(|(certificate, at)| death_json(certificate, self.now_ns.saturating_sub(*at))),
             })).collect::<Vec<_>>(),
         })
         .to_string()
     }
+}
+
+/// Descriptors of this process, but for the one that counts them; 0 where the system does not tell.
+fn open_descriptors() -> usize {
+    let listed = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    listed.saturating_sub(1)
+}
+
+/// A death certificate in the terms of `broadleaf.errors.DeathCertificate`.
+fn death_json(certificate: &DeathCertificate, ago_ns: u64) -> Value {
+    let (cause, code) = match certificate.cause {
+        DeathCause::Exit(code) => ("exit", Some(code)),
+        DeathCause::Signal(signal) => ("signal", Some(signal)),
+        DeathCause::OutOfMemory => ("out_of_memory", None),
+        DeathCause::KilledByTimeout => ("killed_by_timeout", None),
+        DeathCause::Stopped => ("stopped", None),
+        DeathCause::Disconnected => ("disconnected", None),
+        DeathCause::HostGone => ("host_gone", None),
+        DeathCause::NotStarted => ("not_started", None),
+    };
+    json!({
+        "cause": cause, "code": code, "uuid": certificate.uuid, "pid": certificate.pid, "host": certificate.host,
+        "last_output": certificate.last_output, "ago_s": Duration::from_nanos(ago_ns).as_secs_f64(),
+    })
 }
 
 fn controller_json(c: &Counters, resolved: &serde_json::Map<String, Value>) -> Value {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use broadleaf_proto::layout::Compound;
 use broadleaf_proto::task::LeaseGuard;
 use broadleaf_proto::{ObjectId, Payload, SegmentId, SegmentRef};
-use broadleaf_shm::{LeaseTable, Mapping, Segment};
+use broadleaf_shm::{Announced, LeaseTable, Mapping};
 
 /// The owner of what lies in the node's own segments.
 pub const NODE: u32 = u32::MAX;
@@ -27,6 +27,41 @@ struct Let {
 }
 
 type Dropped = Arc<Mutex<Let>>;
+
+/// Segment, offset and length.
+type Range = (SegmentId, u64, u64);
+
+/// What ranges of segments are called on other hosts: payloads that name the same range name the same object, so that
+/// it is brought to a host once.
+#[derive(Debug, Default)]
+struct Names {
+    objects: BTreeMap<Range, ObjectId>,
+    /// Each object's range, and how many payloads name it.
+    named: BTreeMap<ObjectId, (Range, u64)>,
+}
+
+impl Names {
+    fn name(&mut self, place: &SegmentRef, fresh: impl FnOnce() -> ObjectId) -> ObjectId {
+        let range = (place.segment, place.offset_bytes, place.len_bytes);
+        let object = *self.objects.entry(range).or_insert_with(fresh);
+        self.named.entry(object).or_insert((range, 0)).1 += 1;
+        object
+    }
+
+    /// A payload that named an object is gone; whether it was the last.
+    fn release(&mut self, object: ObjectId) -> bool {
+        let Some((range, count)) = self.named.get_mut(&object) else {
+            return true;
+        };
+        *count -= 1;
+        if *count > 0 {
+            return false;
+        }
+        self.objects.remove(range);
+        self.named.remove(&object);
+        true
+    }
+}
 
 /// Lives inside a payload and tells when its last clone is gone.
 struct Guard {
@@ -49,12 +84,14 @@ impl Drop for Guard {
 #[derive(Debug)]
 struct Entry {
     owner: Option<u32>,
-    fd: OwnedFd,
-    len_bytes: u64,
+    memory: Announced,
     credits: u64,
     payloads: u64,
     announced: BTreeSet<u32>,
 }
+
+/// Segments that a peer must be told of: id, size, descriptor.
+type Unseen = Vec<(SegmentId, u64, OwnedFd)>;
 
 /// Peers and segments that concern them.
 type PeerSegments = Vec<(u32, SegmentId)>;
@@ -65,6 +102,7 @@ pub struct Segments {
     entries: BTreeMap<SegmentId, Entry>,
     leases: LeaseTable,
     dropped: Dropped,
+    names: Names,
     /// Segments that lost a holder since the last look.
     maybe_free: Vec<SegmentId>,
     /// Descriptors of large segments that are gone: closing the last one frees their pages, which takes time.
@@ -76,12 +114,14 @@ fn lock(dropped: &Dropped) -> std::sync::MutexGuard<'_, Let> {
 }
 
 impl Segments {
-    /// A peer announced a segment of its own.
+    /// A peer announced a segment of its own. What is none is not entered; a payload that names it is malformed.
     pub fn on_announce(&mut self, owner: u32, id: SegmentId, len_bytes: u64, fd: OwnedFd) {
+        let Ok(memory) = Announced::new(fd, len_bytes) else {
+            return;
+        };
         let entry = Entry {
             owner: Some(owner),
-            fd,
-            len_bytes,
+            memory,
             credits: 0,
             payloads: 0,
             announced: BTreeSet::new(),
@@ -119,45 +159,70 @@ impl Segments {
         })));
     }
 
-    /// A payload goes out to a peer; returns the segments it has not seen, to be announced before.
-    pub fn lend(&mut self, peer: u32, payload: &Payload) -> Vec<(SegmentId, u64, OwnedFd)> {
-        let mut unseen = Vec::new();
+    /// A payload goes out to a peer; returns the segments it has not seen, to be announced before. `None` where
+    /// descriptors are so short that the payload must travel [`inline`](Self::inline).
+    pub fn lend(&mut self, peer: u32, payload: &Payload) -> Option<Unseen> {
+        let mut unseen = Unseen::new();
         for place in &payload.segments {
-            let Some(entry) = self.entries.get_mut(&place.segment) else {
+            let Some(entry) = self.entries.get(&place.segment) else {
                 continue;
             };
-            self.leases.add(peer, place.segment);
             // An owner knows its own.
-            if entry.owner != Some(peer)
-                && entry.announced.insert(peer)
-                && let Ok(fd) = entry.fd.try_clone()
-            {
-                unseen.push((place.segment, entry.len_bytes, fd));
+            let is_seen = entry.owner == Some(peer) || entry.announced.contains(&peer);
+            if !is_seen && !unseen.iter().any(|(id, ..)| *id == place.segment) {
+                let fd = entry.memory.fd()?.try_clone_to_owned().ok()?;
+                unseen.push((place.segment, entry.memory.len(), fd));
             }
         }
-        unseen
+        for place in &payload.segments {
+            if self.entries.contains_key(&place.segment) {
+                self.leases.add(peer, place.segment);
+            }
+        }
+        for (id, ..) in &unseen {
+            if let Some(entry) = self.entries.get_mut(id) {
+                entry.announced.insert(peer);
+            }
+        }
+        Some(unseen)
     }
 
     /// A view of a range of a segment of this host.
     pub fn map(&self, place: &SegmentRef) -> Option<Mapping> {
         let entry = self.entries.get(&place.segment)?;
-        let segment = Segment::from_fd(entry.fd.try_clone().ok()?, entry.len_bytes).ok()?;
-        segment
-            .map_readonly(place.offset_bytes, place.len_bytes)
-            .ok()
+        let mapping = entry
+            .memory
+            .map_readonly(place.offset_bytes, place.len_bytes);
+        mapping.ok()
     }
 
-    /// What an adopted payload's ranges are called on other hosts; the same for all its clones.
-    pub fn objects_of(payload: &Payload, mut name: impl FnMut() -> ObjectId) -> Vec<ObjectId> {
+    /// What an adopted payload's ranges are called on other hosts: the same for all its clones and, if `shared`, for
+    /// all payloads that name them while one of these is there.
+    pub fn objects_of(
+        &mut self,
+        payload: &Payload,
+        shared: bool,
+        mut fresh: impl FnMut() -> ObjectId,
+    ) -> Vec<ObjectId> {
         let guard = payload.lease.as_ref();
         let guard = guard.and_then(|lease| lease.0.downcast_ref::<Guard>());
-        let names = || payload.segments.iter().map(|_| name()).collect();
+        let ranges = payload.segments.iter();
+        let mut name = |place| {
+            if shared {
+                self.names.name(place, &mut fresh)
+            } else {
+                fresh()
+            }
+        };
+        let names = || ranges.map(&mut name).collect();
         guard.map_or_else(Vec::new, |guard| guard.objects.get_or_init(names).clone())
     }
 
     /// Objects whose last payload is gone.
     pub fn take_dropped_objects(&mut self) -> Vec<ObjectId> {
-        std::mem::take(&mut lock(&self.dropped).objects)
+        let mut dropped = std::mem::take(&mut lock(&self.dropped).objects);
+        dropped.retain(|object| self.names.release(*object));
+        dropped
     }
 
     /// A segment of the node's own pool has content that payloads will name.
@@ -221,8 +286,8 @@ impl Segments {
                 .is_some_and(|entry| entry.owner == Some(peer))
                 && let Some(entry) = self.entries.remove(id)
             {
-                if entry.len_bytes >= SLOW_TO_FREE_BYTES {
-                    self.closing.push(entry.fd);
+                if entry.memory.len() >= SLOW_TO_FREE_BYTES {
+                    self.closing.extend(entry.memory.into_fd());
                 }
                 forget.extend(entry.announced.into_iter().map(|peer| (peer, *id)));
             }
@@ -270,12 +335,12 @@ impl Segments {
         (returns, forget)
     }
 
-    /// Segments known now, and their bytes.
+    /// Segments of peers known now, and their bytes.
     pub fn totals(&self) -> (u64, u64) {
-        (
-            self.entries.len() as u64,
-            self.entries.values().map(|e| e.len_bytes).sum(),
-        )
+        let of_peers = self.entries.values().filter(|e| e.owner != Some(NODE));
+        of_peers.fold((0, 0), |(segments, bytes), entry| {
+            (segments + 1, bytes + entry.memory.len())
+        })
     }
 }
 
@@ -283,6 +348,7 @@ impl Segments {
 mod tests {
     use super::*;
     use broadleaf_proto::task::SegmentRef;
+    use broadleaf_shm::Segment;
 
     const A: SegmentId = SegmentId(1);
     const OWNER: u32 = 7;
@@ -319,19 +385,40 @@ mod tests {
     fn what_a_holder_sends_on_costs_its_owner_no_credit() {
         let mut segments = announced();
         let first = named_by(&mut segments, OWNER);
-        assert_eq!(segments.lend(HOLDER, &first).len(), 1);
+        assert_eq!(segments.lend(HOLDER, &first).unwrap().len(), 1);
         drop(first);
         let second = named_by(&mut segments, HOLDER);
         assert_eq!(second.segments.len(), 1);
         segments.on_release(HOLDER, &[A], &[]);
         assert_eq!(segments.take_returns(), (vec![], vec![]));
-        assert!(segments.lend(OWNER, &second).is_empty(), "it knows its own");
+        assert!(
+            segments.lend(OWNER, &second).unwrap().is_empty(),
+            "it knows its own"
+        );
         drop(second);
         let third = named_by(&mut segments, OWNER);
         segments.on_release(OWNER, &[A], &[]);
         assert_eq!(segments.take_returns(), (vec![], vec![]));
         drop(third);
         assert_eq!(segments.take_returns(), (vec![(OWNER, A); 2], vec![]));
+    }
+
+    #[test]
+    fn payloads_of_one_range_are_one_object_until_the_last_is_gone() {
+        let mut segments = announced();
+        let mut numbers = 1..;
+        let mut fresh = move || ObjectId(numbers.next().unwrap());
+        let first = named_by(&mut segments, OWNER);
+        let second = named_by(&mut segments, OWNER);
+        let object = segments.objects_of(&first, true, &mut fresh);
+        assert_eq!(segments.objects_of(&second, true, &mut fresh), object);
+        assert_eq!(segments.objects_of(&first, true, &mut fresh), object);
+        drop(first);
+        assert_eq!(segments.take_dropped_objects(), vec![]);
+        drop(second);
+        assert_eq!(segments.take_dropped_objects(), object);
+        let third = named_by(&mut segments, OWNER);
+        assert_ne!(segments.objects_of(&third, true, &mut fresh), object);
     }
 
     #[test]

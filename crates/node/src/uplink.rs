@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use broadleaf_core::{Controller, Input, Nanos, Output};
+use broadleaf_core::{Controller, Input, Nanos, Output, Unread};
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::{self, SpawnerCommand, SpawnerEvent};
 use broadleaf_proto::relay::{self, AssignMany, RelayCommand, RelayEvent, RelayedDone};
-use broadleaf_proto::task::FunctionRecord;
+use broadleaf_proto::task::{FunctionRecord, OutputRecord};
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{DecodeError, EngineId, FrameKind, FunctionId, HostId};
 
@@ -41,6 +41,8 @@ pub struct Uplink {
     wanted: Vec<EngineId>,
     /// Engines that were asked for, and their processes once known: only these are let in and signalled.
     places: BTreeMap<EngineId, Option<u32>>,
+    /// Output that was not passed on.
+    unread: BTreeMap<EngineId, Unread>,
 }
 
 impl Decider {
@@ -111,6 +113,7 @@ impl Uplink {
             functions: BTreeMap::new(),
             wanted: Vec::new(),
             places: BTreeMap::new(),
+            unread: BTreeMap::new(),
         }
     }
 }
@@ -123,17 +126,43 @@ impl Node {
         }
     }
 
+    /// Passes a task's output on, unless too much waits for the controller already; then, or when the task ends, how
+    /// much was dropped.
+    fn relay_output(&mut self, engine: EngineId, task: u64, record: Option<OutputRecord>) {
+        let limit_bytes = self.config.options.congestion_bytes;
+        let Some(uplink) = self.uplink() else {
+            return;
+        };
+        let token = uplink.token;
+        let mut unread = uplink.unread.remove(&engine).unwrap_or_default();
+        let queued_bytes = self.peers.get(token).map_or(0, |p| p.link.queued_bytes());
+        let is_dropped = record
+            .as_ref()
+            .is_some_and(|r| queued_bytes > limit_bytes && unread.count(r));
+        if is_dropped {
+            if let Some(uplink) = self.uplink() {
+                uplink.unread.insert(engine, unread);
+            }
+            return;
+        }
+        for record in unread.take(task, engine).into_iter().chain(record) {
+            self.append(token, FrameKind::Output, |frame| record.encode(frame));
+        }
+    }
+
     /// Tells the controller what a relay's node would have told its own.
     pub(crate) fn report(&mut self, input: Input) {
         let event = match input {
             Input::EngineUp { info } => RelayEvent::EngineUp(info),
             Input::Revoked { engine, key, won } => RelayEvent::Revoked { engine, key, won },
+            Input::Waits { engine, event } => RelayEvent::Waits { engine, event },
             Input::Spawner(event) => {
                 self.note_process(&event);
                 RelayEvent::Spawner(event)
             }
             Input::Done { engine, mut record } => {
-                for (object, place) in self.objects.export(&mut record.payload) {
+                for (object, place) in self.objects.export(&mut record.payload, &mut self.segments)
+                {
                     let Some(bytes) = self.segments.map(&place) else {
                         continue; // The controller finds nobody to get it from, and says so.
                     };
@@ -144,15 +173,14 @@ impl Node {
                     });
                 }
                 let done = RelayedDone { engine, record };
+                self.relay_output(engine, done.record.key.0, None);
                 if let Some(token) = self.uplink().map(|u| u.token) {
                     self.append(token, FrameKind::RelayedDone, |frame| done.encode(frame));
                 }
                 return;
             }
-            Input::Output { record, .. } => {
-                if let Some(token) = self.uplink().map(|u| u.token) {
-                    self.append(token, FrameKind::Output, |frame| record.encode(frame));
-                }
+            Input::Output { engine, record } => {
+                self.relay_output(engine, record.task, Some(record));
                 return;
             }
             Input::SpawnerUp => {
@@ -218,6 +246,9 @@ impl Node {
                     uplink.places.remove(engine);
                 }
             }
+            SpawnerEvent::NotStarted { engine, .. } => {
+                uplink.places.remove(engine);
+            }
         }
     }
 
@@ -261,8 +292,8 @@ impl Node {
                 }
             }
             FrameKind::RelayCommand => {
-                for command in relay::decode_all(&frame.body)? {
-                    self.obey(command);
+                for command in relay::messages(&frame.body) {
+                    self.obey(command?);
                 }
             }
             kind => return Err(DecodeError::UnknownKind(kind as u8).into()),

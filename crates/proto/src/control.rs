@@ -1,11 +1,10 @@
 //! Control messages: one to a frame, `postcard`-encoded.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::chunk::PayloadSecret;
-use crate::ids::{ClientId, EngineId, HostId, OptionsId, SegmentId, TaskSeq};
+use crate::ids::{ClientId, EngineId, FunctionId, HostId, OptionsId, SegmentId, TaskSeq};
+pub use crate::spawner::{SpawnerCommand, SpawnerEvent};
 use crate::wire::DecodeError;
 
 /// Encodes a control message.
@@ -63,7 +62,7 @@ pub enum Role {
     },
 }
 
-/// First frame of every connection.
+/// What a peer says of itself, once the keys are proven.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`crate::PROTOCOL_VERSION`] of the sender.
@@ -287,6 +286,8 @@ pub enum DeathCause {
     Disconnected,
     /// Its host is gone: the relay died, or the link to it is cut.
     HostGone,
+    /// No process could be made for it; why not is in `last_output`.
+    NotStarted,
 }
 
 /// Everything known of an engine's death.
@@ -358,6 +359,16 @@ pub enum ControlRequest {
     },
     /// Current value of every option.
     Config,
+    /// Have every engine call this function, a preparation, before it runs anything submitted from now on;
+    /// engines that start while the client is there do so first. It replaces the one of the same name.
+    Prepare {
+        /// The client's name for it.
+        name: String,
+        /// The function, defined before.
+        function: FunctionId,
+        /// Whether what engines have loaded of functions is to be loaded again.
+        reload: bool,
+    },
     /// Carry on with this client's tasks once its link has closed, and keep their results.
     Leave,
     /// What is known of these tasks of any client, or of all: those that live and those that are kept.
@@ -376,6 +387,8 @@ pub enum ControlRequest {
         first: TaskSeq,
         /// Which tasks.
         tasks: Vec<TaskName>,
+        /// How deep they are nested now; see [`crate::SubmitRecord::depth`].
+        depth: u16,
     },
     /// Keep nothing of these tasks, or of any, that have ended.
     Forget(Option<Vec<TaskName>>),
@@ -395,6 +408,8 @@ pub struct TaskRecord {
     pub status: Option<u8>,
     /// Where it ran last; `u32::MAX` when nowhere so far.
     pub engine: EngineId,
+    /// Whether it runs there now.
+    pub is_running: bool,
     /// When it was submitted, on the controller's monotonic clock.
     pub submitted_ns: u64,
     /// Wall clock at its start, ns since 1970; 0 when unknown.
@@ -438,42 +453,4 @@ pub enum Event {
     EngineDown(DeathCertificate),
     /// The cluster is stopping.
     Stopping,
-}
-
-/// Node to spawner.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SpawnerCommand {
-    /// Start an engine for this place.
-    Spawn(EngineId, BTreeMap<String, String>),
-    /// End everything and leave.
-    Stop,
-}
-
-/// Spawner to node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SpawnerEvent {
-    /// An engine's process exists.
-    Spawned(EngineId, u32),
-    /// An engine's process ended.
-    Exited {
-        /// Its place.
-        engine: EngineId,
-        /// Its process.
-        pid: u32,
-        /// Its exit code, or `None` when a signal ended it.
-        code: Option<i32>,
-        /// The signal, or `None`.
-        signal: Option<i32>,
-        /// Whether the out-of-memory killer did it.
-        out_of_memory: bool,
-        /// The end of its output.
-        last_output: String,
-    },
-}
-
-/// Node to engine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum EngineCommand {
-    /// Leave when the current task is done.
-    Stop,
 }

@@ -17,12 +17,18 @@ pub const HEADER_BYTES: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// First frame of a connection: [`crate::control::Hello`].
+    /// First frame once the keys are proven: [`crate::control::Hello`].
     Hello = 1,
     /// The controller accepts: [`crate::control::Welcome`].
     Welcome = 2,
     /// The controller refuses, then closes: [`crate::control::Refusal`].
     Refused = 3,
+    /// First frame of a connection without TLS: [`crate::proof::Challenge`].
+    Challenge = 4,
+    /// The listener's proof and its own challenge: [`crate::proof::Answer`].
+    Answer = 5,
+    /// The dialer's proof: [`crate::proof::Proof`].
+    Proof = 6,
     /// Client to controller: [`crate::task::SubmitRecord`]s.
     Submit = 16,
     /// Controller to engine: [`crate::task::AssignRecord`]s.
@@ -33,6 +39,8 @@ pub enum FrameKind {
     Result = 19,
     /// Controller to client: a [`crate::coalesced::CoalescedRecord`].
     Coalesced = 25,
+    /// Controller to client: [`crate::refused::RefusedRun`]s.
+    RefusedRun = 26,
     /// Engine to controller, and controller to client: [`crate::task::OutputRecord`]s.
     Output = 20,
     /// A function's content: [`crate::task::FunctionRecord`].
@@ -53,8 +61,10 @@ pub enum FrameKind {
     SpawnerCommand = 40,
     /// Spawner to node: [`crate::control::SpawnerEvent`].
     SpawnerEvent = 41,
-    /// Node to engine: [`crate::control::EngineCommand`].
+    /// Node to engine: [`crate::engine::EngineCommand`].
     EngineCommand = 42,
+    /// Engine to node: [`crate::engine::EngineEvent`].
+    EngineEvent = 43,
     /// Controller to relay: [`crate::relay::RelayCommand`]s.
     RelayCommand = 48,
     /// Controller to relay: [`crate::relay::AssignMany`]s.
@@ -73,15 +83,19 @@ impl TryFrom<u8> for FrameKind {
     type Error = DecodeError;
     fn try_from(byte: u8) -> Result<Self, DecodeError> {
         use FrameKind as K;
-        const ALL: [FrameKind; 25] = [
+        const ALL: [FrameKind; 30] = [
             K::Hello,
             K::Welcome,
             K::Refused,
+            K::Challenge,
+            K::Answer,
+            K::Proof,
             K::Submit,
             K::Assign,
             K::Done,
             K::Result,
             K::Coalesced,
+            K::RefusedRun,
             K::Output,
             K::Function,
             K::Options,
@@ -93,6 +107,7 @@ impl TryFrom<u8> for FrameKind {
             K::SpawnerCommand,
             K::SpawnerEvent,
             K::EngineCommand,
+            K::EngineEvent,
             K::RelayCommand,
             K::AssignMany,
             K::RelayEvent,

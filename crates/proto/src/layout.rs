@@ -7,7 +7,8 @@
 //! 2, n u32, n x (place u8, length u64), length of value u32, value, inline buffers in order
 //! ```
 //!
-//! A value that has buffers is a pickle, whose first byte is 0x80, or once more 1 and a plain encoding.
+//! A value that has buffers is a pickle, whose first byte is 0x80, or once more 1 and a plain encoding. What
+//! [`ValueHead`] says may stand before it.
 
 use crate::wire::DecodeError;
 
@@ -157,14 +158,13 @@ impl<'a> Compound<'a> {
     /// # Errors
     /// [`DecodeError::Malformed`] when they are not what the table says.
     pub fn with_all_inline(&self, segments: &[&[u8]]) -> Result<Vec<u8>, DecodeError> {
+        // What is there counts, not what the table claims.
+        let in_segments: usize = segments.iter().map(|bytes| bytes.len()).sum();
+        let table = (self.buffers.len() + 1) * ENTRY_BYTES;
+        let total = table + self.value.len() + self.inline.len() + in_segments;
         let mut segments = segments.iter();
         let mut inline = self.inline;
-        let total: usize = self
-            .buffers
-            .iter()
-            .map(|(_, len)| *len as usize + ENTRY_BYTES)
-            .sum();
-        let mut out = Vec::with_capacity(total + self.value.len() + ENTRY_BYTES);
+        let mut out = Vec::with_capacity(total);
         out.push(COMPOUND);
         out.extend_from_slice(&(self.buffers.len() as u32).to_le_bytes());
         for (place, len) in &self.buffers {
@@ -188,6 +188,97 @@ impl<'a> Compound<'a> {
         }
         Ok(out)
     }
+}
+
+/// Starts a [`ValueHead`]. No value begins with this byte.
+const HEAD: u8 = 2;
+
+/// What stands before a value whose buffers are not all its own, or not all by themselves:
+///
+/// ```text
+/// 2, n captured u32, value apart u8, n packed u32, n packed x (index u32, length u64)
+/// ```
+///
+/// The table of buffers then holds, in this order: those that are by themselves, the pack, the value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ValueHead {
+    /// So many of the first buffers are not the value's: the function of the call captured them.
+    pub n_captured: usize,
+    /// The value is the last buffer, and nothing follows here.
+    pub is_apart: bool,
+    /// Index and length of each buffer in the pack, ascending.
+    pub packed: Vec<(u32, u64)>,
+}
+
+impl ValueHead {
+    /// Appends it, unless it says nothing.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        if *self == Self::default() {
+            return;
+        }
+        out.push(HEAD);
+        out.extend_from_slice(&(self.n_captured as u32).to_le_bytes());
+        out.push(u8::from(self.is_apart));
+        out.extend_from_slice(&(self.packed.len() as u32).to_le_bytes());
+        for (index, len) in &self.packed {
+            out.extend_from_slice(&index.to_le_bytes());
+            out.extend_from_slice(&len.to_le_bytes());
+        }
+    }
+
+    /// Takes it off the front of a compound's value; what is left is the value, or nothing if that is apart.
+    ///
+    /// # Errors
+    /// [`DecodeError`] for one that is cut short, or whose indices are out of order.
+    pub fn decode(value: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+        let Some((&HEAD, mut rest)) = value.split_first() else {
+            return Ok((Self::default(), value));
+        };
+        let mut take = |n: usize| rest.split_off(..n).ok_or(DecodeError::Truncated);
+        let n_captured = u32_of(take(4)?);
+        let is_apart = match take(1)? {
+            [0] => false,
+            [1] => true,
+            _ => return Err(DecodeError::Malformed),
+        };
+        let n_packed = u32_of(take(4)?);
+        let entries = n_packed.checked_mul(PACKED_BYTES);
+        let entries = take(entries.ok_or(DecodeError::Truncated)?)?;
+        let packed: Vec<(u32, u64)> = entries
+            .chunks_exact(PACKED_BYTES)
+            .map(|entry| (u32_of(&entry[..4]) as u32, u64_of(&entry[4..])))
+            .collect();
+        if !packed.is_sorted_by(|a, b| a.0 < b.0) {
+            return Err(DecodeError::Malformed);
+        }
+        let head = Self {
+            n_captured,
+            is_apart,
+            packed,
+        };
+        Ok((head, rest))
+    }
+}
+
+/// Bytes of one entry of a pack.
+const PACKED_BYTES: usize = 12;
+/// Buffers in a pack begin at multiples of this, as allocators of arrays have it.
+const PACK_ALIGNMENT: u64 = 64;
+
+/// Where in a pack its buffers begin, given their lengths, and how long it is.
+///
+/// # Errors
+/// [`DecodeError::Malformed`] for lengths whose sum no buffer has.
+pub fn pack_offsets(lengths: impl Iterator<Item = u64>) -> Result<(Vec<u64>, u64), DecodeError> {
+    let mut end = 0_u64;
+    let mut offsets = Vec::with_capacity(lengths.size_hint().0);
+    for len in lengths {
+        let start = end.checked_next_multiple_of(PACK_ALIGNMENT);
+        let start = start.ok_or(DecodeError::Malformed)?;
+        offsets.push(start);
+        end = start.checked_add(len).ok_or(DecodeError::Malformed)?;
+    }
+    Ok((offsets, end))
 }
 
 fn u32_of(bytes: &[u8]) -> usize {
@@ -226,6 +317,60 @@ mod tests {
             inlined,
             payload(&[(INLINE, 2), (INLINE, 3), (INLINE, 1)], b"p", b"abXYZz")
         );
+    }
+
+    #[test]
+    fn no_memory_is_taken_for_what_a_table_claims() {
+        let claims = [(IN_SEGMENT, u64::MAX / 2), (IN_SEGMENT, 1 << 40)];
+        let bytes = payload(&claims, b"p", b"");
+        let compound = Compound::decode(&bytes).unwrap();
+        assert_eq!(compound.with_all_inline(&[]), Err(DecodeError::Malformed));
+        assert_eq!(
+            compound.with_all_inline(&[b"a", b"b"]),
+            Err(DecodeError::Malformed)
+        );
+    }
+
+    #[test]
+    fn a_head_that_says_nothing_takes_no_bytes() {
+        let mut bytes = Vec::new();
+        ValueHead::default().encode(&mut bytes);
+        assert!(bytes.is_empty());
+        assert_eq!(
+            ValueHead::decode(b"\x80pickle"),
+            Ok((ValueHead::default(), &b"\x80pickle"[..]))
+        );
+    }
+
+    #[test]
+    fn a_head_comes_back_and_is_refused_in_part() {
+        let head = ValueHead {
+            n_captured: 3,
+            is_apart: true,
+            packed: vec![(0, 5), (7, 1 << 40)],
+        };
+        let mut bytes = Vec::new();
+        head.encode(&mut bytes);
+        for end in 1..bytes.len() {
+            assert!(ValueHead::decode(&bytes[..end]).is_err(), "{end}");
+        }
+        bytes.extend_from_slice(b"rest");
+        assert_eq!(ValueHead::decode(&bytes), Ok((head, &b"rest"[..])));
+        let mut twice = Vec::new();
+        let packed = vec![(1, 5), (1, 6)];
+        let same_index = ValueHead {
+            packed,
+            ..ValueHead::default()
+        };
+        same_index.encode(&mut twice);
+        assert_eq!(ValueHead::decode(&twice), Err(DecodeError::Malformed));
+    }
+
+    #[test]
+    fn buffers_in_a_pack_are_aligned() {
+        let packed = pack_offsets([1, 64, 65, 0].into_iter());
+        assert_eq!(packed, Ok((vec![0, 64, 128, 256], 256)));
+        assert!(pack_offsets([u64::MAX, 1].into_iter()).is_err());
     }
 
     #[test]

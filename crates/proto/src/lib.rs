@@ -10,12 +10,16 @@
 pub mod chunk;
 pub mod coalesced;
 pub mod control;
+pub mod engine;
 pub mod frame;
 pub mod ids;
 pub mod layout;
 pub mod limits;
 pub mod places;
+pub mod proof;
+pub mod refused;
 pub mod relay;
+pub mod spawner;
 pub mod task;
 pub mod wire;
 
@@ -30,8 +34,9 @@ pub use ids::{
     ClientId, EngineId, FunctionHash, FunctionId, HostId, ObjectId, OptionsId, SegmentId, TaskKey,
     TaskSeq,
 };
+pub use refused::RefusedRun;
 pub use task::{AssignRecord, DoneRecord, Payload, ResultRecord, SegmentRef, Status, SubmitRecord};
 pub use wire::DecodeError;
 
 /// Version of the wire protocol; peers must match it exactly.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 8;

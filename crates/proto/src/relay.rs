@@ -8,10 +8,11 @@ use bytes::BufMut;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{EngineInfo, SpawnerEvent};
+use crate::engine::EngineEvent;
 use crate::ids::{EngineId, FunctionHash, FunctionId, HostId, ObjectId, TaskKey};
-use crate::limits::MAX_RELAYED_ENGINES;
+use crate::limits::{CLAIM_SLOTS, MAX_RELAYED_ENGINES, MAX_RESUMPTIONS};
 use crate::task::{DoneRecord, Payload, check};
-use crate::wire::{DecodeError, Reader};
+use crate::wire::{DecodeError, Reader, at_most};
 
 /// Controller to relay. Many to a frame, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +115,7 @@ pub enum RelayEvent {
         /// The engine.
         engine: EngineId,
         /// Offers it never claimed, taken back.
+        #[serde(deserialize_with = "at_most::<_, _, CLAIM_SLOTS>")]
         unclaimed_offers: Vec<u32>,
         /// The number after the last offer that reached its board.
         next_offer: u32,
@@ -126,6 +128,13 @@ pub enum RelayEvent {
         key: TaskKey,
         /// Whether the engine had not started it, and now never will.
         won: bool,
+    },
+    /// An engine's task waits for other tasks, or goes on.
+    Waits {
+        /// The engine.
+        engine: EngineId,
+        /// Which.
+        event: EngineEvent,
     },
     /// News from the host's fork server.
     Spawner(SpawnerEvent),
@@ -177,6 +186,7 @@ pub struct Progress {
     /// Bytes that came over the wire for it, those refused and repeated included.
     pub wire_bytes: u64,
     /// Where it went on after each change of parent.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_RESUMPTIONS>")]
     pub resumed_at: Vec<u64>,
     /// Chunks refused because their content was not what their sum says.
     pub corrupt_chunks: u32,
@@ -189,6 +199,8 @@ pub struct AssignMany {
     pub offers: Vec<(EngineId, TaskKey, u32)>,
     /// What to call.
     pub function: FunctionId,
+    /// How deep the tasks are nested; see [`crate::SubmitRecord::depth`].
+    pub depth: u16,
     /// Arguments.
     pub payload: Payload,
 }
@@ -203,6 +215,7 @@ impl AssignMany {
             out.put_u32_le(*offer);
         }
         out.put_u32_le(self.function.0);
+        out.put_u16_le(self.depth);
         self.payload.encode(out);
     }
     /// Reads one record.
@@ -219,6 +232,7 @@ impl AssignMany {
         Ok(Self {
             offers,
             function: FunctionId(r.u32()?),
+            depth: r.u16()?,
             payload: Payload::decode(r)?,
         })
     }
@@ -289,19 +303,25 @@ pub fn append<M: Serialize>(message: &M, out: &mut Vec<u8>) {
     out.extend_from_slice(&crate::control::encode(message));
 }
 
-/// Reads the messages of a frame that holds many.
-///
-/// # Errors
-/// [`DecodeError::Malformed`]; messages before the malformed one are lost with it.
-pub fn decode_all<'a, M: Deserialize<'a>>(mut bytes: &'a [u8]) -> Result<Vec<M>, DecodeError> {
-    let mut messages = Vec::new();
-    while !bytes.is_empty() {
-        let (message, rest) =
-            postcard::take_from_bytes(bytes).map_err(|_| DecodeError::Malformed)?;
-        messages.push(message);
-        bytes = rest;
-    }
-    Ok(messages)
+/// Reads the messages of a frame that holds many, one after the other: all at once would take many times its memory.
+/// The last is [`DecodeError::Malformed`] where the bytes go wrong.
+pub fn messages<'a, M: Deserialize<'a>>(
+    mut bytes: &'a [u8],
+) -> impl Iterator<Item = Result<M, DecodeError>> {
+    std::iter::from_fn(move || {
+        if bytes.is_empty() {
+            return None;
+        }
+        let taken = postcard::take_from_bytes(std::mem::take(&mut bytes));
+        Some(
+            taken
+                .map_err(|_| DecodeError::Malformed)
+                .map(|(message, rest)| {
+                    bytes = rest;
+                    message
+                }),
+        )
+    })
 }
 
 #[cfg(test)]
@@ -319,6 +339,7 @@ mod tests {
                 (EngineId(5), TaskKey(2), 0),
             ],
             function: FunctionId(9),
+            depth: 2,
             payload: Payload {
                 bytes: Bytes::from_static(b"arguments"),
                 ..Payload::default()
@@ -333,6 +354,19 @@ mod tests {
         let mut reader = Reader::new(body.into());
         assert_eq!(AssignMany::decode(&mut reader).unwrap(), many);
         assert!(reader.is_empty());
+    }
+
+    #[test]
+    fn a_relay_lists_no_more_offers_than_a_board_has() {
+        let down = |n| {
+            crate::control::encode(&RelayEvent::EngineDown {
+                engine: EngineId(1),
+                unclaimed_offers: vec![7; n],
+                next_offer: 0,
+            })
+        };
+        assert!(crate::control::decode::<RelayEvent>(&down(CLAIM_SLOTS)).is_ok());
+        assert!(crate::control::decode::<RelayEvent>(&down(CLAIM_SLOTS + 1)).is_err());
     }
 
     #[test]
@@ -352,9 +386,11 @@ mod tests {
         for message in &messages {
             append(message, &mut body);
         }
-        assert_eq!(decode_all::<RelayCommand>(&body).unwrap(), messages);
+        let decode =
+            |body: &[u8]| super::messages::<RelayCommand>(body).collect::<Result<Vec<_>, _>>();
+        assert_eq!(decode(&body).unwrap(), messages);
         body.push(0xff);
-        assert!(decode_all::<RelayCommand>(&body).is_err());
+        assert!(decode(&body).is_err());
     }
 
     #[test]

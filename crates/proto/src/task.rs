@@ -8,7 +8,7 @@ use bytes::{BufMut, Bytes};
 use smallvec::SmallVec;
 
 use crate::ids::{EngineId, FunctionHash, FunctionId, OptionsId, SegmentId, TaskKey, TaskSeq};
-use crate::limits::{MAX_DEPENDENCIES, MAX_FUNCTION_BYTES, MAX_PAYLOAD_SEGMENTS};
+use crate::limits::{MAX_DEPENDENCIES, MAX_FUNCTION_BYTES, MAX_NESTING, MAX_PAYLOAD_SEGMENTS};
 use crate::wire::{DecodeError, Reader};
 
 /// A range of a shared segment.
@@ -61,8 +61,10 @@ impl Payload {
         sizes.fold(inline, u64::saturating_add)
     }
     pub(crate) fn encode(&self, out: &mut impl BufMut) {
-        out.put_u32_le(self.bytes.len() as u32);
-        out.put_u16_le(self.segments.len() as u16);
+        put_fields::<6>(out, |mut fields| {
+            fields.put_u32_le(self.bytes.len() as u32);
+            fields.put_u16_le(self.segments.len() as u16);
+        });
         for s in &self.segments {
             out.put_u64_le(s.segment.0);
             out.put_u64_le(s.offset_bytes);
@@ -88,6 +90,14 @@ impl Payload {
             lease: None,
         })
     }
+}
+
+/// Gathers fields of N bytes on the stack: one copy into the growing frame instead of one per field.
+#[inline]
+fn put_fields<const N: usize>(out: &mut impl BufMut, fill: impl FnOnce(&mut [u8])) {
+    let mut fields = [0; N];
+    fill(&mut fields);
+    out.put_slice(&fields);
 }
 
 pub(crate) fn check(claimed: usize, limit: usize) -> Result<(), DecodeError> {
@@ -148,6 +158,8 @@ pub struct SubmitRecord {
     pub function: FunctionId,
     /// How to run it, defined before on this connection.
     pub options: OptionsId,
+    /// How deep it is nested: 0, or one more than the task that submits it.
+    pub depth: u16,
     /// Tasks of the same client that must end first (`after`), then those whose engine it must
     /// run on (`follow`).
     pub after: SmallVec<[TaskSeq; 0]>,
@@ -163,8 +175,9 @@ impl SubmitRecord {
         out.put_u64_le(self.seq.0);
         out.put_u32_le(self.function.0);
         out.put_u32_le(self.options.0);
-        out.put_u16_le(self.after.len() as u16);
-        out.put_u16_le(self.follow.len() as u16);
+        out.put_u16_le(self.depth);
+        out.put_u32_le(self.after.len() as u32);
+        out.put_u32_le(self.follow.len() as u32);
         for s in self.after.iter().chain(&self.follow) {
             out.put_u64_le(s.0);
         }
@@ -178,8 +191,10 @@ impl SubmitRecord {
         let seq = TaskSeq(r.u64()?);
         let function = FunctionId(r.u32()?);
         let options = OptionsId(r.u32()?);
-        let (n_after, n_follow) = (r.u16()? as usize, r.u16()? as usize);
-        check(n_after + n_follow, MAX_DEPENDENCIES)?;
+        let depth = r.u16()?;
+        check(usize::from(depth), usize::from(MAX_NESTING))?;
+        let (n_after, n_follow) = (r.u32()? as usize, r.u32()? as usize);
+        check(n_after.saturating_add(n_follow), MAX_DEPENDENCIES)?;
         let mut list = |n| {
             (0..n)
                 .map(|_| r.u64().map(TaskSeq))
@@ -191,6 +206,7 @@ impl SubmitRecord {
             seq,
             function,
             options,
+            depth,
             after,
             follow,
             payload: Payload::decode(r)?,
@@ -207,6 +223,8 @@ pub struct AssignRecord {
     pub offer: u32,
     /// What to call, sent to this engine before.
     pub function: FunctionId,
+    /// How deep it is nested; see [`SubmitRecord::depth`].
+    pub depth: u16,
     /// Arguments.
     pub payload: Payload,
 }
@@ -214,9 +232,12 @@ pub struct AssignRecord {
 impl AssignRecord {
     /// Appends the record.
     pub fn encode(&self, out: &mut impl BufMut) {
-        out.put_u64_le(self.key.0);
-        out.put_u32_le(self.offer);
-        out.put_u32_le(self.function.0);
+        put_fields::<18>(out, |mut fields| {
+            fields.put_u64_le(self.key.0);
+            fields.put_u32_le(self.offer);
+            fields.put_u32_le(self.function.0);
+            fields.put_u16_le(self.depth);
+        });
         self.payload.encode(out);
     }
     /// Reads one record.
@@ -228,6 +249,7 @@ impl AssignRecord {
             key: TaskKey(r.u64()?),
             offer: r.u32()?,
             function: FunctionId(r.u32()?),
+            depth: r.u16()?,
             payload: Payload::decode(r)?,
         })
     }
@@ -251,10 +273,12 @@ pub struct DoneRecord {
 impl DoneRecord {
     /// Appends the record.
     pub fn encode(&self, out: &mut impl BufMut) {
-        out.put_u64_le(self.key.0);
-        out.put_u8(self.status as u8);
-        out.put_u64_le(self.started_ns);
-        out.put_u64_le(self.completed_ns);
+        put_fields::<25>(out, |mut fields| {
+            fields.put_u64_le(self.key.0);
+            fields.put_u8(self.status as u8);
+            fields.put_u64_le(self.started_ns);
+            fields.put_u64_le(self.completed_ns);
+        });
         self.payload.encode(out);
     }
     /// Reads one record.
@@ -292,11 +316,13 @@ pub struct ResultRecord {
 impl ResultRecord {
     /// Appends the record.
     pub fn encode(&self, out: &mut impl BufMut) {
-        out.put_u64_le(self.seq.0);
-        out.put_u8(self.status as u8);
-        out.put_u32_le(self.engine.0);
-        out.put_u64_le(self.started_ns);
-        out.put_u64_le(self.completed_ns);
+        put_fields::<29>(out, |mut fields| {
+            fields.put_u64_le(self.seq.0);
+            fields.put_u8(self.status as u8);
+            fields.put_u32_le(self.engine.0);
+            fields.put_u64_le(self.started_ns);
+            fields.put_u64_le(self.completed_ns);
+        });
         self.payload.encode(out);
     }
     /// Reads one record.
@@ -328,6 +354,40 @@ pub struct OutputRecord {
     pub bytes: Bytes,
 }
 
+/// The stream of standard output.
+pub const STDOUT: u8 = 1;
+/// The stream of standard error.
+pub const STDERR: u8 = 2;
+/// The stream of displays and published data.
+pub const MESSAGE: u8 = 3;
+
+/// The text that stands in the place of output that was dropped.
+pub fn dropped_notice(bytes: u64) -> String {
+    let count = with_commas(bytes);
+    format!("[broadleaf: {count} bytes of output were dropped here]\n")
+}
+
+/// The text that tells of displays and published data that were dropped.
+pub fn dropped_messages_notice(messages: u64) -> String {
+    let count = with_commas(messages);
+    format!(
+        "[broadleaf: displays or published data were dropped here ({count} messages): the client did not read them in \
+         time]\n"
+    )
+}
+
+fn with_commas(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 impl OutputRecord {
     /// Appends the record.
     pub fn encode(&self, out: &mut impl BufMut) {
@@ -343,6 +403,9 @@ impl OutputRecord {
     /// [`DecodeError`] when the bytes are not one.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let (task, engine, stream) = (r.u64()?, EngineId(r.u32()?), r.u8()?);
+        if !(1..=3).contains(&stream) {
+            return Err(DecodeError::Malformed);
+        }
         let len = r.u32()? as usize;
         Ok(Self {
             task,
@@ -352,6 +415,10 @@ impl OutputRecord {
         })
     }
 }
+
+/// First byte of the body of a preparation: an engine hands the rest to Python when it gets it, and no task
+/// ever names it. Other bodies are pickles, which begin otherwise.
+pub const PREPARATION: u8 = 1;
 
 /// A function's content, sent once a connection before the first task that names it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,10 @@
 //! Reading little-endian records out of a received frame without copying.
 
+use std::fmt;
+use std::marker::PhantomData;
+
 use bytes::{Buf, Bytes};
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
 /// Why bytes were refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,4 +77,35 @@ impl Reader {
     pub fn u64(&mut self) -> Result<u64, DecodeError> {
         self.0.try_get_u64_le().map_err(|_| DecodeError::Truncated)
     }
+}
+
+/// Reads a list of at most `MOST` elements, for `deserialize_with`: longer ones are refused before memory is taken.
+///
+/// # Errors
+/// The deserializer's, and one for a list that is too long.
+pub fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    struct List<T, const MOST: usize>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for List<T, MOST> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {MOST} elements")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<T>, A::Error> {
+            let mut list = Vec::new();
+            while let Some(element) = elements.next_element()? {
+                if list.len() >= MOST {
+                    return Err(A::Error::custom("too many elements"));
+                }
+                list.push(element);
+            }
+            Ok(list)
+        }
+    }
+
+    deserializer.deserialize_seq(List::<T, MOST>(PhantomData))
 }

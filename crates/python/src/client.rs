@@ -1,19 +1,28 @@
 //! The client's endpoint.
 
 mod adoption;
+mod announce;
 mod background;
+mod call;
 mod dispatch;
+mod functions;
 mod history;
 mod link;
 mod pending;
+mod record;
 mod request;
 mod shared;
 mod submit;
+mod tell;
 mod unresolved;
+mod waiting;
 mod wire;
+mod written;
 
+pub use announce::split_announce;
 pub use history::History;
 pub use link::Link;
 pub use pending::Pending;
-pub use shared::wall_ns;
-pub use submit::{Submitter, split_announce};
+pub use shared::{Incoming, Step, wall_ns};
+pub use submit::Submitter;
+pub use tell::tell;

@@ -1,18 +1,23 @@
 //! Finding the node from a connection file, and the handshake.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use broadleaf_net::proof::{DialProof, ProofKey};
 use broadleaf_net::tls::{ClientTls, KeyError};
-use broadleaf_net::{Link, LinkError, Readiness};
+use broadleaf_net::{DialSecurity, Link, LinkError, Readiness, local};
 use broadleaf_proto::control::{self, Hello, Refusal, Role, Welcome};
+use broadleaf_proto::proof::DialKey;
 use broadleaf_proto::{FrameKind, PROTOCOL_VERSION, limits};
+use broadleaf_shm::WARM_SECONDS;
 use pyo3::exceptions::{PyConnectionError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use serde::Deserialize;
 
 use crate::errors::ConnectionRefused;
+use crate::held_key::held_key;
 
 /// A TCP address of a connection file.
 #[derive(Clone, Debug, Deserialize)]
@@ -51,6 +56,8 @@ pub struct EndpointOptions {
     pub shared_memory: bool,
     /// Bound on this process's segments; `None` for a quarter of the memory there is.
     pub pool_max_bytes: Option<u64>,
+    /// How long free segments are kept, in seconds.
+    pub shared_memory_warm_s: u64,
 }
 
 impl Default for EndpointOptions {
@@ -64,14 +71,25 @@ impl Default for EndpointOptions {
             inline_buffer_bytes: limits::INLINE_BUFFER_BYTES,
             shared_memory: true,
             pool_max_bytes: None,
+            shared_memory_warm_s: WARM_SECONDS,
         }
     }
+}
+
+/// Whose key a connection file holds.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum KeyOwner {
+    #[default]
+    Client,
+    Engine,
 }
 
 /// A connection file's content.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Connection {
-    cluster_id: String,
+    /// The cluster's name.
+    pub cluster_id: String,
     /// The node's socket on this host.
     pub unix_path: Option<String>,
     /// The node's TCP address.
@@ -82,6 +100,9 @@ pub struct Connection {
     /// `unix` or `tcp` to force one; `unix` where possible otherwise.
     pub transport: Option<String>,
     server_public_key: Option<String>,
+    /// `client` or `engine`: whose key it holds.
+    #[serde(default)]
+    role: KeyOwner,
     private_key: Option<String>,
     /// Settings that act here.
     #[serde(default)]
@@ -91,8 +112,17 @@ pub struct Connection {
 impl Connection {
     /// Reads the file's text.
     pub fn parse(text: &str) -> PyResult<Self> {
-        serde_json::from_str(text)
-            .map_err(|e| PyValueError::new_err(format!("connection file: {e}")))
+        let mut connection: Self = serde_json::from_str(text)
+            .map_err(|e| PyValueError::new_err(format!("connection file: {e}")))?;
+        if connection.private_key.is_none() {
+            connection.private_key = held_key(&connection.cluster_id);
+        }
+        Ok(connection)
+    }
+
+    /// The private key, for the cluster of that name.
+    pub fn into_key(self) -> Option<(String, String)> {
+        self.private_key.map(|key| (self.cluster_id, key))
     }
 
     /// What this process says first.
@@ -117,11 +147,23 @@ impl Connection {
     }
 
     /// Keys for an encrypted connection.
-    pub fn client_tls(&self) -> Result<ClientTls, ConnectError> {
+    fn client_tls(&self) -> Result<ClientTls, ConnectError> {
         let (Some(own), Some(server)) = (&self.private_key, &self.server_public_key) else {
             return Err(ConnectError::NoKey);
         };
         Ok(ClientTls::new(own, server)?)
+    }
+
+    /// What proves the key where nothing is encrypted.
+    fn proof(&self) -> Result<DialProof, ConnectError> {
+        let private = self.private_key.as_ref().ok_or(ConnectError::NoKey)?;
+        Ok(DialProof {
+            kind: match self.role {
+                KeyOwner::Client => DialKey::Client,
+                KeyOwner::Engine => DialKey::Engine,
+            },
+            key: ProofKey::new(private, "private")?,
+        })
     }
 }
 
@@ -152,7 +194,10 @@ impl From<io::Error> for ConnectError {
 
 impl From<LinkError> for ConnectError {
     fn from(error: LinkError) -> Self {
-        Self::Link(error)
+        match error {
+            LinkError::Refused(refusal) => Self::Refused(refusal),
+            error => Self::Link(error),
+        }
     }
 }
 
@@ -169,6 +214,10 @@ impl ConnectError {
             Self::Io(error) => PyConnectionError::new_err(format!(
                 "cannot reach the controller: {error}; is the cluster running? `broadleaf list` shows which are"
             )),
+            Self::Link(LinkError::Impostor) => PyConnectionError::new_err(format!(
+                "{}; remove the connection file if the cluster is gone",
+                LinkError::Impostor
+            )),
             Self::Link(error) => PyConnectionError::new_err(format!(
                 "the controller closed the connection during the handshake: {error}; \
                  the keys of the connection file may be of another cluster"
@@ -184,7 +233,7 @@ impl ConnectError {
                 PyValueError::new_err("the connection file has no address for this transport")
             }
             Self::NoKey => PyValueError::new_err(
-                "the connection file has no valid key for an encrypted connection",
+                "the connection file has no key; take the one that the cluster has written",
             ),
             Self::Tls(message) => PyValueError::new_err(format!(
                 "the connection file's keys are of no use: {message}"
@@ -239,6 +288,27 @@ pub fn dial_local(connection: &Connection) -> Result<Link, ConnectError> {
         .unix_path
         .as_deref()
         .ok_or(ConnectError::NoAddress)?;
-    let stream = std::os::unix::net::UnixStream::connect(path)?;
-    Ok(Link::unix(stream)?)
+    let proof = connection.proof()?;
+    let stream = local::dial(Path::new(path))?;
+    Ok(Link::unix(stream)?.prove_as_dialer(&proof)?)
+}
+
+/// Dials the node for a client: its socket if it is on this host, else its TCP address.
+pub fn dial(connection: &Connection, deadline: Instant) -> Result<Link, ConnectError> {
+    if connection.unix_path.is_some() && connection.transport.as_deref() != Some("tcp") {
+        return dial_local(connection);
+    }
+    let Some(address) = &connection.tcp else {
+        return Err(ConnectError::NoAddress);
+    };
+    let left = deadline
+        .saturating_duration_since(Instant::now())
+        .max(Duration::from_millis(1));
+    let security = if connection.tls {
+        DialSecurity::Tls(connection.client_tls()?)
+    } else {
+        DialSecurity::Proof(connection.proof()?)
+    };
+    let stream = TcpStream::connect_timeout(&address.resolve()?, left)?;
+    Ok(security.link(stream)?)
 }

@@ -1,66 +1,92 @@
 //! `_native.Engine`: receives tasks, runs them on Python's main thread, sends what came of them.
 
 mod call;
+mod child;
+mod log;
+mod nested;
 mod outgoing;
+mod output;
+mod unfit;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use broadleaf_net::LinkError;
-use broadleaf_proto::control::{self, EngineCommand, Role};
-use broadleaf_proto::task::{AssignRecord, DoneRecord, FunctionRecord, OutputRecord};
+use broadleaf_proto::control::{self, Role};
+use broadleaf_proto::engine::EngineCommand;
+use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
+use broadleaf_proto::task::{AssignRecord, FunctionRecord, PREPARATION};
 use broadleaf_proto::wire::Reader;
-use broadleaf_proto::{DecodeError, EngineId, FrameKind, Payload, Status, TaskKey};
-use broadleaf_shm::ClaimBoard;
+use broadleaf_proto::{DecodeError, EngineId, FrameKind};
+use broadleaf_shm::{ClaimBoard, raise_descriptor_limit};
+use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict};
 use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
+use self::nested::Stack;
 use self::outgoing::Io;
+use self::output::{Captured, Output, Stream};
 use crate::buffer::address_of;
-use crate::client::{split_announce, wall_ns};
 use crate::connect::{ConnectError, Connection, dial_local, handshake};
 use crate::errors::link_error;
-use crate::payload::{DataPlane, Encoded, lock};
+use crate::forks::{Owner, Sockets};
+use crate::held_key::become_engine;
+use crate::payload::{DataPlane, lock};
+
+pub use self::nested::{checked_depth, engine_to_free, submitted_depth};
 
 /// A function as this engine has it.
 enum Function {
     Unloaded(bytes::Bytes),
     Loaded(Py<PyAny>),
-    Failed(Py<PyAny>),
 }
 
 struct Work {
     tasks: VecDeque<AssignRecord>,
+    /// Those of them that are nested in another.
+    n_nested: usize,
     functions: FxHashMap<u32, Function>,
+    /// To be made before the next task.
+    preparations: VecDeque<bytes::Bytes>,
     stop: bool,
 }
 
 /// An engine's connection to its node.
 #[pyclass(frozen, module = "broadleaf._native")]
 pub struct Engine {
+    /// Dropped before the descriptors are closed.
+    _sockets: Arc<Sockets>,
+    owner: Owner,
     io: Arc<Io>,
     poll_fd: OwnedFd,
     board: ClaimBoard,
     hooks: Py<PyAny>,
     id: EngineId,
     uuid: String,
-    current: AtomicU64,
-    output_held: AtomicBool,
+    cluster_id: String,
+    output: Arc<Output>,
+    stack: Stack,
+    /// Why it cannot run tasks any more.
+    unfit: OnceLock<String>,
     work: Mutex<Work>,
 }
 
-const NO_TASK: u64 = u64::MAX;
 /// Time without work after which what was dropped is unmapped: the other engines of a broadcast run first.
 const UNMAP_AFTER: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 10_000_000,
+};
+/// Time without work after which free segments are looked at.
+const TRIM_AFTER: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
 };
 
 impl Engine {
@@ -88,12 +114,16 @@ impl Engine {
                     while !reader.is_empty() {
                         let mut record = AssignRecord::decode(&mut reader)?;
                         self.io.data.adopt(&mut record.payload);
-                        work.tasks.push_back(record);
+                        work.push(record);
                     }
                 }
                 FrameKind::Function => {
                     while !reader.is_empty() {
                         let record = FunctionRecord::decode(&mut reader)?;
+                        if record.body.first() == Some(&PREPARATION) {
+                            work.preparations.push_back(record.body.slice(1..));
+                            continue;
+                        }
                         work.functions
                             .insert(record.function.0, Function::Unloaded(record.body));
                     }
@@ -105,6 +135,7 @@ impl Engine {
                 }
                 FrameKind::SegmentRelease => {
                     self.io.data.on_release(&control::decode(&frame.body)?);
+                    self.io.on_segments_retired();
                 }
                 FrameKind::EngineCommand => {
                     let EngineCommand::Stop = control::decode(&frame.body)?;
@@ -116,67 +147,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs one claimed task; its outcome is queued for sending.
-    fn run_task(&self, py: Python<'_>, task: AssignRecord) -> Result<(), LinkError> {
-        self.current.store(task.key.0, Ordering::Release);
-        let started_ns = wall_ns();
-        let outcome = self
-            .call(py, &task)
-            .and_then(|value| self.encode_value(&value));
-        // An interrupt meant for this task ends with it.
-        self.board.finish();
-        let completed_ns = wall_ns();
-        let (status, mut encoded) = match outcome {
-            Ok(encoded) => (Status::Ok, encoded),
-            Err(error) => self.encode_error(py, &error),
-        };
-        if self.output_held.swap(false, Ordering::AcqRel)
-            && let Err(error) = self
-                .hooks
-                .bind(py)
-                .call_method0(intern!(py, "flush_output"))
-        {
-            error.write_unraisable(py, None);
-        }
-        self.current.store(NO_TASK, Ordering::Release);
-        let key = task.key;
-        // The arguments' segments are given back before the reply leaves, so that both travel together.
-        drop(task);
-        self.queue_done(key, status, (started_ns, completed_ns), &mut encoded)
-    }
-
-    fn queue_done(
-        &self,
-        key: TaskKey,
-        status: Status,
-        (started_ns, completed_ns): (u64, u64),
-        encoded: &mut Encoded,
-    ) -> Result<(), LinkError> {
-        let announcements = split_announce(encoded);
-        let payload = Payload {
-            bytes: std::mem::take(&mut encoded.bytes).into(),
-            segments: std::mem::take(&mut encoded.segments),
-            lease: None,
-        };
-        let record = DoneRecord {
-            key,
-            status,
-            started_ns,
-            completed_ns,
-            payload,
-        };
-        let queued_bytes = {
-            let mut link = lock(&self.io.link);
-            for (body, fds) in announcements {
-                let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-                link.send(FrameKind::SegmentAnnounce, &body, &fds)?;
-            }
-            link.append(FrameKind::Done, |frame| record.encode(frame));
-            link.queued_bytes()
-        };
-        let more = !lock(&self.work).tasks.is_empty();
-        self.io
-            .on_reply(queued_bytes, completed_ns.saturating_sub(started_ns), more)
+    /// Claims a task at the present level.
+    fn claim(&self, task: &AssignRecord) -> bool {
+        self.board.claim(self.stack.level(), task.offer)
     }
 
     /// Waits for something to do; `false` if there was nothing for that long.
@@ -190,19 +163,44 @@ impl Engine {
         rustix::event::poll(&mut [PollFd::new(&self.poll_fd, flags)], longest) != Ok(0)
     }
 
+    /// What it comes to is for the log: the tasks that need it say what they lack.
+    fn prepare(&self, py: Python<'_>, preparations: VecDeque<bytes::Bytes>) {
+        self.io.before_user_code();
+        for content in preparations {
+            let hooks = self.hooks.bind(py);
+            let content = PyBytes::new(py, &content);
+            let prepared = hooks.call_method1(intern!(py, "prepare"), (content,));
+            self.end_child(py, prepared.as_ref().err());
+            if let Err(error) = prepared {
+                error.write_unraisable(py, Some(hooks));
+            }
+        }
+    }
+
     fn serve(&self, py: Python<'_>) -> PyResult<Result<(), LinkError>> {
         if let Err(error) = self.take_frames() {
             return Ok(Err(error));
         }
         loop {
-            let next = lock(&self.work).tasks.pop_front();
+            let next = {
+                let mut work = lock(&self.work);
+                if work.preparations.is_empty() {
+                    work.pop()
+                } else {
+                    let preparations = std::mem::take(&mut work.preparations);
+                    drop(work);
+                    self.prepare(py, preparations);
+                    continue;
+                }
+            };
             let received = self.io.data.received();
             if let Some(task) = next {
                 drop(received.take_retired());
                 self.io.before_user_code();
-                if self.board.claim(task.offer)
+                if self.claim(&task)
                     && let Err(error) = self.run_task(py, task)
                 {
+                    self.check_fit()?;
                     return Ok(Err(error));
                 }
                 continue;
@@ -220,7 +218,11 @@ impl Engine {
                 Ok(_) => {}
                 Err(error) => return Ok(Err(error)),
             }
-            let longest = received.has_retired().then_some(&UNMAP_AFTER);
+            let longest = if received.has_retired() {
+                Some(&UNMAP_AFTER)
+            } else {
+                self.io.data.needs_trim().then_some(&TRIM_AFTER)
+            };
             if !py.detach(|| self.wait(!flushed, longest)) {
                 drop(received.take_retired());
             }
@@ -237,7 +239,9 @@ impl Engine {
         connection: &str,
         engine_id: Option<u32>,
         hooks: Py<PyAny>,
+        captured: Option<Captured>,
     ) -> PyResult<Self> {
+        raise_descriptor_limit();
         let connection = Connection::parse(connection)?;
         let role = Role::Engine {
             engine: engine_id.map(EngineId),
@@ -260,9 +264,10 @@ impl Engine {
         let data = DataPlane::new(
             welcome.segment_token,
             connection.inline_limit_bytes(true),
-            connection.options.pool_max_bytes,
+            &connection.options,
         );
         let poll_fd = link.as_fd().try_clone_to_owned()?;
+        let sockets = Sockets::register(py, &[link.as_fd(), poll_fd.as_fd()]);
         let io = Arc::new(Io {
             link: Mutex::new(link),
             unflushed_since_ns: AtomicU64::new(0),
@@ -279,18 +284,26 @@ impl Engine {
             .first()
             .map(|e| e.uuid.clone())
             .unwrap_or_default();
+        become_engine();
+        let output = Output::new(Arc::clone(&io), welcome.engine, captured)?;
         Ok(Self {
+            _sockets: sockets,
+            owner: Owner::this(),
             io,
             poll_fd,
             board,
             hooks,
             id: welcome.engine,
             uuid,
-            current: AtomicU64::new(NO_TASK),
-            output_held: AtomicBool::new(false),
+            cluster_id: connection.cluster_id,
+            output: Arc::new(output),
+            stack: Stack::default(),
+            unfit: OnceLock::new(),
             work: Mutex::new(Work {
                 tasks: VecDeque::new(),
+                n_nested: 0,
                 functions: FxHashMap::default(),
+                preparations: VecDeque::new(),
                 stop: false,
             }),
         })
@@ -306,14 +319,22 @@ impl Engine {
         &self.uuid
     }
 
-    fn run(&self, py: Python<'_>) -> PyResult<()> {
-        let io = Arc::clone(&self.io);
+    fn run(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let (py, this) = (slf.py(), slf.get());
+        let io = Arc::clone(&this.io);
         let flusher = std::thread::Builder::new()
             .name("broadleaf-flush".to_owned())
             .spawn(move || io.run_flusher())?;
-        let result = self.serve(py);
-        self.io.closed.store(true, Ordering::Release);
-        self.io.flusher.1.notify_one();
+        let output = Arc::clone(&this.output);
+        // It goes on after this loop: exit handlers print too.
+        std::thread::Builder::new()
+            .name("broadleaf-output".to_owned())
+            .spawn(move || output.run_reader())?;
+        Self::set_thread(Some(slf.clone().unbind()));
+        let result = this.serve(py);
+        Self::set_thread(None);
+        this.io.closed.store(true, Ordering::Release);
+        this.io.flusher.1.notify_one();
         drop(flusher);
         match result? {
             Ok(()) => Ok(()),
@@ -322,18 +343,13 @@ impl Engine {
         }
     }
 
+    /// For `EngineHooks.run_nested`, which is given it.
+    fn run_next(&self, py: Python<'_>) -> PyResult<()> {
+        self.run_chosen(py).map_err(|error| link_error(py, &error))
+    }
+
     fn current_task(&self) -> Option<u64> {
-        Some(self.current.load(Ordering::Acquire)).filter(|key| *key != NO_TASK)
-    }
-
-    #[getter]
-    fn get_output_held(&self) -> bool {
-        self.output_held.load(Ordering::Acquire)
-    }
-
-    #[setter]
-    fn set_output_held(&self, held: bool) {
-        self.output_held.store(held, Ordering::Release);
+        self.output.task()
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -346,35 +362,77 @@ impl Engine {
     fn replace(&self, destination: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (to, len_bytes) = address_of(destination)?;
         let (from, source_bytes) = address_of(source)?;
-        Ok(len_bytes == source_bytes && self.io.data.replace(to, from, len_bytes))
+        Ok(!self.owner.is_elsewhere()
+            && len_bytes == source_bytes
+            && self.io.data.replace(to, from, len_bytes))
     }
 
     /// Large received buffers that the running task drops from here on are unmapped after its reply.
     fn retire_buffers(&self) {
+        if self.owner.is_elsewhere() {
+            return;
+        }
         self.io.data.received().retire();
     }
 
     fn interrupt_pending(&self) -> bool {
-        self.board.take_interrupt()
+        // Nobody but who sent the signal to a child knows what for.
+        if self.owner.is_elsewhere() {
+            return true;
+        }
+        self.board.take_interrupt(self.stack.level())
     }
 
-    fn send_output(&self, py: Python<'_>, stream: u8, data: &[u8]) -> PyResult<()> {
-        let Some(task) = self.current_task() else {
+    /// Takes what Python writes to a stream, 1 or 2.
+    fn write_output(&self, py: Python<'_>, stream: u8, data: &[u8]) -> PyResult<()> {
+        let Some(stream) = Stream::of(stream) else {
+            return Err(PyValueError::new_err("no such stream"));
+        };
+        if self.owner.is_elsewhere() {
             return Ok(());
-        };
-        let record = OutputRecord {
-            task,
-            engine: self.id,
-            stream,
-            bytes: bytes::Bytes::copy_from_slice(data),
-        };
-        let queued_bytes = {
-            let mut link = lock(&self.io.link);
-            link.append(FrameKind::Output, |frame| record.encode(frame));
-            link.queued_bytes()
-        };
-        self.io
-            .on_output(queued_bytes)
+        }
+        let written = self.output.write(stream, data);
+        self.after_output(py, written)
+    }
+
+    /// Sends what is held of an unfinished line of a stream, 1 or 2, or of both, and all that is queued: what was
+    /// flushed is not lost when the process dies.
+    #[pyo3(signature = (stream=None))]
+    fn flush_output(&self, py: Python<'_>, stream: Option<u8>) {
+        if self.owner.is_elsewhere() {
+            return;
+        }
+        self.output.flush(stream.and_then(Stream::of));
+        // A link that has ended is found by the next use of it.
+        let _ = py.detach(|| self.io.drain());
+    }
+
+    /// Sends a pickled message of the running task.
+    fn send_message(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
+        if data.len() > MAX_INLINE_PAYLOAD_BYTES {
+            return Err(PyValueError::new_err(format!(
+                "a message of {} bytes is too long to be published: at most {MAX_INLINE_PAYLOAD_BYTES} bytes are sent. \
+                 Return large data as the task's value",
+                data.len()
+            )));
+        }
+        if self.owner.is_elsewhere() {
+            return Ok(());
+        }
+        let sent = self.output.send_message(data);
+        self.after_output(py, sent)
+    }
+}
+
+impl Engine {
+    fn after_output(&self, py: Python<'_>, written: Result<(), LinkError>) -> PyResult<()> {
+        written
+            .and_then(|()| {
+                if self.io.has_room() {
+                    return Ok(());
+                }
+                py.detach(|| self.io.await_room())
+            })
             .map_err(|error| link_error(py, &error))
     }
 }

@@ -2,7 +2,7 @@
 
 use broadleaf_net::LinkError;
 use pyo3::create_exception;
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 
 create_exception!(
@@ -18,6 +18,13 @@ create_exception!(
     "The connection to the controller is closed or lost."
 );
 
+create_exception!(
+    broadleaf._native,
+    PayloadTooLarge,
+    PyException,
+    "A payload does not fit into a message: args are its bytes and the most there may be."
+);
+
 /// The exception for a connection that was closed before.
 pub fn link_closed(_py: Python<'_>) -> PyErr {
     LinkClosed::new_err(
@@ -25,10 +32,22 @@ pub fn link_closed(_py: Python<'_>) -> PyErr {
     )
 }
 
+/// The exception for a client of the process that this one was forked from.
+pub fn forked(_py: Python<'_>) -> PyErr {
+    LinkClosed::new_err(
+        "this client belongs to the process that this one was forked from: open a new Client after fork",
+    )
+}
+
 /// The exception for a failure of the connection.
 pub fn link_error(py: Python<'_>, error: &LinkError) -> PyErr {
     if error.is_closed() {
         return link_closed(py);
+    }
+    if let LinkError::RecordTooLarge { bytes, limit } = error {
+        return PyValueError::new_err(format!(
+            "a message of {bytes} bytes is over the limit of {limit} bytes"
+        ));
     }
     LinkClosed::new_err(format!("the connection to the controller failed: {error}"))
 }

@@ -8,6 +8,8 @@ mod client;
 mod connect;
 mod engine;
 mod errors;
+mod forks;
+mod held_key;
 mod lent;
 mod payload;
 mod plain;
@@ -46,6 +48,11 @@ fn decode_plain<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyAny>
 }
 
 #[pyfunction]
+fn submitted_depth() -> u16 {
+    engine::submitted_depth()
+}
+
+#[pyfunction]
 fn generate_keys() -> PyResult<String> {
     broadleaf_node::keys_json().map_err(|e| PyRuntimeError::new_err(e.to_string()))
 }
@@ -61,6 +68,7 @@ fn run_node(py: Python<'_>, config: &str) -> PyResult<i32> {
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
+    forks::watch(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("PROTOCOL_VERSION", broadleaf_proto::PROTOCOL_VERSION)?;
     for (name, value) in [
@@ -89,6 +97,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<buffer::SharedMemory>()?;
     module.add_function(wrap_pyfunction!(encode_plain, module)?)?;
     module.add_function(wrap_pyfunction!(decode_plain, module)?)?;
+    module.add_function(wrap_pyfunction!(submitted_depth, module)?)?;
     module.add_function(wrap_pyfunction!(generate_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(held_key::hold_key, module)?)?;
+    module.add_function(wrap_pyfunction!(held_key::give_key, module)?)?;
     module.add_function(wrap_pyfunction!(run_node, module)?)
 }

@@ -166,9 +166,9 @@ pub fn encode_call<'py>(
         return false;
     }
     let Some(kwargs) = kwargs else { return true };
-    kwargs
-        .iter()
-        .all(|(name, value)| encode(&name, out, apart) && encode(&value, out, apart))
+    kwargs.iter().all(|(name, value)| {
+        out.len() <= MAX_BYTES && encode(&name, out, apart) && encode(&value, out, apart)
+    })
 }
 
 /// `ValueError` for bytes that are not a plain encoding, and why.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use broadleaf_proto::SegmentId;
 use broadleaf_proto::task::{LeaseGuard, SegmentRef};
-use broadleaf_shm::{Mapping, Segment};
+use broadleaf_shm::{Announced, Mapping, SLAB_BUFFER_BYTES};
 
 use crate::payload::lock;
 
@@ -29,6 +29,17 @@ struct Source {
     segment_bytes: u64,
     /// `None` for a dropped range that is still mapped: nobody can look at its bytes any more.
     lease: Option<LeaseGuard>,
+}
+
+impl Source {
+    /// Bytes that were sent together. The rest of a slab has other reasons to stay.
+    fn whole_bytes(&self) -> u64 {
+        if self.place.len_bytes < SLAB_BUFFER_BYTES {
+            self.place.len_bytes
+        } else {
+            self.segment_bytes
+        }
+    }
 }
 
 /// The received ranges of one connection by their first address.
@@ -112,7 +123,7 @@ impl ReceivedTable {
         let offset = start - first;
         let inside = offset.checked_add(len_bytes)? <= received.mapping.len();
         let source = lock(&received.source).clone();
-        let worth_it = len_bytes as u64 >= source.segment_bytes / LEAST_SHARE;
+        let worth_it = len_bytes as u64 >= source.whole_bytes() / LEAST_SHARE;
         if !inside || !worth_it || !received.mapping.is_untouched(offset, len_bytes) {
             return None;
         }
@@ -136,7 +147,7 @@ impl ReceivedTable {
     pub fn replace(
         &self,
         (destination, source, len_bytes): (usize, usize, usize),
-        segment_of: impl FnOnce(SegmentId) -> Option<Arc<Segment>>,
+        segment_of: impl FnOnce(SegmentId) -> Option<Arc<Announced>>,
     ) -> bool {
         let (Some(to), Some(from)) = (
             self.exactly(destination, len_bytes),
@@ -145,14 +156,15 @@ impl ReceivedTable {
             return false;
         };
         let source = lock(&from.source).clone();
-        let Some(segment) = segment_of(source.place.segment) else {
+        let announced = segment_of(source.place.segment);
+        let Some(segment) = announced.as_deref().and_then(Announced::segment) else {
             return false;
         };
         if !from.mapping.is_untouched(0, len_bytes) {
             return false;
         }
         let offset_bytes = source.place.offset_bytes;
-        let Ok(before) = to.mapping.replace(&segment, offset_bytes, len_bytes as u64) else {
+        let Ok(before) = to.mapping.replace(segment, offset_bytes, len_bytes as u64) else {
             return false;
         };
         if let Some(retired) = lock(&self.retired).as_mut() {

@@ -1,7 +1,7 @@
 //! `_native.Spawner`: the fork server's connection to its node.
 
 use std::os::fd::AsRawFd;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use broadleaf_net::Link;
@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use crate::connect::{ConnectError, Connection, dial_local, handshake};
 use crate::errors::link_error;
+use crate::forks::Sockets;
 use crate::payload::lock;
 
 /// The JSON form of a [`SpawnerEvent`].
@@ -22,6 +23,10 @@ enum EventJson {
     Spawned {
         engine: u32,
         pid: u32,
+    },
+    NotStarted {
+        engine: u32,
+        reason: String,
     },
     Exited {
         engine: u32,
@@ -39,6 +44,10 @@ impl From<EventJson> for SpawnerEvent {
     fn from(event: EventJson) -> Self {
         match event {
             EventJson::Spawned { engine, pid } => Self::Spawned(EngineId(engine), pid),
+            EventJson::NotStarted { engine, reason } => Self::NotStarted {
+                engine: EngineId(engine),
+                reason,
+            },
             EventJson::Exited {
                 engine,
                 pid,
@@ -61,6 +70,8 @@ impl From<EventJson> for SpawnerEvent {
 /// The fork server's connection to its node.
 #[pyclass(frozen, module = "broadleaf._native")]
 pub struct Spawner {
+    /// Dropped before the descriptor is closed.
+    _sockets: Arc<Sockets>,
     link: Mutex<Link>,
 }
 
@@ -82,6 +93,7 @@ impl Spawner {
             })
             .map_err(|error| error.into_py(py))?;
         Ok(Self {
+            _sockets: Sockets::register(py, &[link.as_fd()]),
             link: Mutex::new(link),
         })
     }

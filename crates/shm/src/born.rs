@@ -8,12 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::background::drop_memory;
 use crate::copy::copy;
+use crate::memory::may_keep;
 use crate::platform::{self, Access, Region};
-use crate::size_class::largest_fit_bytes;
-use crate::{Segment, ShmError, memory_limit_bytes};
-
-/// Calls of [`trim_born`] that a free segment outlives.
-const IDLE_TRIMS: u32 = 10;
+use crate::pool::largest_fit_bytes;
+use crate::{Segment, ShmError};
 
 /// The memory of an open segment.
 #[derive(Debug)]
@@ -42,12 +40,15 @@ struct Warm {
     process: u32,
     /// Without a connection nothing is sent soon, and nobody trims.
     connections: u64,
-    segments: Vec<(Memory, u32)>,
+    /// Calls of [`trim_born`] that a free segment outlives, as the last connection said.
+    keep_trims: u64,
+    segments: Vec<(Memory, u64)>,
 }
 
 static WARM: Mutex<Warm> = Mutex::new(Warm {
     process: 0,
     connections: 0,
+    keep_trims: 0,
     segments: Vec::new(),
 });
 
@@ -148,7 +149,7 @@ impl Drop for BornSegment {
             .sum();
         let wanted = self.process == free.process && free.connections > 0;
         let len_bytes = memory.segment.len();
-        if wanted && held + len_bytes <= memory_limit_bytes() / 8 {
+        if wanted && may_keep(held + len_bytes) {
             free.segments.push((memory, 0));
         } else {
             drop(free);
@@ -159,20 +160,35 @@ impl Drop for BornSegment {
 
 /// Closes segments that no array was born in for a while; call it now and then.
 pub fn trim_born() {
-    let idle: Vec<_> = warm()
+    let mut free = warm();
+    let keep_trims = free.keep_trims;
+    let idle: Vec<_> = free
         .segments
         .extract_if(.., |(_, trims)| {
             *trims += 1;
-            *trims > IDLE_TRIMS
+            *trims > keep_trims
         })
         .collect();
+    drop(free);
     let bytes = idle.iter().map(|(memory, _)| memory.segment.len()).sum();
     drop_memory(idle, bytes);
 }
 
-/// A connection of this process begins: freed segments stay warm for the next array.
-pub fn on_connected() {
-    warm().connections += 1;
+/// Closes all segments without an array, for want of memory; whether there were any.
+pub fn give_up_born() -> bool {
+    !std::mem::take(&mut warm().segments).is_empty()
+}
+
+/// Whether a call of [`trim_born`] has, or will have, something to do.
+pub fn born_needs_trim() -> bool {
+    !warm().segments.is_empty()
+}
+
+/// A connection of this process begins: freed segments stay warm for the next array, for about `warm_s` seconds.
+pub fn on_connected(warm_s: u64) {
+    let mut warm = warm();
+    warm.connections += 1;
+    warm.keep_trims = warm_s;
 }
 
 /// A connection that [`on_connected`] was called for has ended; the last closes every free segment.

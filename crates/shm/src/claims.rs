@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use broadleaf_proto::limits::CLAIM_SLOTS;
+use broadleaf_proto::limits::{CLAIM_SLOTS, MAX_NESTING};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
@@ -15,6 +15,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::ShmError;
 use crate::platform::{self, Access, Region};
 
+/// Tasks that an engine may have begun and not ended, each but the last waiting for others.
+const LEVELS: usize = if cfg!(loom) {
+    2
+} else {
+    MAX_NESTING as usize + 1
+};
 /// Slots of a board; few in the model, whose states are all visited.
 const SLOTS: usize = if cfg!(loom) { 2 } else { CLAIM_SLOTS };
 const OFFERED: u32 = 1 << 31;
@@ -24,20 +30,22 @@ fn place(offer: u32) -> (usize, u32) {
     (offer as usize % SLOTS, OFFERED | (offer / SLOTS as u32))
 }
 
-/// A word of its own cache line.
+/// What the engine has begun at one level of its stack, on a cache line of its own.
 #[repr(C, align(64))]
 #[derive(Debug)]
-struct Line<T>(T);
+struct Level {
+    /// The offer that was claimed and has not finished plus one, or 0.
+    running: AtomicU64,
+    /// The offer to interrupt plus one, or 0.
+    interrupt: AtomicU64,
+}
 
 /// The board's memory. Zero bytes are an empty board.
 #[repr(C)]
 #[derive(Debug)]
 struct Words {
     slots: [AtomicU32; SLOTS],
-    /// The running offer plus one, or 0.
-    running: Line<AtomicU64>,
-    /// The offer to interrupt plus one, or 0.
-    interrupt: Line<AtomicU64>,
+    levels: [Level; LEVELS],
 }
 
 impl Words {
@@ -48,15 +56,14 @@ impl Words {
             .is_ok()
     }
 
-    fn claim(&self, offer: u32) -> bool {
+    fn claim(&self, level: usize, offer: u32) -> bool {
         // First `running`, then the claim: who finds the slot empty sees what runs, so a task is
         // never both out of the slot and not yet visible to `request_interrupt`.
-        self.running
-            .0
-            .store(u64::from(offer) + 1, Ordering::Relaxed);
+        let running = &self.levels[level].running;
+        running.store(u64::from(offer) + 1, Ordering::Relaxed);
         let won = self.take(offer);
         if !won {
-            self.running.0.store(0, Ordering::Release);
+            running.store(0, Ordering::Release);
         }
         won
     }
@@ -68,8 +75,13 @@ impl Words {
             .is_ok()
     }
 
-    fn finish(&self) {
-        self.running.0.store(0, Ordering::Release);
+    fn finish(&self, level: usize) {
+        self.levels[level].running.store(0, Ordering::Release);
+    }
+
+    fn is_offered(&self, offer: u32) -> bool {
+        let (slot, tag) = place(offer);
+        self.slots[slot].load(Ordering::Acquire) == tag
     }
 
     fn unclaimed(&self, next_offer: u32) -> Vec<u32> {
@@ -83,41 +95,49 @@ impl Words {
         offers
     }
 
-    fn running(&self) -> Option<u32> {
-        let word = self.running.0.load(Ordering::Acquire);
-        let offer = u32::try_from(word.checked_sub(1)?).ok()?;
-        let (slot, tag) = place(offer);
+    fn running(&self) -> Vec<u32> {
+        let words = (self.levels.iter()).map(|level| level.running.load(Ordering::Acquire));
+        let offers = words.filter_map(|word| u32::try_from(word.checked_sub(1)?).ok());
         // Still offered: the engine is about to try, or died trying; it has not started.
-        (self.slots[slot].load(Ordering::Acquire) != tag).then_some(offer)
+        offers.filter(|offer| !self.is_offered(*offer)).collect()
+    }
+
+    fn level_of(&self, word: u64) -> Option<&Level> {
+        self.levels
+            .iter()
+            .find(|level| level.running.load(Ordering::Acquire) == word)
     }
 
     fn request_interrupt(&self, offer: u32) -> bool {
         let word = u64::from(offer) + 1;
-        if self.running.0.load(Ordering::Acquire) != word {
-            return false;
+        let level = self.level_of(word);
+        if let Some(level) = level {
+            level.interrupt.store(word, Ordering::Release);
         }
-        self.interrupt.0.store(word, Ordering::Release);
-        true
+        level.is_some()
     }
 
     fn is_interrupt_open(&self, offer: u32) -> bool {
         let word = u64::from(offer) + 1;
-        self.running.0.load(Ordering::Acquire) == word
-            && self.interrupt.0.load(Ordering::Acquire) == word
+        self.level_of(word)
+            .is_some_and(|level| level.interrupt.load(Ordering::Acquire) == word)
     }
 
-    fn take_interrupt(&self) -> bool {
-        let running = self.running.0.load(Ordering::Relaxed);
+    fn take_interrupt(&self, level: usize) -> bool {
+        let level = &self.levels[level];
+        let running = level.running.load(Ordering::Relaxed);
         running != 0
-            && self
+            && level
                 .interrupt
-                .0
                 .compare_exchange(running, 0, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
     }
 }
 
-/// One engine's board: [`CLAIM_SLOTS`] offers, the offer that runs, and a request to interrupt it.
+/// One engine's board: [`CLAIM_SLOTS`] offers, the offers that run, and requests to interrupt them.
+///
+/// An engine runs several offers when a task of its waits for others: each further one at a level above, while all those
+/// below wait.
 ///
 /// Node and engine map the same pages. The node offers, revokes and asks for interrupts; the engine
 /// claims, finishes and takes interrupts, from one thread (a signal handler on it included). What
@@ -170,14 +190,22 @@ impl ClaimBoard {
         self.words().offer(offer)
     }
 
-    /// Engine: claims an offer. True when it is the engine's to run; it then counts as running.
-    pub fn claim(&self, offer: u32) -> bool {
-        self.words().claim(offer)
+    /// Levels of a board.
+    pub const LEVELS: usize = LEVELS;
+
+    /// Engine: claims an offer. True when it is the engine's to run; it then counts as running at this level.
+    pub fn claim(&self, level: usize, offer: u32) -> bool {
+        self.words().claim(level, offer)
     }
 
-    /// Engine: the claimed task has ended.
-    pub fn finish(&self) {
-        self.words().finish();
+    /// Engine: the task claimed at this level has ended.
+    pub fn finish(&self, level: usize) {
+        self.words().finish(level);
+    }
+
+    /// Whether an offer is neither claimed nor revoked.
+    pub fn is_offered(&self, offer: u32) -> bool {
+        self.words().is_offered(offer)
     }
 
     /// Node: takes an offer back. True when the engine can no longer claim it; false when the engine
@@ -192,8 +220,8 @@ impl ClaimBoard {
         self.words().unclaimed(next_offer)
     }
 
-    /// The offer that the engine has claimed and not finished. After its death: the task it died in.
-    pub fn running(&self) -> Option<u32> {
+    /// The offers that the engine has claimed and not finished, by level. After its death: the tasks it died in.
+    pub fn running(&self) -> Vec<u32> {
         self.words().running()
     }
 
@@ -209,9 +237,9 @@ impl ClaimBoard {
     }
 
     /// Engine, from its signal handler: true once per request, and only while the task that the
-    /// request named is still the one that runs.
-    pub fn take_interrupt(&self) -> bool {
-        self.words().take_interrupt()
+    /// request named is still the one that runs at this level.
+    pub fn take_interrupt(&self, level: usize) -> bool {
+        self.words().take_interrupt(level)
     }
 }
 
@@ -236,14 +264,14 @@ mod tests {
     #[test]
     fn an_offer_is_claimed_once_and_runs_until_finished() {
         let (node, engine) = pair();
-        assert_eq!(node.running(), None);
-        assert!(!engine.claim(0), "nothing offered");
+        assert!(node.running().is_empty());
+        assert!(!engine.claim(0, 0), "nothing offered");
         assert!(node.offer(0));
-        assert!(engine.claim(0));
-        assert_eq!(node.running(), Some(0));
-        engine.finish();
-        assert_eq!(node.running(), None);
-        assert!(!engine.claim(0));
+        assert!(engine.claim(0, 0));
+        assert_eq!(node.running(), [0]);
+        engine.finish(0);
+        assert!(node.running().is_empty());
+        assert!(!engine.claim(0, 0));
         assert!(!node.revoke(0));
     }
 
@@ -253,8 +281,8 @@ mod tests {
         node.offer(9);
         assert!(node.revoke(9));
         assert!(!node.revoke(9));
-        assert!(!engine.claim(9));
-        assert_eq!(node.running(), None);
+        assert!(!engine.claim(0, 9));
+        assert!(node.running().is_empty());
     }
 
     #[test]
@@ -262,8 +290,11 @@ mod tests {
         let (node, engine) = pair();
         assert!(node.offer(3));
         assert!(!node.offer(3 + SLOTS as u32));
-        assert!(!engine.claim(3 + SLOTS as u32), "same slot, another offer");
-        assert!(engine.claim(3));
+        assert!(
+            !engine.claim(0, 3 + SLOTS as u32),
+            "same slot, another offer"
+        );
+        assert!(engine.claim(0, 3));
         assert!(node.offer(3 + SLOTS as u32));
     }
 
@@ -276,38 +307,53 @@ mod tests {
         assert!(offers.iter().all(|offer| node.offer(*offer)));
         assert_eq!(node.unclaimed(next), offers);
         for offer in offers.iter().step_by(3) {
-            assert!(engine.claim(*offer));
+            assert!(engine.claim(0, *offer));
         }
         let left = |i: &usize| !i.is_multiple_of(3);
         let expected: Vec<u32> = (0..SLOTS).filter(left).map(|i| offers[i]).collect();
         assert_eq!(node.unclaimed(next), expected);
         assert_eq!(
             node.running(),
-            offers.iter().step_by(3).next_back().copied()
+            [*offers.iter().step_by(3).next_back().unwrap()]
         );
     }
 
     #[test]
     fn an_interrupt_reaches_the_named_task_only_and_once() {
         let (node, engine) = pair();
-        assert!(!engine.take_interrupt());
+        assert!(!engine.take_interrupt(0));
         node.offer(u32::MAX);
         assert!(!node.request_interrupt(u32::MAX), "not claimed yet");
-        engine.claim(u32::MAX);
+        engine.claim(0, u32::MAX);
         assert!(!node.is_interrupt_open(u32::MAX), "not asked yet");
         assert!(node.request_interrupt(u32::MAX));
         assert!(node.is_interrupt_open(u32::MAX) && !node.is_interrupt_open(0));
-        assert!(engine.take_interrupt());
-        assert!(!engine.take_interrupt());
+        assert!(engine.take_interrupt(0));
+        assert!(!engine.take_interrupt(0));
         assert!(!node.is_interrupt_open(u32::MAX), "taken");
         assert!(node.request_interrupt(u32::MAX));
-        engine.finish();
-        assert!(!engine.take_interrupt(), "between tasks");
+        engine.finish(0);
+        assert!(!engine.take_interrupt(0), "between tasks");
         assert!(!node.is_interrupt_open(u32::MAX), "ended");
         node.offer(0);
-        engine.claim(0);
-        assert!(!engine.take_interrupt(), "meant for the task before");
+        engine.claim(0, 0);
+        assert!(!engine.take_interrupt(0), "meant for the task before");
         assert!(!node.request_interrupt(u32::MAX));
+    }
+
+    #[test]
+    fn an_interrupt_of_a_task_that_waits_is_taken_at_its_own_level() {
+        let (node, engine) = pair();
+        node.offer(1);
+        node.offer(2);
+        assert!(engine.claim(0, 1) && engine.claim(1, 2));
+        assert_eq!(node.running(), [1, 2]);
+        assert!(node.request_interrupt(1));
+        assert!(!engine.take_interrupt(1), "meant for the one below");
+        assert!(node.is_interrupt_open(1));
+        engine.finish(1);
+        assert!(engine.take_interrupt(0));
+        assert!(!node.request_interrupt(2), "ended");
     }
 
     #[test]
@@ -325,9 +371,9 @@ mod tests {
             move || {
                 start.wait();
                 for i in 0..ROUNDS {
-                    if engine.claim(at(i)) {
+                    if engine.claim(0, at(i)) {
                         claimed.fetch_add(1, Ordering::Relaxed);
-                        engine.finish();
+                        engine.finish(0);
                     }
                 }
             }
@@ -348,7 +394,7 @@ mod tests {
             ROUNDS as usize
         );
         assert_eq!(left, 0);
-        assert_eq!(node.running(), None);
+        assert!(node.running().is_empty());
     }
 
     #[test]
@@ -376,11 +422,17 @@ mod model {
 
     use super::*;
 
+    fn empty_level() -> Level {
+        Level {
+            running: AtomicU64::new(0),
+            interrupt: AtomicU64::new(0),
+        }
+    }
+
     fn empty() -> Arc<Words> {
         Arc::new(Words {
             slots: [AtomicU32::new(0), AtomicU32::new(0)],
-            running: Line(AtomicU64::new(0)),
-            interrupt: Line(AtomicU64::new(0)),
+            levels: [empty_level(), empty_level()],
         })
     }
 
@@ -392,17 +444,17 @@ mod model {
             let engine = thread::spawn({
                 let board = board.clone();
                 move || {
-                    let won = board.claim(5);
-                    let interrupted = won && board.take_interrupt();
+                    let won = board.claim(0, 5);
+                    let interrupted = won && board.take_interrupt(0);
                     if won {
-                        board.finish();
+                        board.finish(0);
                     }
                     (won, interrupted)
                 }
             });
             let revoked = board.take(5);
             let asked = !revoked && board.request_interrupt(5);
-            let ended = !revoked && !asked && board.running().is_none();
+            let ended = !revoked && !asked && board.running().is_empty();
             let (won, interrupted) = engine.join().unwrap();
             assert!(won != revoked);
             assert!(
@@ -410,7 +462,7 @@ mod model {
                 "claimed, yet neither running nor ended"
             );
             assert!(asked || !interrupted);
-            assert_eq!(board.running(), None);
+            assert!(board.running().is_empty());
             assert!(board.unclaimed(6).is_empty());
         });
     }
@@ -424,11 +476,11 @@ mod model {
             let engine = thread::spawn({
                 let board = board.clone();
                 move || {
-                    assert!(board.claim(5));
-                    board.finish();
-                    assert!(board.claim(6));
-                    assert!(!board.take_interrupt());
-                    board.finish();
+                    assert!(board.claim(0, 5));
+                    board.finish(0);
+                    assert!(board.claim(0, 6));
+                    assert!(!board.take_interrupt(0));
+                    board.finish(0);
                 }
             });
             board.request_interrupt(5);

@@ -57,6 +57,12 @@ pub enum ShmError {
         /// The bound.
         cap: usize,
     },
+    /// The process has hardly a descriptor left, and each segment takes one.
+    #[error(
+        "the process is short of file descriptors, of which each segment of shared memory takes one: close files, or \
+         raise the limit (`ulimit -n`)"
+    )]
+    DescriptorsShort,
     /// The pool owns no such segment, or nobody holds a reference to it.
     #[error("segment {0:?} is not referenced")]
     NotReferenced(SegmentId),

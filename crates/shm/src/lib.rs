@@ -1,5 +1,6 @@
 //! Shared memory of one host: sealed segments, the owner's warm pool of them, the node's table of
-//! leases, and the board on which engines claim the tasks offered to them.
+//! leases, and the board on which engines claim the tasks offered to them. Besides, what else of the process's memory
+//! takes `unsafe` to reach: the heap's pages, the C library's output buffer.
 //!
 //! Nothing here knows sockets or peers: descriptors are handed in and out, others carry them.
 //! What depends on the operating system sits in one module, `platform`.
@@ -16,14 +17,21 @@ mod lease_table;
 mod memory;
 mod platform;
 mod pool;
+mod recent;
 mod segment;
-mod size_class;
+mod stdio;
 
-pub use born::{BornMemory, BornSegment, on_connected, on_disconnected, trim_born};
+pub use born::{
+    BornMemory, BornSegment, born_needs_trim, give_up_born, on_connected, on_disconnected,
+    trim_born,
+};
 pub use claims::ClaimBoard;
 pub use error::ShmError;
 pub use heap::touch_heap;
 pub use lease_table::LeaseTable;
-pub use memory::memory_limit_bytes;
-pub use pool::{Lease, Pool, PoolConfig, PoolCounters};
-pub use segment::{Mapping, Segment, WritableMapping};
+pub use memory::{await_memory, memory_is_short, memory_limit_bytes};
+pub use platform::raise_descriptor_limit;
+pub use pool::{Lease, Pool, PoolConfig, PoolCounters, Reading, SLAB_BUFFER_BYTES, WARM_SECONDS};
+pub use recent::RecentBytes;
+pub use segment::{Announced, Mapping, Segment, WritableMapping};
+pub use stdio::{flush_c_stdout, line_buffer_c_stdout};

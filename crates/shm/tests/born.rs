@@ -14,7 +14,7 @@ fn alone() -> MutexGuard<'static, ()> {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     // The only connection ends, which closes what is warm, and another begins.
     on_disconnected();
-    on_connected();
+    on_connected(10);
     turn
 }
 

@@ -34,7 +34,7 @@ fn use_everything() {
     let (node, fd) = ClaimBoard::create().unwrap();
     let engine = ClaimBoard::from_fd(fd).unwrap();
     node.offer(1);
-    assert!(engine.claim(1));
+    assert!(engine.claim(0, 1));
     let config = PoolConfig {
         max_bytes: 8 << 20,
         ..PoolConfig::default()

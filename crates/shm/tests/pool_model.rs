@@ -52,6 +52,13 @@ fn size_of_segment(len_bytes: u64) -> u64 {
     sizes.into_iter().find(|size| *size >= len_bytes).unwrap()
 }
 
+/// Fills a segment of its own.
+fn copy_in(pool: &mut Pool, len_bytes: u64, byte: u8) -> Result<SegmentRef, ShmError> {
+    let mut lease = pool.allocate(len_bytes)?;
+    lease.fill(&vec![byte; len_bytes as usize])?;
+    Ok(pool.publish(lease))
+}
+
 fn check_buffers(pool: &Pool, live: &[Buffer]) {
     let ids: BTreeSet<SegmentId> = live.iter().map(|b| b.place.segment).collect();
     assert_eq!(ids.len(), live.len(), "two buffers in one segment");
@@ -86,8 +93,7 @@ fn run(steps: Vec<Step>) {
         let used_bytes: u64 = live.iter().map(|b| b.segment_bytes).sum();
         let too_large = |len_bytes| size_of_segment(len_bytes) + used_bytes > CAP_BYTES;
         match step {
-            Step::CopyIn { len_bytes, byte } => match pool.copy_in(&vec![byte; len_bytes as usize])
-            {
+            Step::CopyIn { len_bytes, byte } => match copy_in(&mut pool, len_bytes, byte) {
                 Ok(place) => {
                     assert!(!too_large(len_bytes) && n_live < CAP_SEGMENTS);
                     assert_eq!((place.offset_bytes, place.len_bytes), (0, len_bytes));

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use broadleaf_proto::control::{self, DeathCause, DeathCertificate, RefusalReason, TaskName};
 use broadleaf_proto::ids::{ClientId, EngineId, TaskSeq};
-use broadleaf_proto::task::{ResultRecord, Status};
+use broadleaf_proto::task::{OutputRecord, ResultRecord, Status, dropped_notice};
 
-use crate::job::{Fate, Job};
+use crate::job::{Fate, JOB_OUTPUT_BYTES, Job, Preparation};
 
 /// One task that a result is due for.
 #[derive(Clone, Debug)]
@@ -21,6 +21,16 @@ pub struct Expected {
     pub cancelled: bool,
     /// What it is a copy of.
     pub copy: Copy,
+    /// Bytes that its tasks wrote: those that came, and those that were said to be dropped.
+    pub output_bytes: u64,
+}
+
+impl Expected {
+    /// Whether what came makes a whole run, which wrote all its bytes, and what was not passed on was said. Of a run before
+    /// it, whose engine died, any part may have come.
+    fn is_all_output_told(&self) -> bool {
+        self.output_bytes >= JOB_OUTPUT_BYTES
+    }
 }
 
 /// How a task came to its client.
@@ -59,6 +69,10 @@ pub struct Client {
     pub requests: BTreeSet<u64>,
     /// Submissions it has still to make.
     pub bursts_left: u32,
+    /// What it has engines prepare, by name.
+    pub preparations: BTreeMap<u16, Preparation>,
+    /// Preparations it has defined.
+    pub n_preparations: u32,
 }
 
 /// What the whole run may have done to a task.
@@ -94,6 +108,8 @@ impl Client {
             tasks: BTreeMap::new(),
             requests: BTreeSet::new(),
             bursts_left,
+            preparations: BTreeMap::new(),
+            n_preparations: 0,
         }
     }
 
@@ -101,6 +117,20 @@ impl Client {
     pub fn unresolved(&self) -> impl Iterator<Item = TaskSeq> {
         let open = self.tasks.iter().filter(|(_, t)| t.status.is_none());
         open.map(|(seq, _)| *seq)
+    }
+
+    /// Takes output.
+    ///
+    /// # Errors
+    /// When it is of no task.
+    pub fn on_output(&mut self, record: &OutputRecord) -> Result<(), String> {
+        let Some(task) = self.tasks.get_mut(&TaskSeq(record.task)) else {
+            return Err(format!("output of {}, never submitted", record.task));
+        };
+        let text = String::from_utf8_lossy(&record.bytes);
+        let said = (1..=JOB_OUTPUT_BYTES * 8).find(|n| text == dropped_notice(*n));
+        task.output_bytes += said.unwrap_or(text.len() as u64);
+        Ok(())
     }
 
     /// Takes a result.
@@ -146,6 +176,7 @@ impl Client {
             ));
         }
         match record.status {
+            Status::Ok if !task.is_all_output_told() => return wrong("output is missing"),
             Status::Ok => {
                 if record.payload.bytes != Job::value(job.index, job.body) {
                     return wrong("another task's value");

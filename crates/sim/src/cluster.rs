@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt::Write as _;
 
-use broadleaf_core::{Controller, Counters, Input, Nanos, Output};
-use broadleaf_proto::control::{EngineInfo, SpawnerEvent};
+use broadleaf_core::{Controller, Counters, Input, Nanos, Output, RelayNews};
+use broadleaf_proto::control::{ControlReply, SpawnerEvent, TaskRecord};
 use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, ResultRecord};
 
@@ -13,6 +13,7 @@ use crate::client::{Circumstances, Client, Copy, Original};
 use crate::engine::EngineProcess;
 use crate::hosts::{Host, RelayMessage};
 use crate::job::Job;
+use crate::nested::{DEEPEST, is_nested};
 use crate::random::Random;
 use crate::trace::Trace;
 use crate::{Failure, Plan};
@@ -42,6 +43,8 @@ pub(crate) enum Event {
     Node(NodeEvent),
     Engine(u32, EngineMessage),
     TaskEnds(u32, u64),
+    TaskNests(u32, u64),
+    GoOn(u32),
     Flush(u32),
     EngineExits(u32, i32),
     Spawn(u32, EngineId),
@@ -54,6 +57,7 @@ pub(crate) enum Event {
     Client(ClientId, Output),
     ClientActs(ClientId),
     Fault,
+    Lie,
 }
 
 /// What reaches the driver.
@@ -66,13 +70,7 @@ pub(crate) enum NodeEvent {
     /// The oldest answer to a revoke that was kept back.
     Answer(u32),
     FromSpawner(SpawnerEvent),
-    RemoteUp(EngineInfo),
-    RemoteDown {
-        engine: EngineId,
-        unclaimed_offers: Vec<u32>,
-        /// The number after the last offer that reached its board.
-        next_offer: u32,
-    },
+    FromRelay(HostId, RelayNews),
     SpawnerClosed,
     Schedule,
     Deadline,
@@ -135,6 +133,8 @@ pub(crate) struct Cluster {
     pub(crate) hosts: BTreeMap<HostId, Host>,
     pub(crate) last_host: u32,
     pub(crate) host_losses: u32,
+    /// Relays that were cut off because they lied.
+    pub(crate) expelled: u32,
     /// The number after the last offer sent to each remote engine.
     pub(crate) sent_offers: BTreeMap<EngineId, u32>,
     pub(crate) clients: BTreeMap<ClientId, Client>,
@@ -143,6 +143,7 @@ pub(crate) struct Cluster {
     /// Tasks that were offered to an engine with all their arguments there.
     pub(crate) offered: BTreeSet<(u64, Option<EngineId>)>,
     pub(crate) unmet: BTreeMap<u64, u32>,
+    pub(crate) most_levels: usize,
     /// By job: times that it, or a part of it, was asked to be run again.
     pub(crate) reruns: BTreeMap<u64, u32>,
     pub(crate) interrupts: bool,
@@ -173,12 +174,14 @@ impl Cluster {
             hosts: BTreeMap::new(),
             last_host: 0,
             host_losses: 0,
+            expelled: 0,
             sent_offers: BTreeMap::new(),
             clients: BTreeMap::new(),
             jobs: Vec::new(),
             starts: BTreeMap::new(),
             offered: BTreeSet::new(),
             unmet: BTreeMap::new(),
+            most_levels: 0,
             reruns: BTreeMap::new(),
             interrupts: false,
             deaths: 0,
@@ -201,6 +204,10 @@ impl Cluster {
         for _ in 0..cluster.plan.n_faults {
             let at = cluster.random.below(cluster.plan.busy_ns);
             cluster.after(at, Event::Fault);
+        }
+        for _ in 0..cluster.plan.n_lies {
+            let at = cluster.random.below(cluster.plan.busy_ns);
+            cluster.after(at, Event::Lie);
         }
         cluster
     }
@@ -261,7 +268,8 @@ impl Cluster {
             !c.alive
                 || c.bursts_left == 0 && c.unresolved().next().is_none() && c.requests.is_empty()
         };
-        let all_here = self.clients.len() == self.plan.n_clients as usize;
+        let own = self.clients.keys().filter(|id| !is_nested(**id));
+        let all_here = own.count() == self.plan.n_clients as usize;
         if self.stopping || !all_here || !self.clients.values().all(quiet) {
             return;
         }
@@ -284,6 +292,9 @@ impl Cluster {
             return Err(format!("{} tasks are left", counters.live));
         }
         let of_clients = self.plan.n_functions as usize * counters.clients as usize;
+        let known = |c: &&Client| self.controller.client_name(c.id).is_some();
+        let here = self.clients.values().filter(known);
+        let of_clients = of_clients + here.map(|c| c.n_preparations as usize).sum::<usize>();
         if counters.kept_tasks == 0 && counters.functions as usize > of_clients {
             return Err(format!("{} functions are left", counters.functions));
         }
@@ -325,6 +336,8 @@ impl Cluster {
             Event::Node(event) => self.node(event)?,
             Event::Engine(pid, message) => self.engine_gets(pid, message)?,
             Event::TaskEnds(pid, run) => self.task_ends(pid, run)?,
+            Event::TaskNests(pid, run) => self.task_nests(pid, run)?,
+            Event::GoOn(pid) => self.go_on(pid)?,
             Event::Flush(pid) => {
                 if self.processes.get(&pid).is_some_and(|p| p.alive) {
                     self.flush(pid);
@@ -353,6 +366,7 @@ impl Cluster {
             Event::Client(client, output) => self.client_gets(client, output)?,
             Event::ClientActs(client) => self.client_acts(client),
             Event::Fault => self.fault(),
+            Event::Lie => self.lie(),
         }
         Ok(())
     }
@@ -360,11 +374,22 @@ impl Cluster {
     pub(crate) fn client_gets(&mut self, id: ClientId, output: Output) -> Result<(), String> {
         match output {
             Output::Result { record, .. } => self.client_gets_result(id, &record),
+            Output::Refused { record, .. } => {
+                let mut results = record.results();
+                results.try_for_each(|record| self.client_gets_result(id, &record))
+            }
             Output::Coalesced { record, .. } => {
                 let mut results = record.results();
                 results.try_for_each(|record| self.client_gets_result(id, &record))
             }
-            Output::Reply { number, .. } => {
+            Output::ClientOutput { record, .. } => {
+                let client = self.clients.get_mut(&id).filter(|c| c.alive);
+                client.map_or(Ok(()), |c| c.on_output(&record))
+            }
+            Output::Reply { number, reply, .. } => {
+                if let ControlReply::Records { records, .. } = &reply {
+                    check_running(records)?;
+                }
                 let Some(client) = self.clients.get_mut(&id).filter(|c| c.alive) else {
                     return Ok(());
                 };
@@ -414,7 +439,8 @@ impl Cluster {
             host_losses: self.host_losses,
         });
         let client = self.clients.get_mut(&id);
-        client.map_or(Ok(()), |c| c.on_result(record, &self.jobs, around))
+        client.map_or(Ok(()), |c| c.on_result(record, &self.jobs, around))?;
+        self.on_client_result(id)
     }
 
     pub(crate) fn end_client(&mut self, id: ClientId) {
@@ -426,4 +452,19 @@ impl Cluster {
         self.send(Link::FromClient(id), Event::Node(NodeEvent::Input(down)));
         self.cut.insert(Link::FromClient(id));
     }
+}
+
+/// What a controller says of running tasks: each is at an engine and has not ended, and an engine runs no more of them
+/// than can be nested in one another.
+fn check_running(records: &[TaskRecord]) -> Result<(), String> {
+    let mut running = BTreeMap::new();
+    for record in records.iter().filter(|record| record.is_running) {
+        let n: &mut u16 = running.entry(record.engine).or_default();
+        *n += 1;
+        let nowhere = record.engine.0 == u32::MAX || record.status.is_some();
+        if nowhere || *n > DEEPEST + 1 {
+            return Err(format!("cannot run there: {record:?}"));
+        }
+    }
+    Ok(())
 }

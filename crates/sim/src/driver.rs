@@ -1,12 +1,14 @@
 //! The driver around the real controller: feeds it what its links bring, carries out what it wants.
 
-use broadleaf_core::{Input, Nanos, Output};
+use broadleaf_core::{Input, Nanos, Output, RelayNews};
 use broadleaf_proto::control::EngineInfo;
-use broadleaf_proto::ids::EngineId;
+use broadleaf_proto::ids::{EngineId, HostId};
+use broadleaf_proto::relay::RelayEvent;
 
 use crate::Mutation;
 use crate::cluster::{Cluster, EngineMessage, Event, Link, NodeEvent};
-use crate::engine::Slot;
+use crate::engine::{EngineProcess, Slot};
+use crate::job::{Preparation, index_of};
 
 const MS: Nanos = 1_000_000;
 
@@ -15,15 +17,22 @@ impl Cluster {
         match event {
             NodeEvent::Input(input) => self.feed(input)?,
             NodeEvent::FromSpawner(event) => self.feed(Input::Spawner(event))?,
-            NodeEvent::RemoteUp(info) => {
-                self.sent_offers.remove(&info.engine);
-                self.feed(Input::EngineUp { info })?;
+            NodeEvent::FromRelay(host, news) => {
+                let up = match &news {
+                    RelayNews::Event(RelayEvent::EngineUp(info)) => Some(info.engine),
+                    _ => None,
+                };
+                if let Some(engine) = up.filter(|e| self.controller.host_of(*e) == host) {
+                    self.sent_offers.remove(&engine);
+                }
+                if self.plan.mutation == Mutation::BelievesRelays
+                    && let RelayNews::Event(RelayEvent::Spawner(event)) = news
+                {
+                    self.feed(Input::Spawner(event))?;
+                } else {
+                    self.feed(Input::Relay { host, news })?;
+                }
             }
-            NodeEvent::RemoteDown {
-                engine,
-                unclaimed_offers,
-                next_offer,
-            } => self.remote_down(engine, unclaimed_offers, next_offer)?,
             NodeEvent::SpawnerClosed => self.feed(Input::SpawnerDown)?,
             NodeEvent::Hello(pid) => self.hello(pid)?,
             NodeEvent::FromEngine(pid, input) => {
@@ -146,6 +155,7 @@ impl Cluster {
             };
             match output {
                 Output::Result { client, .. }
+                | Output::Refused { client, .. }
                 | Output::Coalesced { client, .. }
                 | Output::ClientOutput { client, .. }
                 | Output::Event { client, .. }
@@ -153,6 +163,13 @@ impl Cluster {
                     self.send(Link::ToClient(client), Event::Client(client, output));
                 }
                 Output::Function { engine, record } => {
+                    let is_preparation = Preparation::of_body(index_of(&record.body)).is_some();
+                    if self.plan.mutation == Mutation::LosesPreparations
+                        && is_preparation
+                        && self.random.chance(20)
+                    {
+                        continue;
+                    }
                     self.tell_engine(engine, EngineMessage::Function(record))?;
                 }
                 Output::Assign { engine, record, .. } => {
@@ -183,7 +200,19 @@ impl Cluster {
                     self.after(delay, Event::Node(NodeEvent::Answer(pid)));
                 }
                 Output::Interrupt { engine, offer, .. } => self.interrupt(engine, offer),
-                Output::Kill { pid, signal, .. } => self.end_process(pid, None, Some(signal)),
+                Output::Kill {
+                    engine,
+                    pid,
+                    signal,
+                } => {
+                    let process = self.processes.get(&pid);
+                    let is_its_own =
+                        |p: &EngineProcess| p.engine == engine && p.host == HostId::CONTROLLER;
+                    if !process.is_some_and(is_its_own) {
+                        return Err(format!("{pid} is not the process of {engine:?}"));
+                    }
+                    self.end_process(pid, None, Some(signal));
+                }
                 Output::Spawn { engine } => {
                     if let Some(number) = self.spawner {
                         self.send(Link::ToSpawner(number), Event::Spawn(number, engine));
@@ -193,6 +222,10 @@ impl Cluster {
                     if let Some(number) = self.spawner {
                         self.send(Link::ToSpawner(number), Event::SpawnerStops(number));
                     }
+                }
+                Output::Expel { host } => {
+                    self.expelled += u32::from(self.hosts.contains_key(&host));
+                    self.lose_host(host);
                 }
                 Output::Finished => self.finished = true,
             }

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use broadleaf_core::Nanos;
-use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
+use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey};
 use broadleaf_proto::task::{AssignRecord, DoneRecord};
+
+use crate::nested::Wait;
 
 /// The state of an offer on the board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,9 +19,9 @@ pub enum Slot {
     Revoked,
 }
 
-/// What runs.
+/// What runs, or waits.
 #[derive(Clone, Debug)]
-pub struct Running {
+pub(crate) struct Running {
     /// The task.
     pub key: TaskKey,
     /// Its offer.
@@ -34,12 +36,16 @@ pub struct Running {
     pub run: u64,
     /// Whether it was interrupted.
     pub interrupted: bool,
+    /// How deep it is nested.
+    pub depth: u16,
+    /// What it waits for.
+    pub wait: Option<Wait>,
 }
 
 /// One process.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub struct EngineProcess {
+pub(crate) struct EngineProcess {
     /// Its place.
     pub engine: EngineId,
     /// Where it runs.
@@ -64,8 +70,12 @@ pub struct EngineProcess {
     pub finished: Vec<DoneRecord>,
     /// Bodies of functions it knows.
     pub functions: BTreeMap<u32, u64>,
+    /// Versions of the preparations it has made.
+    pub prepared: BTreeMap<(ClientId, u16), u32>,
     /// What it runs.
     pub running: Option<Running>,
+    /// What waits below that.
+    pub stack: Vec<Running>,
 }
 
 impl EngineProcess {
@@ -84,7 +94,9 @@ impl EngineProcess {
             inbox: VecDeque::new(),
             finished: Vec::new(),
             functions: BTreeMap::new(),
+            prepared: BTreeMap::new(),
             running: None,
+            stack: Vec::new(),
         }
     }
 
@@ -101,7 +113,10 @@ impl EngineProcess {
 
     /// The next offer that it could claim, claimed.
     pub fn claim_next(&mut self) -> Option<AssignRecord> {
-        while let Some(record) = self.inbox.pop_front() {
+        let floor = self.stack.last().map(|top| top.depth);
+        let may_start = |record: &AssignRecord| floor.is_none_or(|floor| record.depth > floor);
+        while let Some(index) = self.inbox.iter().position(may_start) {
+            let record = self.inbox.remove(index)?;
             if let Some(slot @ Slot::Offered) = self.board.get_mut(&record.offer) {
                 *slot = Slot::Claimed;
                 return Some(record);

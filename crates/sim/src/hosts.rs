@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use broadleaf_core::{Input, Nanos, Output};
+use broadleaf_core::{Input, Nanos, Output, RelayNews};
 use broadleaf_proto::Mode;
 use broadleaf_proto::control::{EngineInfo, SpawnerEvent};
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
+use broadleaf_proto::relay::RelayEvent;
 use broadleaf_proto::task::AssignRecord;
 
 use crate::Mutation;
@@ -59,6 +60,11 @@ impl Cluster {
 
     fn host_says(&mut self, host: HostId, event: NodeEvent) {
         self.send(Link::FromHost(host), Event::Node(event));
+    }
+
+    /// A relay tells the driver something of its engines.
+    pub(crate) fn relay_says(&mut self, host: HostId, event: RelayEvent) {
+        self.host_says(host, NodeEvent::FromRelay(host, RelayNews::Event(event)));
     }
 
     /// The link to a relay is lost, and its engines with it: at once, or when they notice.
@@ -162,8 +168,7 @@ impl Cluster {
                         .processes
                         .get_mut(&pid)
                         .is_some_and(|p| p.revoke(offer));
-                    let answer = Input::Revoked { engine, key, won };
-                    self.host_says(host, NodeEvent::Input(answer));
+                    self.relay_says(host, RelayEvent::Revoked { engine, key, won });
                 }
                 Ok(())
             }
@@ -219,7 +224,7 @@ impl Cluster {
             }
             let key = record.key;
             if self.plan.mutation == Mutation::DeliveredTooSoon {
-                self.host_says(host, NodeEvent::Input(Input::Delivered { engine, key }));
+                self.relay_says(host, RelayEvent::Delivered { engine, key });
             }
             let delay = self.random.time(3_000 * MS);
             self.after(delay, Event::ArgumentsArrive(host, engine, key));
@@ -250,17 +255,17 @@ impl Cluster {
             let process = self.processes.get_mut(&pid);
             if process.is_some_and(|p| p.revoke(record.offer)) {
                 let reason = "simulated".to_owned();
-                let news = Input::Undeliverable {
+                let news = RelayEvent::Undeliverable {
                     engine,
                     key,
                     reason,
                 };
-                self.host_says(host, NodeEvent::Input(news));
+                self.relay_says(host, news);
             }
         } else {
             self.note_offered(engine, &record);
             if self.plan.mutation != Mutation::DeliveredTooSoon {
-                self.host_says(host, NodeEvent::Input(Input::Delivered { engine, key }));
+                self.relay_says(host, RelayEvent::Delivered { engine, key });
             }
             self.engine_gets(pid, EngineMessage::Assign(record))?;
         }
@@ -275,15 +280,17 @@ impl Cluster {
     }
 
     fn spawn_on(&mut self, host: HostId, engine: EngineId) {
+        if let Some(event) = self.fails_to_start(engine) {
+            self.host_says(host, event);
+            return;
+        }
         self.next_pid += 1;
         let pid = self.next_pid;
         let mut process = EngineProcess::new(engine, pid);
         process.host = host;
         self.processes.insert(pid, process);
-        self.host_says(
-            host,
-            NodeEvent::FromSpawner(SpawnerEvent::Spawned(engine, pid)),
-        );
+        let spawned = SpawnerEvent::Spawned(engine, pid);
+        self.relay_says(host, RelayEvent::Spawner(spawned));
         let delay = self.random.time(100 * MS);
         if self.random.chance(self.plan.bad_start_percent) {
             self.after(delay, Event::EngineExits(pid, 3));
@@ -313,7 +320,7 @@ impl Cluster {
             pid,
             host: format!("host {}", relay.name),
         };
-        self.host_says(host, NodeEvent::RemoteUp(info));
+        self.relay_says(host, RelayEvent::EngineUp(info));
     }
 
     /// The link between an engine and its relay is gone: what it never claimed is taken back there.
@@ -327,34 +334,20 @@ impl Cluster {
         for offer in &unclaimed_offers {
             process.revoke(*offer);
         }
-        let next_offer = process.board.last_key_value().map_or(0, |(n, _)| n + 1);
+        let mut next_offer = process.board.last_key_value().map_or(0, |(n, _)| n + 1);
+        if self.plan.mutation == Mutation::ForgetsOnTheWay {
+            next_offer = self.sent_offers.get(&engine).copied().unwrap_or(next_offer);
+        }
         let Some(relay) = self.hosts.get_mut(&host).filter(|_| was_linked) else {
             return;
         };
         relay.linked.remove(&engine);
         relay.waiting.remove(&engine);
-        let down = NodeEvent::RemoteDown {
+        let down = RelayEvent::EngineDown {
             engine,
             unclaimed_offers,
             next_offer,
         };
-        self.host_says(host, down);
-    }
-
-    /// The driver hears of a remote engine's end.
-    pub(crate) fn remote_down(
-        &mut self,
-        engine: EngineId,
-        mut unclaimed_offers: Vec<u32>,
-        next_offer: u32,
-    ) -> Result<(), String> {
-        let sent = self.sent_offers.remove(&engine).unwrap_or(0);
-        if self.plan.mutation != Mutation::ForgetsOnTheWay {
-            unclaimed_offers.extend(next_offer..sent);
-        }
-        self.feed(Input::EngineDown {
-            engine,
-            unclaimed_offers,
-        })
+        self.relay_says(host, down);
     }
 }

@@ -1,7 +1,7 @@
 //! What tasks do, and what may come of them.
 
 use broadleaf_core::Nanos;
-use broadleaf_proto::ids::EngineId;
+use broadleaf_proto::ids::{ClientId, EngineId};
 use broadleaf_proto::task::SegmentRef;
 use broadleaf_proto::{SegmentId, TaskOptions};
 use bytes::Bytes;
@@ -9,6 +9,9 @@ use smallvec::SmallVec;
 
 /// Length of arguments that lie in a segment; a client may have many of them under way.
 const LARGE_BYTES: u64 = 100_000;
+
+/// Bytes that a task writes before it ends.
+pub const JOB_OUTPUT_BYTES: u64 = 64;
 
 /// How a task ends if it is left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,10 @@ pub struct Job {
     pub stubborn: bool,
     /// How it was submitted.
     pub options: TaskOptions,
+    /// What its client had had engines prepare when it submitted it.
+    pub prepared: Vec<Preparation>,
+    /// How many tasks it submits and waits for.
+    pub children: u64,
     /// Whether it has dependencies.
     pub dependent: bool,
     /// Whether its arguments lie in a segment, and take their time to another host.
@@ -58,7 +65,8 @@ impl Job {
     /// What of them lies in segments.
     pub fn segments(&self) -> SmallVec<[SegmentRef; 0]> {
         let place = SegmentRef {
-            segment: SegmentId(self.index),
+            // Neighbours have arguments in common.
+            segment: SegmentId(self.index / 2),
             offset_bytes: 0,
             len_bytes: LARGE_BYTES,
         };
@@ -76,6 +84,38 @@ impl Job {
             Fate::UnmetOnEven => engine.0.is_multiple_of(2),
             _ => false,
         }
+    }
+}
+
+/// A preparation of a client's; a later one of the same name has a higher version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Preparation {
+    /// Whose it is.
+    pub client: ClientId,
+    /// Its name.
+    pub name: u16,
+    /// Tells it from the others of that name.
+    pub version: u32,
+}
+
+/// Bodies of preparations have this bit, those of functions that tasks name have not.
+const IS_PREPARATION: u64 = 1 << 63;
+
+impl Preparation {
+    /// The content of its body.
+    pub fn body(self) -> u64 {
+        IS_PREPARATION
+            | u64::from(self.client.0) << 48
+            | u64::from(self.name) << 32
+            | u64::from(self.version)
+    }
+    /// The preparation of a body, if it is one.
+    pub fn of_body(body: u64) -> Option<Self> {
+        (body & IS_PREPARATION != 0).then_some(Self {
+            client: ClientId((body >> 48) as u32 & 0x7fff),
+            name: (body >> 32) as u16,
+            version: body as u32,
+        })
     }
 }
 

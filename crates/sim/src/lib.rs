@@ -11,6 +11,8 @@ mod driver;
 mod engine;
 mod hosts;
 mod job;
+mod liar;
+mod nested;
 mod processes;
 mod random;
 mod script;
@@ -36,6 +38,12 @@ pub enum Mutation {
     ForgetsOnTheWay,
     /// Relays say of arguments that are on their way that they are there.
     DeliveredTooSoon,
+    /// Now and then a preparation does not reach its engine.
+    LosesPreparations,
+    /// Engines do not say that a task waits.
+    WaitsUnsaid,
+    /// What a relay says of processes is taken for the word of the controller's own fork server.
+    BelievesRelays,
 }
 
 /// What one run is made of.
@@ -55,12 +63,18 @@ pub struct Plan {
     pub n_functions: u32,
     /// Most times each submits.
     pub bursts: u32,
+    /// Whether some tasks submit tasks and wait for them.
+    pub nests: bool,
     /// Kills and lost links.
     pub n_faults: u32,
-    /// Time within which they happen.
+    /// Things that relays say and that are not so.
+    pub n_lies: u32,
+    /// Time within which faults and lies happen.
     pub busy_ns: Nanos,
     /// Of 100 engines, those that end before their hello.
     pub bad_start_percent: u64,
+    /// Of 100 attempts to start an engine, those that find no process for it.
+    pub no_process_percent: u64,
     /// The mistake put in.
     pub mutation: Mutation,
 }
@@ -94,9 +108,16 @@ impl Plan {
             n_clients: 1 + random.below(4) as u32,
             n_functions: 1 + random.below(4) as u32,
             bursts: 12,
+            nests: random.chance(60),
             n_faults: if calm { 0 } else { random.below(12) as u32 },
+            n_lies: if random.chance(30) {
+                random.below(40) as u32
+            } else {
+                0
+            },
             busy_ns: 2_000 * MS,
             bad_start_percent: if calm { 0 } else { 5 },
+            no_process_percent: if calm { 0 } else { 5 },
             mutation,
         }
     }
@@ -123,6 +144,10 @@ pub struct Outcome {
     pub counters: Counters,
     /// Virtual time it took.
     pub took_ns: Nanos,
+    /// The most tasks that one engine had begun at a time.
+    pub most_levels: usize,
+    /// Relays that were cut off because of what they said.
+    pub expelled: u32,
 }
 
 /// Runs one plan.
@@ -136,5 +161,7 @@ pub fn run(plan: Plan, print: bool) -> Result<Outcome, Failure> {
         trace_hash: cluster.trace.hash(),
         counters: cluster.counters(),
         took_ns: cluster.now,
+        most_levels: cluster.most_levels,
+        expelled: cluster.expelled,
     })
 }

@@ -1,20 +1,26 @@
 //! Engine processes and the spawner: what they do with what they get, and how they end.
 
-use broadleaf_core::{Input, Nanos};
+use broadleaf_core::{Input, Nanos, RelayNews};
 use broadleaf_proto::Mode;
 use broadleaf_proto::control::SpawnerEvent;
 use broadleaf_proto::ids::{EngineId, HostId};
-use broadleaf_proto::task::{DoneRecord, Payload, Status};
+use broadleaf_proto::relay::{RelayEvent, RelayedDone};
+use broadleaf_proto::task::{DoneRecord, OutputRecord, Payload, Status};
+use bytes::Bytes;
 
 use crate::cluster::{Cluster, EngineMessage, Event, Link, NodeEvent};
 use crate::engine::{EngineProcess, Running};
-use crate::job::{Fate, Job, index_of};
+use crate::job::{Fate, JOB_OUTPUT_BYTES, Job, Preparation, index_of};
 
 const MS: Nanos = 1_000_000;
 
 impl Cluster {
     pub(crate) fn spawn(&mut self, engine: EngineId) {
         let Some(number) = self.spawner else { return };
+        if let Some(event) = self.fails_to_start(engine) {
+            self.send(Link::FromSpawner(number), Event::Node(event));
+            return;
+        }
         self.next_pid += 1;
         let pid = self.next_pid;
         self.processes.insert(pid, EngineProcess::new(engine, pid));
@@ -28,16 +34,31 @@ impl Cluster {
         }
     }
 
+    /// What a spawner says that finds no process for an engine, now and then.
+    pub(crate) fn fails_to_start(&mut self, engine: EngineId) -> Option<NodeEvent> {
+        if !self.random.chance(self.plan.no_process_percent) {
+            return None;
+        }
+        self.deaths += 1;
+        let reason = "no process".into();
+        Some(NodeEvent::FromSpawner(SpawnerEvent::NotStarted {
+            engine,
+            reason,
+        }))
+    }
+
     pub(crate) fn end_process(&mut self, pid: u32, code: Option<i32>, signal: Option<i32>) {
         let Some(process) = self.processes.get_mut(&pid).filter(|p| p.alive) else {
             return;
         };
         process.alive = false;
         process.running = None;
+        process.stack.clear();
         process.inbox.clear();
         let (engine, host) = (process.engine, process.host);
         self.deaths += 1;
         self.close_link(pid);
+        self.end_clients_of(pid);
         let watched = self.processes.get(&pid).is_some_and(|p| p.watched);
         let link = if host == HostId::CONTROLLER {
             self.spawner.filter(|_| watched).map(Link::FromSpawner)
@@ -53,7 +74,13 @@ impl Cluster {
                 out_of_memory: false,
                 last_output: "last words".into(),
             };
-            self.send(link, Event::Node(NodeEvent::FromSpawner(event)));
+            let event = match link {
+                Link::FromHost(host) => {
+                    NodeEvent::FromRelay(host, RelayNews::Event(RelayEvent::Spawner(event)))
+                }
+                _ => NodeEvent::FromSpawner(event),
+            };
+            self.send(link, Event::Node(event));
         }
     }
 
@@ -113,6 +140,11 @@ impl Cluster {
         match message {
             EngineMessage::Function(record) => {
                 let body = index_of(&record.body);
+                if let Some(made) = Preparation::of_body(body) {
+                    let name = (made.client, made.name);
+                    process.prepared.insert(name, made.version);
+                    return Ok(());
+                }
                 process.functions.insert(record.function.0, body);
             }
             EngineMessage::Assign(record) => {
@@ -120,11 +152,11 @@ impl Cluster {
                     return Err(format!("{:?} is unknown to process {pid}", record.function));
                 }
                 process.inbox.push_back(record);
-                self.start_next(pid)?;
+                self.go_on(pid)?;
             }
             EngineMessage::Stop => {
                 process.stopping = true;
-                if process.running.is_none() {
+                if process.running.is_none() && process.stack.is_empty() {
                     self.flush(pid);
                     self.end_process(pid, Some(0), None);
                 }
@@ -145,7 +177,20 @@ impl Cluster {
             return Ok(());
         };
         self.runs += 1;
+        self.most_levels = self.most_levels.max(process.stack.len() + 1);
         let job = &self.jobs[index_of(&record.payload.bytes) as usize];
+        // Run again by another client, it may find itself unprepared.
+        if !self.reruns.contains_key(&job.index) {
+            for wanted in &job.prepared {
+                let made = process.prepared.get(&(wanted.client, wanted.name));
+                if made.is_none_or(|version| *version < wanted.version) {
+                    return Err(format!(
+                        "job {} found process {pid} without {wanted:?}",
+                        job.index
+                    ));
+                }
+            }
+        }
         process.running = Some(Running {
             key: record.key,
             offer: record.offer,
@@ -154,6 +199,8 @@ impl Cluster {
             started_ns: self.now,
             run: self.runs,
             interrupted: false,
+            depth: record.depth,
+            wait: None,
         });
         let each = job.options.mode == Mode::Each;
         let target = each.then_some(process.engine);
@@ -164,9 +211,10 @@ impl Cluster {
         if *starts > (1 + job.options.retries) * (1 + reruns) + unmet {
             return Err(format!("job {} was started {starts} times", job.index));
         }
-        if job.fate != Fate::Hang {
-            let duration = job.duration_ns;
-            let run = self.runs;
+        let (duration, run) = (job.duration_ns, self.runs);
+        if job.children > 0 {
+            self.after(duration, Event::TaskNests(pid, run));
+        } else if job.fate != Fate::Hang {
             self.after(duration, Event::TaskEnds(pid, run));
         }
         Ok(())
@@ -187,6 +235,12 @@ impl Cluster {
         let Some(process) = process.filter(|p| p.alive) else {
             return;
         };
+        if let Some(waiting) = process.stack.iter_mut().find(|r| r.offer == offer) {
+            // It acts on it when it is its turn.
+            waiting.interrupted |= !self.jobs[waiting.job as usize].stubborn;
+            self.after(1000, Event::GoOn(pid));
+            return;
+        }
         let Some(running) = process.running.as_mut().filter(|r| r.offer == offer) else {
             return;
         };
@@ -236,7 +290,7 @@ impl Cluster {
             completed_ns: self.now,
             payload,
         });
-        let stopping = process.stopping;
+        let stopping = process.stopping && process.stack.is_empty();
         // An engine may keep a result back while it runs the next task, for a bounded time.
         if stopping || self.random.chance(70) {
             self.flush(pid);
@@ -248,7 +302,7 @@ impl Cluster {
             self.end_process(pid, Some(0), None);
             return Ok(());
         }
-        self.start_next(pid)
+        self.go_on(pid)
     }
 
     pub(crate) fn flush(&mut self, pid: u32) {
@@ -257,12 +311,30 @@ impl Cluster {
         };
         let (engine, host, linked) = (process.engine, process.host, process.linked);
         for record in std::mem::take(&mut process.finished) {
-            let input = Input::Done { engine, record };
-            if host == HostId::CONTROLLER {
+            let piece = OutputRecord {
+                task: record.key.0,
+                engine,
+                stream: 1,
+                bytes: Bytes::from(vec![b'x'; JOB_OUTPUT_BYTES as usize / 2]),
+            };
+            if host != HostId::CONTROLLER {
+                let written = RelayNews::Output(piece);
+                let done = RelayNews::Done(RelayedDone { engine, record });
+                for news in [written.clone(), written, done] {
+                    if linked {
+                        let event = Event::Node(NodeEvent::FromRelay(host, news));
+                        self.send(Link::FromHost(host), event);
+                    }
+                }
+                continue;
+            }
+            let written = Input::Output {
+                engine,
+                record: piece,
+            };
+            for input in [written.clone(), written, Input::Done { engine, record }] {
                 let event = Event::Node(NodeEvent::FromEngine(pid, input));
                 self.send(Link::FromEngine(pid), event);
-            } else if linked {
-                self.send(Link::FromHost(host), Event::Node(NodeEvent::Input(input)));
             }
         }
     }

@@ -10,7 +10,8 @@ use smallvec::SmallVec;
 
 use crate::client::{Client, Copy, Expected};
 use crate::cluster::{Cluster, Event, Link, NodeEvent};
-use crate::job::{Fate, Job};
+use crate::job::{Fate, Job, Preparation};
+use crate::nested::DEEPEST;
 
 const MS: Nanos = 1_000_000;
 /// The client that is never killed and stops the cluster at the end.
@@ -34,13 +35,16 @@ impl Cluster {
         }
         let n = 1 + self.random.below(8);
         for _ in 0..n {
-            self.submit(id);
+            self.submit(id, 0);
         }
         if self.random.chance(30) {
             self.cancel_some(id);
         }
         if self.random.chance(20) {
             self.ask(id);
+        }
+        if self.random.chance(20) {
+            self.prepare(id);
         }
         if self.random.chance(30) {
             self.copy_some(id);
@@ -74,6 +78,12 @@ impl Cluster {
     fn start_client(&mut self, id: ClientId) {
         let bursts = self.random.below(self.plan.bursts.into()) as u32;
         self.clients.insert(id, Client::new(id, bursts));
+        self.introduce(id);
+        self.after(0, Event::ClientActs(id));
+    }
+
+    /// Connects a client and defines its functions.
+    pub(crate) fn introduce(&mut self, id: ClientId) {
         let name = format!("client {}", id.0);
         self.tell(id, Input::ClientUp { client: id, name });
         for function in 0..self.plan.n_functions {
@@ -88,7 +98,6 @@ impl Cluster {
             };
             self.tell(id, Input::Function { client: id, record });
         }
-        self.after(0, Event::ClientActs(id));
     }
 
     fn options(&mut self) -> TaskOptions {
@@ -132,7 +141,8 @@ impl Cluster {
         }
     }
 
-    fn submit(&mut self, id: ClientId) {
+    /// Submits a task, or one for each of its targets; gives their numbers.
+    pub(crate) fn submit(&mut self, id: ClientId, depth: u16) -> Vec<TaskSeq> {
         let plain = self.random.chance(50);
         let options = if plain {
             TaskOptions::default()
@@ -148,8 +158,13 @@ impl Cluster {
             12 => Fate::UnmetEverywhere,
             _ => Fate::Return,
         };
+        let children = if depth < DEEPEST && self.plan.nests && self.random.chance(15) {
+            1 + self.random.below(3)
+        } else {
+            0
+        };
         let Some(client) = self.clients.get_mut(&id) else {
-            return;
+            return Vec::new();
         };
         let seq = client.next_seq;
         let job_index = self.jobs.len() as u64;
@@ -162,6 +177,7 @@ impl Cluster {
             _ => vec![None],
         };
         client.next_seq += parts.len() as u64;
+        let prepared = client.preparations.values().copied().collect();
         for (part, target) in (0..).zip(parts) {
             let expected = Expected {
                 job: job_index,
@@ -169,6 +185,7 @@ impl Cluster {
                 status: None,
                 cancelled: false,
                 copy: Copy::No,
+                output_bytes: 0,
             };
             client.tasks.insert(TaskSeq(seq + part), expected);
         }
@@ -188,7 +205,9 @@ impl Cluster {
             body: u64::from(function) + u64::from(function % 2 * id.0 * 100),
             duration_ns: 1 + self.random.time(300 * MS),
             fate,
+            children,
             stubborn: self.random.chance(30),
+            prepared,
             dependent: !after.is_empty() || !follow.is_empty(),
             is_large: self.random.chance(15),
             options: options.clone(),
@@ -215,11 +234,49 @@ impl Cluster {
             seq: TaskSeq(seq),
             function: FunctionId(function),
             options: options_id,
+            depth,
             after,
             follow,
             payload,
         };
         self.tell(id, Input::Submit { client: id, record });
+        let end = self.clients.get(&id).map_or(seq, |c| c.next_seq);
+        (seq..end).map(TaskSeq).collect()
+    }
+
+    fn prepare(&mut self, id: ClientId) {
+        let name = self.random.below(2) as u16;
+        let reload = self.random.chance(30);
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        client.n_preparations += 1;
+        let version = client.n_preparations;
+        let preparation = Preparation {
+            client: id,
+            name,
+            version,
+        };
+        client.preparations.insert(name, preparation);
+        let function = FunctionId(self.plan.n_functions + version);
+        let body = preparation.body().to_le_bytes();
+        let mut hash = [0; 16];
+        hash[..8].copy_from_slice(&body);
+        let record = FunctionRecord {
+            function,
+            hash: FunctionHash(hash),
+            body: Bytes::copy_from_slice(&body),
+        };
+        self.tell(id, Input::Function { client: id, record });
+        let name = name.to_string();
+        self.request(
+            id,
+            ControlRequest::Prepare {
+                name,
+                function,
+                reload,
+            },
+        );
     }
 
     fn cancel_some(&mut self, id: ClientId) {
@@ -268,6 +325,7 @@ impl Cluster {
                 } else {
                     Copy::Adopted((owner, seq))
                 },
+                output_bytes: 0,
                 ..original.clone()
             });
         }
@@ -287,7 +345,11 @@ impl Cluster {
         self.request(
             id,
             if run_again {
-                ControlRequest::Resubmit { first, tasks }
+                ControlRequest::Resubmit {
+                    first,
+                    tasks,
+                    depth: 0,
+                }
             } else {
                 ControlRequest::Adopt { first, tasks }
             },
@@ -306,6 +368,7 @@ impl Cluster {
             }
             1 => ControlRequest::Signal(one, 9),
             2 => ControlRequest::AddEngines(1),
+            3 if self.random.chance(50) => ControlRequest::RestartEngines(TargetSet::All),
             3 => ControlRequest::RestartEngines(one),
             4 if self.random.chance(30) => ControlRequest::StopEngines(one),
             5 => ControlRequest::QueueStatus,
@@ -318,7 +381,7 @@ impl Cluster {
         self.request(id, request);
     }
 
-    fn request(&mut self, id: ClientId, request: ControlRequest) {
+    pub(crate) fn request(&mut self, id: ClientId, request: ControlRequest) {
         let number = self.random.next();
         if let Some(client) = self.clients.get_mut(&id) {
             client.requests.insert(number);

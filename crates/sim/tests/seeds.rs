@@ -65,7 +65,7 @@ fn a_seed_gives_the_same_trace_twice() {
 }
 
 fn finds(mutation: Mutation) {
-    let failure = (0..200).find_map(|seed| run(Plan::of_seed(seed, mutation), false).err());
+    let failure = (0..1000).find_map(|seed| run(Plan::of_seed(seed, mutation), false).err());
     let failure = failure.expect("the simulation does not find the mistake");
     println!("{mutation:?} found: {failure}");
 }
@@ -102,4 +102,41 @@ fn the_seeds_have_hosts_and_lose_them() {
 #[test]
 fn finds_time_that_runs_while_arguments_travel() {
     finds(Mutation::DeliveredTooSoon);
+}
+
+#[test]
+fn finds_engines_that_run_tasks_unprepared() {
+    finds(Mutation::LosesPreparations);
+}
+
+#[test]
+fn finds_waiting_tasks_that_the_controller_does_not_know_of() {
+    finds(Mutation::WaitsUnsaid);
+}
+
+#[test]
+fn finds_processes_killed_because_a_relay_named_them() {
+    finds(Mutation::BelievesRelays);
+}
+
+#[test]
+fn relays_that_lie_are_cut_off_and_harm_nobody_else() {
+    let plans = (0..1000).map(|seed| Plan::of_seed(seed, Mutation::None));
+    let lied_to = plans.filter(|plan| plan.n_lies > 0 && plan.n_hosts > 0);
+    let expelled: u32 = lied_to
+        .map(|plan| run(plan, false).unwrap_or_else(|failure| panic!("{failure}")))
+        .map(|outcome| outcome.expelled)
+        .sum();
+    assert!(expelled > 100, "{expelled}");
+}
+
+#[test]
+fn the_seeds_nest_tasks_in_tasks() {
+    let nested = (0..200).filter(|seed| {
+        let plan = Plan::of_seed(*seed, Mutation::None);
+        let outcome = run(plan.clone(), false).unwrap_or_else(|failure| panic!("{failure}"));
+        plan.nests && outcome.most_levels >= 3
+    });
+    let n = nested.count();
+    assert!(n > 20, "{n}");
 }

@@ -1,7 +1,7 @@
-"""`python -m broadleaf.bench`."""
+"""`python -m broadleaf.bench`: the same as `broadleaf bench`."""
 
 import sys
 
-from .cli import main
+from broadleaf.cli import main
 
-sys.exit(main(sys.argv[1:]))
+main(["bench", *sys.argv[1:]])

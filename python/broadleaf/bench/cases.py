@@ -45,6 +45,8 @@ class Case:
     sessions: Callable[[int, int, bool], list[Session]]
     raw: Callable[[bool], list[Step]] = lambda quick: []
     only_ours: bool = False
+    #: Whether every measurement sends arrays.
+    needs_numpy: bool = False
 
 
 def rtt_steps(quick: bool) -> list[Step]:
@@ -176,6 +178,15 @@ def in_place(workers: int, repeats: int, quick: bool) -> list[Session]:
     return [Session(workers if quick else 16, [step], 1)]
 
 
+def joblib(workers: int, repeats: int, quick: bool) -> list[Session]:
+    steps = [Step("shared-argument", {"size_bytes": (4 if quick else 16) * MB, "n": 20}, {"warmup": 3}, "joblib")]
+    # Fits of 1 ms, which show what a call costs, and of 15 ms, which hide it.
+    for samples in [150] if quick else [150, 1_000]:
+        search = {"candidates": 12, "folds": 5, "samples": samples}
+        steps.append(Step("grid-search", search, {"warmup": 2}, "joblib"))
+    return [Session(workers, steps, repeats)]
+
+
 def raw(quick: bool) -> list[Step]:
     size = (8 if quick else 800) * MB
     count = 200 if quick else 20_000
@@ -196,13 +207,14 @@ def raw(quick: bool) -> list[Step]:
 CASES = {
     case.name: case
     for case in (
-        Case("latency", "round trip of one empty task", latency, rtt_steps),
-        Case("throughput", "empty tasks a second, sent and collected", throughput),
-        Case("map", "trivial items a second through map", map_),
-        Case("sleep-map", "share of the workers' time spent in short sleeping tasks", sleep_map, sleep_raw),
-        Case("echo", "arrays there and back, and arrays sent", echo, echo_raw),
-        Case("startup", "time until every worker has run a task", startup),
-        Case("memory", "memory of an idle worker", memory),
+        Case("latency", "the round trip of one empty task", latency, rtt_steps),
+        Case("throughput", "how many empty tasks a second are sent and collected", throughput),
+        Case("map", "how many trivial items a second go through map", map_),
+        Case("sleep-map", "the share of the workers' time that short sleeping tasks get", sleep_map, sleep_raw),
+        Case("echo", "sending arrays there and back, and one way", echo, echo_raw, needs_numpy=True),
+        Case("joblib", "calls with one array, and a search of scikit-learn, through joblib", joblib, needs_numpy=True),
+        Case("startup", "the time until every worker has run a task", startup),
+        Case("memory", "the memory of an idle worker", memory),
         Case("raw", "the machine's own limits", lambda workers, repeats, quick: [], raw),
         Case(
             "overhead",
@@ -210,9 +222,15 @@ CASES = {
             overhead,
             only_ours=True,
         ),
-        Case("broadcast", "the same value to every worker", broadcast),
-        Case("dagger", "large dense and sparse values to every worker", dagger, dagger_raw),
-        Case("in-place", "page faults of repeated broadcasts into the same arrays", in_place, only_ours=True),
-        Case("bounded", "growth of memory over many tasks whose results are dropped", bounded, only_ours=True),
+        Case("broadcast", "sending the same value to every worker", broadcast, needs_numpy=True),
+        Case("dagger", "sending large dense and sparse values to every worker", dagger, dagger_raw, needs_numpy=True),
+        Case(
+            "in-place",
+            "the page faults of repeated broadcasts into the same arrays",
+            in_place,
+            only_ours=True,
+            needs_numpy=True,
+        ),
+        Case("bounded", "the growth of memory over many tasks whose results are dropped", bounded, only_ours=True),
     )
 }

@@ -40,7 +40,7 @@ SYSTEMS = {
         System(RAW, "raw"),
         System("ppe", "ppe"),
         System("loky", "loky_", ("loky==3.7.0", "numpy==2.4.6")),
-        System("joblib", "joblib_", ("joblib==1.5.3", "numpy==2.4.6", "scipy==1.17.1")),
+        System("joblib", "joblib_", ("joblib==1.6.0", "numpy==2.4.6", "scipy==1.17.1", "scikit-learn==1.9.1")),
         System("ipyparallel", "ipyparallel_", ("ipyparallel==9.2.0", "numpy==2.4.6", "scipy==1.17.1")),
         System("dask", "dask_", ("dask==2026.8.0", "distributed==2026.8.0", "numpy==2.4.6", "scipy==1.17.1")),
         System("ray", "ray_", ("ray==2.60.0", "numpy==2.4.6", "scipy==1.17.1")),

@@ -1,28 +1,23 @@
-"""`broadleaf bench hosts`: broadcasts over hosts in namespaces of this machine, by every plan and by the chosen one."""
+"""Broadcasts over hosts in namespaces of this machine, by every plan and by the chosen one."""
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import signal
 import statistics
 import sys
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import broadleaf
 
-from . import machine, raw_chain, table
+from . import raw_chain, table
 from .environments import OURS
-from .network import HostedCluster, Network, scheduled_by_thread, wait_until, why_not
+from .network import HostedCluster, Network, scheduled_by_thread, wait_until
 from .peers import measure
 from .record import Record
 
-SIZES = (1_000, 100_000, 1_000_000, 16_000_000, 64_000_000)
-PLANS = ("auto", "flat", "binomial", "k-ary", "chain")
 LARGE_BYTES = 1_000_000_000
 # A chain is worth its while from here on.
 LEAST_RAW_BYTES = 1_000_000
@@ -50,58 +45,33 @@ def checksum() -> int:
     return zlib.crc32(_held)
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="broadleaf bench hosts", description=(__doc__ or "").partition(": ")[2])
-    made.add_argument("--hosts", default="2,4,8,16", help="numbers of hosts, separated by commas (2,4,8,16)")
-    made.add_argument("--engines", type=int, default=4, metavar="N", help="engines of each host (4)")
-    made.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes, separated by commas")
-    made.add_argument("--plans", default=",".join(PLANS), help=f"separated by commas, of {', '.join(PLANS)}")
-    made.add_argument("--gbit", type=float, default=1.0, help="rate of each host's link (1)")
-    made.add_argument(
-        "--repeats", type=int, default=5, metavar="R", help="rounds (5), and five times as many up to 1 MB"
-    )
-    made.add_argument(
-        "--option", action="append", default=[], type=_option, metavar="NAME=VALUE", help="an option of the cluster"
-    )
-    made.add_argument("--small-task", action="store_true", help="also a small task beside a broadcast of 1 GB")
-    made.add_argument("--json", type=Path, metavar="FILE", help="append the records to FILE, one JSON object a line")
-    return made
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, value
-
-
-def main(argv: Sequence[str]) -> int:
-    """Runs the command."""
-    chosen = parser().parse_args(argv)
-    if (reason := why_not()) is not None:
-        raise SystemExit(f"broadleaf bench hosts: {reason}")
-    signal.signal(signal.SIGTERM, _leave)  # so that the namespaces go too
-    print(machine.line(machine.facts(True)), file=sys.stderr)
-    sizes = [int(size) for size in chosen.sizes.split(",")]
-    plans = chosen.plans.split(",")
-    options: dict[str, object] = dict(chosen.option)
-    records: list[Record] = []
-    for n in (int(count) for count in chosen.hosts.split(",")):
+def measure_hosts(
+    host_counts: Sequence[int],
+    engines: int,
+    sizes: list[int],
+    plans: list[str],
+    gbit: float,
+    repeats: int,
+    options: dict[str, object],
+    with_small_task: bool,
+) -> Iterator[Record]:
+    """The figures of each number of hosts. Its namespaces go when it ends, also by SIGTERM."""
+    signal.signal(signal.SIGTERM, _leave)
+    for n in host_counts:
         with (
             scheduled_by_thread(),
-            Network(n, rate_mbit=chosen.gbit * 1000) as network,
-            HostedCluster(network, chosen.engines, max_outstanding_bytes=1 << 40, **options) as cluster,
+            Network(n, rate_mbit=gbit * 1000) as network,
+            HostedCluster(network, engines, max_outstanding_bytes=1 << 40, **options) as cluster,
         ):
-            bench = HostBench(cluster, chosen.gbit, chosen.repeats)
-            small = bench.small_task() if chosen.small_task else ()
-            for record in itertools.chain(bench.broadcasts(sizes, plans), small):
-                records.append(record)
-                print(record.line(), file=sys.stderr, flush=True)
-                if chosen.json:
-                    with chosen.json.open("a") as out:
-                        out.write(record.line() + "\n")
-    table.show(records)
-    return 0
+            bench = HostBench(cluster, gbit, repeats)
+            yield from bench.broadcasts(sizes, plans)
+            if with_small_task:
+                yield from bench.small_task()
+
+
+def progress(record: Record) -> str:
+    """A record in one line, while the others are still to come."""
+    return f"{table.settings(record.params):<60} {table.figure(record)}"
 
 
 class HostBench:

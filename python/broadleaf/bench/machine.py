@@ -3,16 +3,18 @@
 import os
 import platform
 
+from broadleaf.units import size
+
 
 def facts(isolated: bool) -> dict[str, object]:
     """The machine, the interpreter and how the runs were kept apart, as flat values."""
     return {
         "processor": _first_line("/proc/cpuinfo", "model name"),
         "cores": len(os.sched_getaffinity(0)),
-        "memory_gb": round(int(_first_line("/proc/meminfo", "MemTotal").split()[0]) / (1 << 20), 1),
+        "memory": size(int(_first_line("/proc/meminfo", "MemTotal").split()[0]) << 10),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "load_1_min": round(os.getloadavg()[0], 2),
+        "load": f"{os.getloadavg()[0]:.2f}",
         "isolation": "network and process namespace, loopback only" if isolated else "none",
     }
 

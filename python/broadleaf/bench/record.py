@@ -17,6 +17,7 @@ UNITS = {
     "efficiency": "ratio",
     "efficiency_of_plain": "ratio",
     "elapsed": "s",
+    "new_program": "s",
     "last_short_task": "s",
     "stranded": "tasks",
     "bandwidth": "GB/s",

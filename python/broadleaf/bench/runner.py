@@ -1,14 +1,13 @@
 """Runs a case: every system in turn, repeat by repeat, each turn in a process of its own."""
 
 import json
-import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import bootstrap, environments
+from . import bootstrap, environments, table
 from .cases import Case, Session, Step
 from .environments import OURS, RAW, SYSTEMS
 from .record import Record, skipped
@@ -24,6 +23,11 @@ Key = tuple[str, str, str, str]
 
 def frozen(params: dict[str, Any]) -> str:
     return json.dumps(params)
+
+
+def _shown(params: dict[str, Any]) -> str:
+    own = table.settings(params, own=True)
+    return ", ".join(filter(None, (table.settings(params), own)))
 
 
 class Run:
@@ -149,16 +153,15 @@ class Run:
         for metric, found in values.items():
             several = found if isinstance(found, list) else [found]
             self.values[name, case, frozen(params), metric].extend(several)
-            figures.append(f"{metric} {statistics.median(several):,.4g}")
-        shown = " | ".join(str(v) for v in params.values())
-        self.say(f"{repeat + 1}  {name:<12} {case:<10} {shown:<60} {', '.join(figures)}")
+            figures.append(table.figure(Record(name, "", case, params, metric, list(several))))
+        self.say(f"{repeat + 1}  {name:<12} {case:<10} {_shown(params):<60} {', '.join(figures)}")
 
     def _fail(self, name: str, case: str, params: dict[str, Any], why: str) -> None:
         if (
             self.failures.setdefault((name, case, frozen(params)), skipped(name, "", case, params, why)).note
             == why[:400]
         ):
-            self.say(f"-  {name:<12} {case:<10} {' | '.join(str(v) for v in params.values()):<60} skipped: {why}")
+            self.say(f"-  {name:<12} {case:<10} {_shown(params):<60} skipped: {why}")
 
     def _against_plain_sleep(self) -> None:
         """Efficiency against the same sleeps in one plain process, round by round."""

@@ -1,17 +1,42 @@
-"""The closing table: every figure beside ours."""
+"""The closing table: every figure beside ours, in units that people read."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
+
+from broadleaf.units import number, readable_unit, size
 
 from .environments import OURS, RAW
 from .record import LESS_IS_BETTER, Record
 
+TITLES = ("OF", "SYSTEM", "WAY", "FIGURE", "MEDIAN", "MIN TO MAX", "BROADLEAF IS")
+LEFT = TITLES[:4]
+_SKIPPED = "skipped"
+# A system's own choices, which do not keep it from being compared.
+_OWN = ("mode", "config")
+_UNIT_WORDS = {"ratio": "", "payloads": "x the data", "copies": "x the data", "payload MB": "MB"}
+_WORDS: dict[str, Callable[[Any], str]] = {
+    "workers": lambda n: f"{n} workers" if n != 1 else "1 worker",
+    "engines": lambda n: f"{n} engines each" if n != 1 else "1 engine each",
+    "hosts": lambda n: f"{n} hosts" if n != 1 else "1 host",
+    "gbit": lambda gbit: f"{gbit:g} Gb/s",
+    "n": lambda n: f"n = {n:,}",
+    "ms": lambda ms: f"{ms:g} ms",
+    "straggler_s": lambda seconds: f"one of {seconds:g} s",
+    "rounds": lambda n: f"{n} rounds",
+    "bytes": size,
+    "size_bytes": size,
+    "plan": lambda plan: f"plan {plan}",
+    "beside": lambda what: f"beside {what}",
+}
 
-def number(value: float | None) -> str:
-    """Three significant digits, thousands separated."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of one system. `cells` are those of `TITLES`."""
+
+    record: Record
+    cells: tuple[str, ...]
 
 
 def reference_values(records: Iterable[Record]) -> dict[tuple[str, ...], float]:
@@ -24,36 +49,82 @@ def reference_values(records: Iterable[Record]) -> dict[tuple[str, ...], float]:
 
 
 def ratio(record: Record, reference: dict[tuple[str, ...], float]) -> float | None:
-    """How many times better ours is (below 1: how much worse); None where there is nothing to compare."""
+    """How many times better ours is (below 1: how much worse); None for ourselves, and with nothing to compare."""
     ours = reference.get(record.key)
-    if ours is None or not ours or not record.median or record.peer == RAW:
+    if ours is None or not ours or not record.median or record.peer in (OURS, RAW):
         return None
     return record.median / ours if record.unit in LESS_IS_BETTER else ours / record.median
 
 
-def rows(records: list[Record]) -> list[tuple[str, ...]]:
-    """The table's cells: case, parameters, system, way, metric, median, spread, unit, ours against it."""
-    reference = reference_values(records)
-    order = list(dict.fromkeys(r.case for r in records))
-    cells: list[tuple[str, ...]] = []
-    for r in sorted(records, key=lambda r: order.index(r.case)):
-        own = {k: v for k, v in r.params.items() if k in ("mode", "config") and v not in ("", "default")}
-        shared = {k: v for k, v in r.params.items() if k not in ("mode", "config")}
-        times = ratio(r, reference)
-        cells.append(
-            (
-                r.case,
-                " ".join(f"{k}={v}" for k, v in shared.items()),
-                r.peer,
-                ", ".join(str(v) for v in own.values()),
-                r.metric,
-                number(r.median),
-                f"{number(min(r.values))} - {number(max(r.values))}" if r.values else (r.note or "")[:60],
-                r.unit,
-                "" if times is None else f"{times:.3g} x",
-            )
+def settings(params: dict[str, Any], own: bool = False) -> str:
+    """A record's parameters in words: those that systems share, or its `own` ways."""
+    chosen = {name: value for name, value in params.items() if (name in _OWN) == own}
+    if own:
+        return ", ".join(str(value) for value in chosen.values() if value not in ("", "default"))
+    return ", ".join(_WORDS[name](value) if name in _WORDS else str(value) for name, value in chosen.items())
+
+
+def rows(records: list[Record]) -> list[Row]:
+    """A row for each record with a figure, in the order of the cases; one unit within a comparison."""
+    measured = [r for r in records if r.values]
+    reference = reference_values(measured)
+    order = list(dict.fromkeys(r.case for r in measured))
+    smallest: dict[tuple[str, ...], float] = {}
+    for r in measured:
+        smallest[r.key] = min(smallest.get(r.key, float("inf")), abs(r.median or 0))
+    found = []
+    for r in sorted(measured, key=lambda r: order.index(r.case)):
+        factor, unit = readable_unit(smallest[r.key], r.unit)
+        cells = (
+            settings(r.params),
+            r.peer,
+            settings(r.params, own=True),
+            r.metric,
+            _amount((r.median or 0) * factor, unit),
+            _spread(r, factor),
+            _comparison(ratio(r, reference)),
         )
-    return cells
+        found.append(Row(r, cells))
+    return found
+
+
+def figure(record: Record) -> str:
+    """A record's figure by itself, with its unit."""
+    median = record.median or 0.0
+    factor, unit = readable_unit(abs(median), record.unit)
+    return f"{record.metric} {_amount(median * factor, unit)}"
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{number(value)} {_UNIT_WORDS.get(unit, unit)}".rstrip()
+
+
+def _spread(record: Record, factor: float) -> str:
+    low, high = number(min(record.values) * factor), number(max(record.values) * factor)
+    return "" if low == high else f"{low} to {high}"
+
+
+def _comparison(times: float | None) -> str:
+    if times is None:
+        return ""
+    return f"{number(times)} x better" if times >= 1 else f"{number(1 / times)} x worse"
+
+
+def shown_columns(found: list[Row]) -> list[int]:
+    """Places in `TITLES` of the columns that say something: not empty, and not our name alone."""
+    columns = [(place, {row.cells[place] for row in found}) for place in range(len(TITLES))]
+    return [place for place, said in columns if said - {""} and (TITLES[place] != "SYSTEM" or said != {OURS})]
+
+
+def left_out(records: list[Record]) -> list[str]:
+    """What was not measured and why, alike reasons of one system together."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for r in records:
+        if r.metric == _SKIPPED:
+            reasons.setdefault((r.peer, r.note or "no reason given"), []).append(
+                " ".join(filter(None, (r.case, f"({settings(r.params)})" if r.params else "")))
+            )
+    return [f"not measured: {peer}, {', '.join(dict.fromkeys(what))}: {why}" for (peer, why), what in reasons.items()]
 
 
 def findings(records: list[Record]) -> list[str]:
@@ -89,27 +160,3 @@ def findings(records: list[Record]) -> list[str]:
         if r.metric == "rate_ratio"
     ]
     return lines
-
-
-def show(records: list[Record]) -> None:
-    """Prints the table and the findings on the terminal."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="Medians; the last column says how many times better ours is", title_style="")
-    for heading in ("case", "parameters", "system", "way", "metric"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("median", "min - max", "unit", "ours"):
-        table.add_column(heading, justify="right", overflow="fold")
-    previous = ""
-    for cells in rows(records):
-        if previous and cells[0] != previous:
-            table.add_section()
-        previous = cells[0]
-        table.add_row(*cells)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 180
-    console.print(table)
-    for text in findings(records):
-        console.print(text)

@@ -2,53 +2,42 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
 
-from broadleaf.cli.console import fail
-from broadleaf.cli.lazy import LazyGroup
+from broadleaf.cli.entry import EntryGroup
 
 _COMMANDS = {
-    "start": "Start a cluster.",
-    "relay": "Add this host's engines to a cluster that runs elsewhere.",
-    "stop": "Stop a cluster.",
-    "list": "List running clusters.",
-    "status": "Show counters of a cluster.",
-    "top": "Watch a cluster.",
-    "logs": "Show logs of a cluster.",
-    "config": "Show options and where their values come from.",
-    "plan": "Show what a broadcast costs, and the best tree for it.",
-    "bench": "Measure, and compare with other libraries.",
-    "lab": "Find out which setting makes a workload fast, and how sure that is.",
+    "start": "Start a cluster on this host.",
+    "relay": "Add this host's engines to a cluster on another host.",
+    "stop": "Stop a cluster and wait until it is gone.",
+    "list": "List the clusters that you have running on this host.",
+    "status": "Show the engines of a cluster and what they have done.",
+    "top": "Watch a cluster at work.",
+    "logs": "Show what the controller or an engine of a cluster has written.",
+    "config": "Show every option, its value and where the value comes from.",
+    "plan": "Estimate what it costs to send the same data to many engines.",
+    "bench": "Measure Broadleaf on this machine, alone or beside other libraries.",
+    "lab": "Find the settings that make a workload fast, and how sure that is.",
 }
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=EntryGroup,
     texts=_COMMANDS,
     package="broadleaf.cli",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="broadleaf", prog_name="broadleaf")
 def group() -> None:
-    """Interactive parallel computing for Python.
+    """Run Python on many engines at once.
 
-    Exit codes: 0 done; 1 could not be done, the message says why; 2 a wrong option or argument.
+    `broadleaf COMMAND --help` explains a command. Exit codes: 0 for success, 1 if it could not be done (the message
+    says why), 2 for a wrong option or argument.
     """
 
 
 def main(arguments: list[str] | None = None) -> Any:
     """Entry point of the console script."""
-    from broadleaf.config import ConfigError
-    from broadleaf.errors import IPythonError
-
-    try:
-        return group.main(arguments, prog_name="broadleaf", standalone_mode=True)
-    except (IPythonError, ConfigError, TimeoutError) as error:
-        fail(str(error))
-    except BrokenPipeError:
-        # The reader (`| head`) has seen enough.
-        sys.stderr.close()
-        sys.exit(0)
+    return group.main(arguments, prog_name="broadleaf")

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from broadleaf.cli.console import console, profile_option
+from broadleaf.cli.complete import options
+from broadleaf.cli.console import console, plain_table, profile_option
+from broadleaf.cli.lazy import SuggestingGroup, suggestion
+from broadleaf.units import duration
+
+if TYPE_CHECKING:
+    from broadleaf.config import Option, Settings
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+_KINDS = {"int": "whole number", "float": "number", "bool": "on or off", "str": "text", "choice": "one of",
+          "list": "names separated by commas"}  # fmt: skip
 
 
-@click.group("config")
+@click.group("config", cls=SuggestingGroup)
 def command() -> None:
-    """Show options and where their values come from."""
+    """Show every option, its value and where the value comes from."""
 
 
 @command.command("show")
-@click.argument("names", nargs=-1, metavar="[OPTION]...")
+@click.argument("names", nargs=-1, metavar="[OPTION]...", shell_complete=options)
 @profile_option
-@click.option("--json", "form", flag_value="json", help="As JSON.")
-@click.option("--markdown", "form", flag_value="markdown", help="The table of all options for the documentation.")
-def show(names: tuple[str, ...], profile: str, form: str | None) -> None:
-    """Show each option's value and the place that it comes from.
+@click.option("--long", "-l", "long_", is_flag=True,
+              help="Explain each option: meaning, type, range, default. So it is if you name options.")  # fmt: skip
+@click.option("--json", "form", flag_value="json", help="Print one JSON object; with --long, all that is known.")
+@click.option("--markdown", "form", flag_value="markdown", help="Print the table of all options in the documentation.")
+def show(names: tuple[str, ...], profile: str, long_: bool, form: str | None) -> None:
+    """Show each option's value and where it comes from.
 
-    Defaults are overridden by config.toml in Broadleaf's directory, that by config.toml in the profile's, that by the
-    environment (BROADLEAF_<NAME>), and that by arguments of Cluster or `broadleaf start`.
+    The default is overridden by config.toml in Broadleaf's directory, that by config.toml in the profile's directory,
+    that by the environment variable BROADLEAF_<NAME>, and that by an argument of Cluster or `broadleaf start -o`.
     """
     from broadleaf import config
     from broadleaf.cluster import files
@@ -31,33 +44,108 @@ def show(names: tuple[str, ...], profile: str, form: str | None) -> None:
     if form == "markdown":
         click.echo(config.markdown_table(), nl=False)
         return
-    unknown = [name for name in names if name not in config.OPTIONS]
-    if unknown:
-        raise click.BadParameter(f"no option is called {unknown[0]!r}", param_hint="OPTION")
+    for name in names:
+        if name not in config.OPTIONS:
+            hint = suggestion(name, list(config.OPTIONS)).strip()
+            raise click.UsageError(f"no option is called {name!r}. {hint}".strip(), click.get_current_context())
     settings = config.resolve(profile_dir=files.profile_dir(profile))
     chosen = names or tuple(settings)
     if form == "json":
-        rows = {name: {"value": settings[name], "origin": settings.origin(name)} for name in chosen}
+        rows = {name: _row(config.OPTIONS[name], settings, long_) for name in chosen}
         click.echo(json.dumps(rows, indent=1))
-        return
-    from rich.table import Table
+    elif names or long_:
+        _show_long([config.OPTIONS[name] for name in chosen], settings)
+    else:
+        _show_table([config.OPTIONS[name] for name in chosen], settings)
+
+
+def _row(option: Option, settings: Settings, long_: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {"value": settings[option.name], "origin": settings.origin(option.name)}
+    if long_:
+        row |= {
+            "meaning": option.meaning,
+            "type": option.kind,
+            "default": option.default,
+            "range": [option.least, option.most] if option.kind in ("int", "float") else None,
+            "choices": list(option.choices),
+            "acts_in": option.acts,
+            "variable": option.variable,
+        }
+    return row
+
+
+def _show_table(chosen: list[Option], settings: Settings) -> None:
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("OPTION")
-    table.add_column("VALUE", overflow="fold")
-    table.add_column("ORIGIN", overflow="fold")
-    table.add_column("ACTS IN")
-    if names:
-        table.add_column("MEANING", overflow="fold")
-    for name in chosen:
-        origin = settings.origin(name)
-        option = config.OPTIONS[name]
-        cells: list[str | Text] = [
-            name,
-            Text(config.format_value(settings[name])),
-            Text(origin, style="dim" if origin == "default" else "bold"),
-            option.acts,
-        ]
-        table.add_row(*cells, *([option.meaning] if names else []))
+    table = plain_table(("OPTION", "VALUE", "FROM"), ("OPTION", "VALUE", "FROM"))
+    for column in table.columns[1:]:
+        column.overflow = "fold"
+    for option in chosen:
+        origin = settings.origin(option.name)
+        style = "dim" if origin == "default" else "bold"
+        table.add_row(option.name, _shown(option, settings[option.name]), Text(origin, style=style))
     console().print(table)
+
+
+def _show_long(chosen: list[Option], settings: Settings) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    out = console()
+    for place, option in enumerate(chosen):
+        if place:
+            out.print()
+        out.print(Text.assemble((option.name, "bold"), f" = {_shown(option, settings[option.name])}"))
+        details = (
+            option.meaning,
+            f"type: {_type(option)}",
+            f"default: {_shown(option, option.default)}",
+            f"from: {settings.origin(option.name)}",
+            f"acts in: {option.acts}",
+            f"environment variable: {option.variable}",
+        )
+        for line in details:
+            out.print(Padding(Text(line), (0, 0, 0, 4), expand=False))
+
+
+def _shown(option: Option, value: Any) -> str:
+    """A value as it is typed, and in a larger unit where it has one: `262144 (256 KiB)`."""
+    from broadleaf import config
+
+    text = config.format_value(value)
+    readable = _readable(option, value)
+    return f"{text} ({readable})" if readable else text or "(empty)"
+
+
+def _readable(option: Option, value: Any) -> str:
+    if option.kind not in ("int", "float") or not value:
+        return ""
+    if option.name.endswith("_us") and value >= 1000:
+        return duration(value / 1e6)
+    if option.name.endswith("_s") and value >= 60:
+        return duration(value)
+    if option.name.endswith("_bytes") and value >= 1024:
+        return _binary_size(value)
+    return ""
+
+
+def _binary_size(n_bytes: float) -> str:
+    power = 0
+    while n_bytes >= 1024 and power + 1 < len(_BINARY):
+        n_bytes /= 1024
+        power += 1
+    return f"{n_bytes:.4g} {_BINARY[power]}"
+
+
+def _type(option: Option) -> str:
+    if option.choices:
+        return f"one of {', '.join(option.choices)}"
+    words = _KINDS[option.kind]
+    if option.kind in ("int", "float"):
+        return f"{words}, {_bound(option, option.least)} to {_bound(option, option.most)}"
+    return f"{words}, as {option.form[1]}" if option.form[1] else words
+
+
+def _bound(option: Option, limit: float) -> str:
+    readable = _readable(option, limit)
+    return f"{limit:.15g} ({readable})" if readable else f"{limit:.15g}"

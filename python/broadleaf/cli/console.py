@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import click
+
+from broadleaf.cli.complete import cluster_ids, profiles
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,36 +17,69 @@ if TYPE_CHECKING:
     from broadleaf.cluster import Cluster
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+# Wide enough for every line of a table: what reads a pipe or a file does not fold.
+_PIPE_COLUMNS = 500
+
+
+class TableCommand(click.Command):
+    """A command that prints a table; its help explains the columns, or what else is `explained_as`."""
+
+    def __init__(
+        self, *arguments: Any, columns: Mapping[str, str], explained_as: str = "Columns", **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self.columns = columns
+        self.explained_as = explained_as
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.columns:
+            with formatter.section(self.explained_as):
+                formatter.write_dl(list(self.columns.items()))
+        super().format_epilog(ctx, formatter)
 
 
 def fail(message: str) -> NoReturn:
-    """Prints an error and leaves with code 1."""
-    click.echo(click.style("error: ", fg="red", bold=True) + message, err=True)
-    raise SystemExit(1)
+    """Ends the command with an error and code 1."""
+    raise click.ClickException(message)
 
 
-def _checked_profile(ctx: click.Context, parameter: click.Parameter, profile: str) -> str:
-    from broadleaf.cluster.files import check_id
+def _checked(kind: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    def check(ctx: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+        from broadleaf.cluster.files import check_id
 
-    try:
-        return check_id("profile", profile)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+        if name is None:
+            return None
+        try:
+            return check_id(kind, name)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, parameter) from None
+
+    return check
+
+
+checked_cluster_id = _checked("cluster id")
+_checked_profile = _checked("profile")
 
 
 def profile_option(command: _Command) -> _Command:
     """The option that chooses a profile."""
-    option = click.option("--profile", default="default", show_default=True, callback=_checked_profile,
-                          help="Profile of the cluster.")  # fmt: skip
+    option = click.option("--profile", default="default", show_default=True, metavar="NAME", callback=_checked_profile,
+                          shell_complete=profiles, help="Profile of the cluster.")  # fmt: skip
     return option(command)
+
+
+def any_profile_option(command: _Command) -> _Command:
+    """The option that chooses a profile out of all."""
+    return click.option("--profile", metavar="NAME", callback=_checked_profile, shell_complete=profiles,
+                        help="Only clusters of this profile.")(command)  # fmt: skip
 
 
 def cluster_options(command: _Command) -> _Command:
     """The options that choose a running cluster."""
     command = profile_option(command)
-    return click.option("--cluster-id", metavar="ID", help="Id of the cluster; may be left out if one is running.")(
-        command
-    )
+    option = click.option("--cluster-id", metavar="ID", callback=checked_cluster_id, shell_complete=cluster_ids,
+                          help="Id of the cluster. Not needed if only one is running.")  # fmt: skip
+    return option(command)
 
 
 def chosen_cluster(profile: str, cluster_id: str | None) -> Cluster:
@@ -54,10 +90,13 @@ def chosen_cluster(profile: str, cluster_id: str | None) -> Cluster:
     if cluster_id is not None:
         if cluster_id in running:
             return running[cluster_id]
-        known = f"; running: {', '.join(running)}" if running else ""
-        fail(f"no cluster {cluster_id!r} is running in profile {profile!r}{known}")
+        from broadleaf.cluster.files import no_such_cluster
+
+        fail(no_such_cluster(profile, cluster_id))
     if not running:
-        fail(f"no cluster is running in profile {profile!r}; start one with `broadleaf start`")
+        from broadleaf.cluster.files import no_such_cluster
+
+        fail(no_such_cluster(profile))
     if len(running) == 1:
         return next(iter(running.values()))
     if "default" in running:
@@ -65,21 +104,30 @@ def chosen_cluster(profile: str, cluster_id: str | None) -> Cluster:
     fail(f"several clusters are running; choose one with --cluster-id: {', '.join(running)}")
 
 
+def look_in_working_directory() -> None:
+    """Has engines look for modules where the command is run, in place of the folder that its script lies in."""
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd()
+
+
 def console() -> Console:
-    """A rich console for standard output; a pipe or file gets lines of any length."""
+    """A rich console for standard output; without colours into a pipe or file, or where NO_COLOR is set."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 500)
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+    color_system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return PipeConsole(highlight=False, width=width, color_system=color_system)
 
 
-def duration(seconds: float) -> str:
-    """A duration in the two largest units that matter."""
-    if seconds < 0.001:
-        return f"{seconds * 1e6:.0f} us"
-    if seconds < 1:
-        return f"{seconds * 1e3:.1f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+def plain_table(columns: Iterable[str], left: Iterable[str]) -> Any:
+    """A table without lines; the columns named in `left` begin at the left, all others end at the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in columns:
+        table.add_column(title, justify="left" if title in left else "right")
+    return table

@@ -1,15 +1,30 @@
-"""A click group that knows its commands by name and imports one when it runs."""
+"""Click groups that suggest the command that was meant, and that import a command only when it runs."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
-class LazyGroup(click.Group):
+
+class SuggestingGroup(click.Group):
+    """A group that answers a misspelt command with the one that is closest."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}.{suggestion(args[0], known)}")
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(SuggestingGroup):
     """A group whose commands live in one module each.
 
     `texts` maps each command's name to its line of help, `package` is where the modules are: the command `logs` is
@@ -35,13 +50,19 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(self._texts.items()))
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self._texts and not args[0].startswith("-"):
-            import difflib
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
 
-            close = difflib.get_close_matches(args[0], self._texts, 1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            ctx.fail(f"No such command {args[0]!r}.{hint}")
-        return super().resolve_command(ctx, args)
+        # Click's own would import every command for its line of help.
+        commands = [
+            CompletionItem(name, help=text) for name, text in self._texts.items() if name.startswith(incomplete)
+        ]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def suggestion(word: str, known: list[str]) -> str:
+    """`` Did you mean 'status'?`` where a known word is close to this one, else nothing."""
+    import difflib
+
+    close = difflib.get_close_matches(word, known, 1)
+    return f" Did you mean {close[0]!r}?" if close else ""

@@ -9,22 +9,45 @@ from typing import Any
 
 import click
 
-from broadleaf.cli.console import console, duration, fail
+from broadleaf.cli.console import console, fail, plain_table
+from broadleaf.cli.extras import require
+from broadleaf.units import count, duration, parse_size, size
+
+WAYS = {
+    "flat": "the client sends everything to one host after another",
+    "binomial": "every host that has everything sends it to another that has not",
+    "k-ary": "each host passes pieces on to k others while more arrive",
+    "chain": "each host passes pieces on to the next one while more arrive",
+    "scatter-allgather": "each host gets one piece, then all pass pieces round a ring",
+    "round-optimal": "pieces are exchanged in the fewest rounds possible",
+}
+"""What each algorithm does, in words."""
+
+
+def _size(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, parameter) from None
 
 
 @click.command("plan")
-@click.option("--engines", type=click.IntRange(1, 10**9), required=True, metavar="N", help="How many are told.")
+@click.option("--engines", "-n", type=click.IntRange(1, 10**9), required=True, metavar="N",
+              help="Engines that are to get the same data.")  # fmt: skip
 @click.option("--arity", type=click.IntRange(2, 10**6), default=2, show_default=True, metavar="K",
-              help="Branches at each scheduler.")  # fmt: skip
-@click.option("--hosts", type=click.IntRange(1, 10**6), metavar="H", help="Hosts that a payload goes to.")
-@click.option("--bytes", "n_bytes", type=click.IntRange(0), metavar="B", help="Bytes of the payload.")
+              help="Branches of the tree: to how many others each member passes the data on.")  # fmt: skip
+@click.option("--hosts", type=click.IntRange(1, 10**6), metavar="H", help="Hosts that the engines run on.")
+@click.option("--bytes", "n_bytes", callback=_size, metavar="SIZE", help="Size of the data, such as 64MB.")
 @click.option("--latency-us", type=click.FloatRange(0), default=100.0, show_default=True, metavar="A",
-              help="Latency of one hop between hosts, microseconds.")  # fmt: skip
+              help="Time that the smallest message takes from one host to another, in microseconds.")  # fmt: skip
 @click.option("--gbit", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, metavar="G",
-              help="Bandwidth of one hop, Gb/s.")  # fmt: skip
+              help="Bandwidth of the network, in Gb/s.")  # fmt: skip
+@click.option("--tables", is_flag=True, help="Show every depth and number of branches, with the formulas.")
 @click.option("--plot", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Draw figures into DIR, as PNG and SVG (needs matplotlib).")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="All numbers, as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print all numbers as one JSON object.")
 def command(
     engines: int,
     arity: int,
@@ -32,27 +55,36 @@ def command(
     n_bytes: int | None,
     latency_us: float,
     gbit: float,
+    tables: bool,
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Show what telling N engines the same thing costs, and the best tree for it.
+    """Estimate what it costs to send the same data to N engines.
 
-    With --hosts and --bytes, also how long a payload takes to all hosts by each algorithm, and which is chosen. Needs
-    no cluster.
+    A process sends one message after another, so one that told N engines by itself would make the last one wait for N
+    sends. In a tree, those that have been told tell others at the same time. This shows how much that saves, and which
+    tree is best. With --hosts and --bytes it shows how long large data takes to reach all hosts in each of several
+    ways, and which of them Broadleaf takes. Nothing is sent, and no cluster is needed.
+
+    Examples: `broadleaf plan --engines 100`, `broadleaf plan -n 64 --hosts 16 --bytes 64MB --gbit 1`
     """
-    from broadleaf import plan
-    from broadleaf.plan import tables
-
     if (hosts is None) != (n_bytes is None):
-        raise click.UsageError("--hosts and --bytes belong together")
+        raise click.UsageError("--hosts and --bytes belong together", click.get_current_context())
+    if plot is not None:
+        require("plan", ("matplotlib",), "--plot")
+    from broadleaf import plan
+    from broadleaf.plan import tables as planned
+
     link = plan.Link.measured(latency_us, gbit)
-    found = tables.everything(engines, arity, hosts, n_bytes, link)
+    found = planned.everything(engines, arity, hosts, n_bytes, link)
     if as_json:
         click.echo(json.dumps(found, indent=1))
+    elif tables:
+        _show_tables(found)
     else:
-        _show_sends(found)
-        if "transfer" in found:
-            _show_transfer(found["transfer"], latency_us, gbit)
+        _show_ways(found, latency_us)
+    if "transfer" in found and not as_json:
+        _show_transfer(found["transfer"], engines, latency_us, gbit)
     if plot is not None:
         try:
             written = plan.draw(plot, engines, arity, hosts or 16, link)
@@ -62,23 +94,57 @@ def command(
             click.echo(path, err=as_json)
 
 
-def _table(*titles: str) -> Any:
-    from rich.table import Table
+def _show_ways(found: dict[str, Any], latency_us: float) -> None:
+    engines = found["engines"]
+    out = console()
+    out.print(f"Sending a small message to {count(engines, 'engine')}", style="bold")
+    columns = ("WHO SENDS", "THE LAST ONE WAITS FOR", "THAT IS", "MESSAGES IN ALL", "")
+    table = plain_table(columns, ("WHO SENDS", ""))
+    direct = found["direct"]
+    table.add_row("the client, to every engine", count(direct["sends"], "send"), _time(direct["sends"], latency_us),
+                  f"{direct['messages']:,}", "")  # fmt: skip
+    shown = [row for row in found["arities"] if row["depth"]]
+    for row in shown:
+        mark = "best tree" if row["best"] else ""
+        name = f"a tree of {row['arity']} branches, {count(row['depth'], 'level')} deep"
+        table.add_row(name, count(row["sends"], "send"), _time(row["sends"], latency_us), f"{row['messages']:,}", mark,
+                      style="bold" if mark else None)  # fmt: skip
+    fewest = found["fewest_rounds"]
+    table.add_row("everyone who has it, to others", count(fewest, "send"), _time(fewest, latency_us), f"{engines:,}",
+                  "nothing takes fewer")  # fmt: skip
+    out.print(table)
+    out.print(_verdict(found), markup=False)
+    out.print()
+    out.print("A send is one message from one process to another; a process makes one at a time, here in "
+              f"{latency_us:g} us (--latency-us).")  # fmt: skip
+    if shown:
+        out.print("In a tree of K branches the client tells a first member, each member tells K others, and those on "
+                  "the last level tell the engines.")  # fmt: skip
+    if "transfer" not in found:
+        out.print("Engines on one host share one copy of large data: for that, give --hosts and --bytes.")
+    out.print("--tables shows every depth, with the formulas.")
 
-    table = Table(box=None, pad_edge=False)
-    for title in titles:
-        table.add_column(title, justify="left" if title in ("", "ALGORITHM") else "right")
-    return table
+
+def _verdict(found: dict[str, Any]) -> str:
+    best, direct = found["best"], found["direct"]["sends"]
+    if best["sends"] >= direct or not best["depth"]:
+        return "For so few engines no tree is faster than the client alone."
+    sooner = direct / best["sends"]
+    return f"With the best tree the last engine has it {sooner:.1f} times sooner than from the client alone."
 
 
-def _show_sends(found: dict[str, Any]) -> None:
+def _time(sends: int, latency_us: float) -> str:
+    return duration(sends * latency_us / 1e6)
+
+
+def _show_tables(found: dict[str, Any]) -> None:
     engines, arity, direct = found["engines"], found["arity"], found["direct"]
     published = arity == 2
     out = console()
-    title = f"{_engines(engines)}, {arity} branches at each scheduler: sends that the last engine waits for"
+    title = f"{count(engines, 'engine')}, {arity} branches at each scheduler: sends that the last engine waits for"
     out.print(title, style="bold")
-    table = _table("DEPTH", "LEAVES", *(["PUBLISHED"] if published else []), "CORRECTED", "SENDS", "TO DIRECT",
-                   "MESSAGES", "")  # fmt: skip
+    columns = ("DEPTH", "LEAVES", *(["PUBLISHED"] if published else []), "CORRECTED", "SENDS", "TO DIRECT", "MESSAGES")
+    table = plain_table((*columns, ""), ("",))
     for row in found["depths"]:
         mark = "best" if row["best"] else "best by the published formula" if row["published_best"] else ""
         table.add_row(
@@ -99,8 +165,8 @@ def _show_sends(found: dict[str, Any]) -> None:
         out.print(f"corrected: 1 + {arity} d + N/{arity}^d   sends: N/{arity}^d rounded up")
     out.print(f"direct: {direct['sends']:,} sends, {direct['messages']:,} messages")
     out.print()
-    out.print(f"{_engines(engines)}: the best depth for each number of branches", style="bold")
-    table = _table("ARITY", "OPTIMUM", "LEAST", "DEPTH", "SENDS", "MESSAGES", "")
+    out.print(f"{count(engines, 'engine')}: the best depth for each number of branches", style="bold")
+    table = plain_table(("ARITY", "OPTIMUM", "LEAST", "DEPTH", "SENDS", "MESSAGES", ""), ("",))
     for row in found["arities"]:
         table.add_row(
             str(row["arity"]),
@@ -113,17 +179,21 @@ def _show_sends(found: dict[str, Any]) -> None:
             style="bold" if row["best"] else None,
         )
     out.print(table)
+    out.print(
+        "arity: branches   depth: levels   leaves: schedulers on the last level   to direct: sends / direct sends"
+    )
     out.print("optimum, least: the lowest point of the corrected formula, depth not rounded")
     out.print(f"if everyone who has the message passed it on: {found['fewest_rounds']} sends; no scheme needs fewer")
 
 
-def _show_transfer(found: dict[str, Any], latency_us: float, gbit: float) -> None:
+def _show_transfer(found: dict[str, Any], engines: int, latency_us: float, gbit: float) -> None:
     out = console()
     out.print()
-    hosts = f"{found['hosts']:,} host{'' if found['hosts'] == 1 else 's'}"
-    title = f"{size(found['bytes'])} to {hosts}, {latency_us:g} us and {gbit:g} Gb/s a hop"
-    out.print(f"{title}: time until the last has it", style="bold")
-    table = _table("ALGORITHM", "TIME", "SEGMENTS", "OF", "CLIENT SENDS", "A HOST GETS", "A HOST SENDS", "")
+    hosts = count(found["hosts"], "host")
+    title = f"Sending {size(found['bytes'])} to {hosts}, at {gbit:g} Gb/s with a latency of {latency_us:g} us"
+    out.print(title, style="bold")
+    columns = ("WAY", "LAST HOST HAS IT AFTER", "PIECES", "OF", "CLIENT SENDS", "A HOST GETS", "A HOST SENDS", "")
+    table = plain_table(columns, ("WAY", ""))
     for row in found["algorithms"]:
         name = row["algorithm"] if row["arity"] is None else f"{row['algorithm']}, k = {row['arity']}"
         table.add_row(
@@ -134,16 +204,16 @@ def _show_transfer(found: dict[str, Any], latency_us: float, gbit: float) -> Non
             size(row["client_out_bytes"]),
             size(row["host_in_bytes"]),
             size(row["host_out_bytes"]),
-            "chosen" if row["chosen"] else "" if row["runnable"] else "for comparison",
+            "Broadleaf takes this" if row["chosen"] else "" if row["runnable"] else "only to compare with",
             style="bold" if row["chosen"] else None if row["runnable"] else "dim",
         )
     out.print(table)
-    out.print(f"no way is faster than {_exact(found['least_possible_s'])}; a host: the one that gets or sends most")
-    out.print(f"one copy to each engine from the client would be {size(found['direct_client_out_bytes'])}")
-
-
-def _engines(count: int) -> str:
-    return f"{count:,} engine{'' if count == 1 else 's'}"
+    for row in found["algorithms"]:
+        out.print(f"{row['algorithm']}: {WAYS[row['algorithm']]}", markup=False)
+    out.print(f"No way can be faster than {_exact(found['least_possible_s'])}. 'A host' is the one that gets or sends "
+              "most; its engines share one copy.")  # fmt: skip
+    out.print(f"A copy for each of {count(engines, 'engine')} out of the client would be "
+              f"{size(found['direct_client_out_bytes'])}.")  # fmt: skip
 
 
 def _two_digits(value: float) -> str:
@@ -156,13 +226,3 @@ def _exact(seconds: float) -> str:
     if 1 <= seconds < 60:
         return f"{seconds:.3f} s"
     return f"{seconds * 1e3:.3g} ms" if 1e-3 <= seconds < 1 else duration(seconds)
-
-
-def size(n_bytes: int) -> str:
-    """Bytes in the decimal unit that leaves three digits."""
-    value: float = n_bytes
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 999.5 or unit == "TB":
-            break
-        value /= 1000
-    return f"{value:.3g} {unit}"

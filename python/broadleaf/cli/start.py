@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from broadleaf.cli.console import profile_option
+from broadleaf.cli.complete import assignments
+from broadleaf.cli.console import checked_cluster_id, fail, look_in_working_directory, profile_option
+from broadleaf.units import count, duration
+
+if TYPE_CHECKING:
+    from broadleaf.cluster import Cluster
 
 
 @click.command("start")
-@click.option("-n", "n", type=click.IntRange(min=0), help="Engines; the usable cores if left out.")
+@click.option("-n", "--engines", "n", type=click.IntRange(min=0), metavar="N",
+              help="Number of engines; by default one for every usable core.")  # fmt: skip
 @click.option("--detach/--foreground", default=True, show_default=True,
               help="Return when it runs, or stay and stop it on Ctrl-C.")  # fmt: skip
 @profile_option
-@click.option("--cluster-id", default="default", show_default=True, metavar="ID")
-@click.option("--tcp", metavar="HOST[:PORT]", help="Listen for clients on other hosts, with TLS.")
-@click.option("--restart", is_flag=True, default=None, help="Start engines again that die.")
-@click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE",
-              help="Any option of `broadleaf config show`; may be given often.")  # fmt: skip
+@click.option("--cluster-id", default="default", show_default=True, metavar="ID", callback=checked_cluster_id,
+              help="Its name in the profile.")  # fmt: skip
+@click.option("--tcp", metavar="HOST[:PORT]", help="Listen on this address for clients and relays on other hosts, "
+              "with TLS; any free port by default.")  # fmt: skip
+@click.option("--restart", is_flag=True, default=None, help="Start engines that die again.")
+@click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", shell_complete=assignments,
+              help="Set an option of `broadleaf config show`. May be repeated.")  # fmt: skip
 def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str | None, restart: bool | None,
             options: tuple[str, ...]) -> None:  # fmt: skip
-    """Start a cluster.
+    """Start a cluster on this host.
 
-    Clients connect with broadleaf.Client(), or Client(cluster_id=ID).
+    It runs until `broadleaf stop`, or with --foreground until Ctrl-C. Programs connect to it by broadleaf.Client(),
+    or Client(profile=NAME, cluster_id=ID) if you named one.
     """
     from broadleaf.cluster import Cluster
 
+    look_in_working_directory()
     arguments: dict[str, Any] = {}
     for option in options:
         name, equals, value = option.partition("=")
@@ -39,12 +49,17 @@ def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str
         arguments["listen"] = tcp if ":" in tcp else f"{tcp}:0"
     if restart:
         arguments["restart_engines"] = True
-    started = time.perf_counter()
     try:
         cluster = Cluster(n, profile=profile, cluster_id=cluster_id, detached=detach, **arguments)
     except ValueError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(str(error), click.get_current_context()) from None
+    run_cluster(cluster, detach)
+
+
+def run_cluster(cluster: Cluster, detach: bool) -> None:
+    """Starts a cluster and says how to use it; without `detach` stays until it is asked to stop or it has ended."""
     stop = _StopSignals()
+    started = time.perf_counter()
     try:
         cluster.start_cluster_sync()
         cluster.wait_for_engines_sync()
@@ -53,19 +68,18 @@ def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str
         raise
     stop.note_started()
     elapsed_s = time.perf_counter() - started
-    click.echo(f"cluster {cluster.cluster_id!r} runs with {cluster.n} engines (started in {elapsed_s:.2f} s)")
-    click.echo(f"  connect:  broadleaf.Client({_client_arguments(profile, cluster_id)})")
+    engines = count(cluster.n, "engine")
+    click.echo(f"cluster {cluster.cluster_id!r} runs with {engines} (started in {duration(elapsed_s)})")
+    click.echo(f"  connect:  broadleaf.Client({_client_arguments(cluster.profile, cluster.cluster_id)})")
     click.echo(f"  file:     {cluster.connection_file}")
     if detach:
-        suffix = "" if cluster_id == "default" else f" --cluster-id {cluster_id}"
-        profile_suffix = "" if profile == "default" else f" --profile {profile}"
+        suffix = "" if cluster.cluster_id == "default" else f" --cluster-id {cluster.cluster_id}"
+        profile_suffix = "" if cluster.profile == "default" else f" --profile {cluster.profile}"
         click.echo(f"  stop:     broadleaf stop{profile_suffix}{suffix}")
         return
     click.echo("  stop:     Ctrl-C")
     ended = stop.wait(cluster)
     if not ended:
-        from broadleaf.cli.console import fail
-
         fail("the cluster has ended by itself; its log is " + str(cluster.log_path()))
     cluster.stop_cluster_sync()
     click.echo(f"cluster {cluster.cluster_id!r} stopped")

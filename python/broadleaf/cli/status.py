@@ -7,67 +7,62 @@ from typing import Any
 
 import click
 
-from broadleaf.cli.console import chosen_cluster, cluster_options, console, duration
+from broadleaf.cli.console import TableCommand, chosen_cluster, cluster_options, console, plain_table
+from broadleaf.cli.deaths import deaths_text
+from broadleaf.units import count, duration
+
+COLUMNS = {
+    "ENGINE": "the engine's id",
+    "STATE": "up (can be given tasks), starting, restarting, leaving, dying or gone",
+    "PID": "its process",
+    "QUEUED": "tasks it has been sent and has not ended, the running one included",
+    "DONE": "tasks that have ended on it, in a result or an error",
+    "MEAN TASK": "mean time of its recent tasks",
+    "BUSY": "time that all its tasks have taken together",
+    "RESTARTS": "times it was started again",
+}
 
 
-@click.command("status")
+@click.command("status", cls=TableCommand, columns=COLUMNS)
 @cluster_options
-@click.option("--json", "form", flag_value="json", help="All counters, as JSON.")
-@click.option("--prometheus", "form", flag_value="prometheus", help="All counters, as Prometheus text.")
+@click.option("--json", "form", flag_value="json", help="Print all counters as JSON.")
+@click.option("--prometheus", "form", flag_value="prometheus", help="Print all counters for Prometheus.")
 def command(profile: str, cluster_id: str | None, form: str | None) -> None:
-    """Show a cluster's engines and counters."""
+    """Show the engines of a cluster and what they have done.
+
+    The first line counts the clients that are connected and the tasks submitted since the start: ended in a result
+    (ok) or an error (failed), lost with their engine, and waiting for an engine or for other tasks.
+    """
     cluster = chosen_cluster(profile, cluster_id)
     status = cluster.status_sync()
     if form == "json":
         click.echo(json.dumps(status, indent=1))
     elif form == "prometheus":
-        click.echo(prometheus_text(status), nl=False)
+        from broadleaf.cli.prometheus import exposition
+
+        click.echo(exposition(status), nl=False)
     else:
         console().print(status_view(status))
-
-
-def prometheus_text(status: dict[str, Any]) -> str:
-    """The numbers of a status in Prometheus' text format, labelled by cluster and engine."""
-    samples: dict[str, list[str]] = {}
-    label = json.dumps(status["cluster_id"])
-
-    def add(prefix: str, values: dict[str, Any], labels: str) -> None:
-        for name, value in values.items():
-            if isinstance(value, dict):
-                add(f"{prefix}_{name}", value, labels)
-            elif isinstance(value, bool | int | float) and name not in ("engine", "pid"):
-                full = f"{prefix}_{name}"
-                samples.setdefault(full, []).append(f"{full}{{{labels}}} {float(value):.17g}")
-
-    add("broadleaf", {k: v for k, v in status.items() if k != "engines"}, f"cluster={label}")
-    for engine in status["engines"]:
-        add("broadleaf_engine", engine, f'cluster={label},engine="{engine["engine"]}"')
-    lines = []
-    for name, values in samples.items():
-        # Whether a number only ever rises is not told, so none is promised to.
-        lines += [f"# TYPE {name} untyped", *values]
-    return "\n".join(lines) + "\n"
 
 
 def status_view(status: dict[str, Any]) -> Any:
     """A renderable of the engines and the sums; used by `top` too."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     controller = status["controller"]
     resolved = controller["resolved"]
+    # The connection that asks for the status is a client too.
+    clients = max(0, controller["clients"] - 1)
     head = Text.assemble(
         (f"cluster {status['cluster_id']}", "bold"),
-        f"  up {duration(status['uptime_s'])}  clients {controller['clients']}",
-        f"  tasks {controller['submitted']:,}  ok {resolved['ok']:,}",
-        (f"  error {resolved['error']:,}", "red" if resolved["error"] else ""),
-        (f"  lost {resolved['lost']:,}", "red" if resolved["lost"] else ""),
-        f"  waiting {controller['waiting'] + controller['ready']:,}",
+        f"  up {duration(round(status['uptime_s']))}  {count(clients, 'client')}  ",
+        f"{count(controller['submitted'], 'task')}: {resolved['ok']:,} ok",
+        (f", {resolved['error']:,} failed", "red" if resolved["error"] else ""),
+        (f", {resolved['lost']:,} lost", "red" if resolved["lost"] else ""),
+        f", {controller['waiting'] + controller['ready']:,} waiting",
     )
-    table = Table(box=None, pad_edge=False)
-    for title in ("ENGINE", "STATE", "PID", "QUEUED", "DONE", "MEAN TASK", "BUSY", "RESTARTS"):
-        table.add_column(title, justify="left" if title == "STATE" else "right")
+    table = plain_table(COLUMNS, ("STATE",))
     for engine in status["engines"]:
         up = engine["up"]
         table.add_row(
@@ -80,4 +75,5 @@ def status_view(status: dict[str, Any]) -> Any:
             duration(engine["busy_ns"] / 1e9),
             str(engine["restarts"]),
         )
-    return Group(head, table)
+    deaths = deaths_text(status)
+    return Group(head, table, Text(deaths)) if deaths else Group(head, table)

@@ -2,59 +2,135 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from broadleaf.cli.console import chosen_cluster, cluster_options, console
+from broadleaf.cli.console import TableCommand, chosen_cluster, cluster_options, console
+from broadleaf.cli.deaths import deaths_text
+from broadleaf.cli.status import COLUMNS
+from broadleaf.units import size
+
+if TYPE_CHECKING:
+    from broadleaf.cluster.control import ControlLink
+
+_LINE = "{:<8}  {:>7}  {:>5}  {:>10}  {:>10}  {:>7}  {:>10}"
 
 
-@click.command("top")
+@click.command("top", cls=TableCommand, columns=COLUMNS)
 @cluster_options
-@click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(min=0.1),
-              help="Seconds between looks.")  # fmt: skip
-@click.option("--count", type=click.IntRange(min=1), help="Leave after this many looks.")
+@click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(min=0.1), metavar="SECONDS",
+              help="Time between two looks.")  # fmt: skip
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Leave after N looks.")
 def command(profile: str, cluster_id: str | None, interval: float, count: int | None) -> None:
-    """Watch a cluster: tasks per second, and what each engine does. Ctrl-C leaves."""
+    """Watch a cluster at work: its engines, and what they do per second. Ctrl-C leaves.
+
+    Into a pipe or a file, each look is one line: the time, engines that are up, how much of their time they were busy,
+    tasks that ended per second, bytes that the controller received per second, tasks that wait, and tasks that ended
+    in an error since the start.
+    """
+    from broadleaf.errors import ClusterConnectionError
+
+    cluster = chosen_cluster(profile, cluster_id)
+    try:
+        with cluster.control() as control:
+            if sys.stdout.isatty():
+                _watch(control, interval, count)
+            else:
+                _print_lines(control, interval, count)
+    except KeyboardInterrupt:
+        return
+    except ClusterConnectionError:
+        click.echo(f"cluster {cluster.cluster_id!r} has stopped", err=True)
+
+
+def _watch(control: ControlLink, interval_s: float, count: int | None) -> None:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
     from broadleaf.cli.status import status_view
-    from broadleaf.errors import ClusterConnectionError
 
-    cluster = chosen_cluster(profile, cluster_id)
+    before: Look | None = None
     looks = 0
-    before: tuple[float, dict[str, Any]] | None = None
-    try:
-        with cluster.control() as control, Live(console=console(), auto_refresh=False, screen=count is None) as live:
-            while True:
-                now, status = time.monotonic(), control.status()
-                live.update(Group(status_view(status), Text(_rates(before, now, status), style="bold")), refresh=True)
-                before = now, status
-                looks += 1
-                if looks == count:
-                    return
-                time.sleep(interval)
-    except KeyboardInterrupt:
-        return
-    except ClusterConnectionError:
-        click.echo(f"cluster {cluster.cluster_id!r} has stopped")
+    with Live(console=console(), auto_refresh=False, screen=count is None) as live:
+        while True:
+            now = Look(time.monotonic(), control.status())
+            rates = now.since(before).sentence() if before is not None else ""
+            live.update(Group(status_view(now.status), Text(rates, style="bold")), refresh=True)
+            before = now
+            looks += 1
+            if looks == count:
+                return
+            time.sleep(interval_s)
 
 
-def _rates(before: tuple[float, dict[str, Any]] | None, now: float, status: dict[str, Any]) -> str:
-    """What has changed since the look before, per second."""
-    if before is None:
-        return ""
-    then, earlier = before
-    seconds = now - then
-    done = sum(status["controller"]["resolved"].values()) - sum(earlier["controller"]["resolved"].values())
-    received = status["links"]["bytes_in"] - earlier["links"]["bytes_in"]
-    busy_before = {engine["engine"]: engine["busy_ns"] for engine in earlier["engines"]}
-    shares = [
-        (engine["busy_ns"] - busy_before.get(engine["engine"], engine["busy_ns"])) / 1e9 / seconds
-        for engine in status["engines"]
-    ]
-    load = 100 * sum(shares) / len(shares) if shares else 0
-    return f"{done / seconds:,.0f} tasks/s   {received / seconds / 1e6:,.1f} MB/s   engines busy {load:.0f} %"
+def _print_lines(control: ControlLink, interval_s: float, count: int | None) -> None:
+    click.echo(_LINE.format("TIME", "ENGINES", "BUSY", "TASKS/S", "BYTES/S", "WAITING", "ERRORS"))
+    before = Look(time.monotonic(), control.status())
+    told: set[tuple[int, int]] = set()
+    looks = 0
+    while looks != count:
+        time.sleep(interval_s)
+        now = Look(time.monotonic(), control.status())
+        rates, controller, engines = now.since(before), now.status["controller"], now.status["engines"]
+        click.echo(
+            _LINE.format(
+                time.strftime("%H:%M:%S"),
+                f"{sum(engine['up'] for engine in engines)}/{len(engines)}",
+                f"{rates.busy_percent:.0f} %",
+                f"{rates.tasks_per_s:,.0f}",
+                size(rates.bytes_per_s),
+                f"{controller['waiting'] + controller['ready']:,}",
+                f"{controller['resolved']['error']:,}",
+            )
+        )
+        # A death is told once: it stays in every status that follows.
+        deaths = {(engine["engine"], engine["last_death"]["pid"]) for engine in engines if engine["last_death"]}
+        if deaths - told:
+            click.echo(deaths_text(now.status))
+            told |= deaths
+        before = now
+        looks += 1
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What has changed between two looks, per second."""
+
+    tasks_per_s: float
+    bytes_per_s: float
+    busy_percent: float
+
+    def sentence(self) -> str:
+        """All of it, for the last line of the screen."""
+        return (
+            f"{self.tasks_per_s:,.0f} tasks/s   {size(self.bytes_per_s)}/s received   "
+            f"engines busy {self.busy_percent:.0f} %"
+        )
+
+
+@dataclass(frozen=True)
+class Look:
+    """A cluster's status, and when it was asked for, in seconds of the monotonic clock."""
+
+    at_s: float
+    status: dict[str, Any]
+
+    def since(self, before: Look) -> Rates:
+        """Rates between the look before and this one."""
+        seconds = self.at_s - before.at_s
+        now, then = self.status, before.status
+        done = sum(now["controller"]["resolved"].values()) - sum(then["controller"]["resolved"].values())
+        received = max(0, now["links"]["bytes_in"] - then["links"]["bytes_in"])
+        busy_before = {engine["engine"]: engine["busy_ns"] for engine in then["engines"]}
+        shares = [
+            (engine["busy_ns"] - busy_before.get(engine["engine"], engine["busy_ns"])) / 1e9 / seconds
+            for engine in now["engines"]
+        ]
+        # Time is counted when a task ends: one longer than the interval may fill more than it.
+        busy = min(100.0, max(0.0, 100 * sum(shares) / len(shares))) if shares else 0.0
+        return Rates(done / seconds, received / seconds, busy)

@@ -6,24 +6,32 @@ import importlib
 import json
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ALL_COMPLETED
+from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
 
+from broadleaf.client.connection_text import connection_text
 from broadleaf.client.control import Control
+from broadleaf.client.descriptions import client_in_words
 from broadleaf.client.failures import connection_error, death_certificate
 from broadleaf.client.hooks import Hooks
-from broadleaf.client.hub_results import Hub
-from broadleaf.client.known_results import KnownResults, RegisteredResults
+from broadleaf.client.hub_results import AsyncHubResult, Hub
+from broadleaf.client.interactive import Interactive
+from broadleaf.client.known_results import KnownResults, RegisteredResults, listed
+from broadleaf.client.local_modules import LocalModules
+from broadleaf.client.lost_link import LinkEnd
 from broadleaf.client.options import TaskOptions
 from broadleaf.client.pending import ResultTypes, result_types
 from broadleaf.client.results import AsyncResult, seconds
 from broadleaf.client.views.base import HISTORY_TASKS
 from broadleaf.config import OPTIONS
 from broadleaf.errors import ClusterConnectionError, DeathCertificate, NoEnginesRegistered
+from broadleaf.public_names import PublicNames
 
 if TYPE_CHECKING:
     from broadleaf.client.views.balanced import LoadBalancedView
@@ -37,15 +45,45 @@ _CLUSTER_KEY_CHARACTERS = 16
 _CERTIFICATES = 256
 
 
-class Client(Control, RegisteredResults):
+class Client(Control, RegisteredResults, Interactive, PublicNames):
     """A connection to a cluster.
 
     It is the sequence of its engines: `len(rc)`, `rc.ids`, and `rc[0]`, `rc[:]`, `rc[[1, 3]]` are direct views;
     `rc.load_balanced_view()` runs tasks on whichever engine is free. Thread-safe.
 
     `connection_info` is a connection file's path, or its contents as a dict; without it the file of `profile` and
-    `cluster_id` is looked for. Raises `ClusterConnectionError` when there is no connection within `timeout` seconds.
+    `cluster_id` is looked for, and with none of the three in a task, it is that of the task's own cluster. Raises
+    `ClusterConnectionError` when there is no connection within `timeout` seconds.
     """
+
+    _internal_names = frozenset(
+        (
+            "cancel_tasks",
+            "chunk_target",
+            "define_options",
+            "engine_uuid",
+            "engines_version",
+            "find",
+            "hub",
+            "link",
+            "link_end",
+            "link_errors",
+            "live_output",
+            "msg_id",
+            "native",
+            "on_event",
+            "register",
+            "remember",
+            "request",
+            "resolve_targets",
+            "result_types",
+            "seq_of",
+            "seqs_addressed_to",
+            "session",
+            "submitted",
+            "wait_for_tasks",
+        )
+    )
 
     def __init__(
         self,
@@ -57,7 +95,12 @@ class Client(Control, RegisteredResults):
         timeout: float = 10.0,
         name: str = "",
         native: Any = None,
+        **old_arguments: Any,
     ) -> None:
+        if old_arguments:
+            from broadleaf.compat.client_arguments import translate
+
+            connection_info, profile = translate(connection_info, profile, old_arguments)
         self.native = native if native is not None else importlib.import_module("broadleaf._native")
         """The module that does the work; another one only in tests."""
         self.cluster = cluster
@@ -68,26 +111,35 @@ class Client(Control, RegisteredResults):
         """Changes when engines come or go."""
         self.submitted = self.native.History(HISTORY_TASKS)
         self._registered: WeakValueDictionary[int, AsyncResult] = WeakValueDictionary()
+        self._fetched: WeakValueDictionary[str, AsyncHubResult] = WeakValueDictionary()
         self._engines: dict[int, tuple[str, int, str]] = {}
         self._engines_seen = -1
         self._certificates: OrderedDict[int, DeathCertificate] = OrderedDict()
         self._listeners = 0
         self._listeners_lock = threading.Lock()
-        text = _connection_text(connection_info, profile, cluster_id)
+        text = connection_text(connection_info, profile, cluster_id)
+        connection = json.loads(text)
+        self.link_end = LinkEnd(connection)
+        """How the connection ended, once it has."""
+        options = connection.get("options", {})
+        ships_local: bool = options.get("ship_local_modules", OPTIONS["ship_local_modules"].default)
         try:
-            self.link = self.native.Link(text, Hooks(self), timeout, name)
+            self.link = self.native.Link(text, Hooks(self, ships_local), timeout, name)
         except self.native.ConnectionRefused as error:
             raise connection_error(error) from error
         except (OSError, ValueError, self.native.LinkClosed) as error:
             raise ClusterConnectionError(f"no connection to the cluster: {error}") from error
-        connection = json.loads(text)
+        self._cluster_id = str(connection.get("cluster_id", ""))
+        self.local_modules = LocalModules(self.link, connection.get("search_path", ()), ships_local)
+        """What engines are told of this process's modules."""
+        self.local_modules.update()
         key = str(connection.get("server_public_key") or connection.get("cluster_id", ""))
         self.hub = Hub(self, "".join(filter(str.isalnum, key))[-_CLUSTER_KEY_CHARACTERS:])
         """What the controller keeps of ended tasks."""
         self.session = self.hub.session(self.link.client_id)
-        options = connection.get("options", {})
         self.chunk_target: int = options.get("chunk_target", OPTIONS["chunk_target"].default)
         """The option of this name."""
+        self._activate_first()
 
     @property
     def result_types(self) -> ResultTypes:
@@ -95,11 +147,10 @@ class Client(Control, RegisteredResults):
         return result_types(self.native)
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"{len(self)} engines"
-        return f"<Client: {state}>"
+        return f"<Client{client_in_words(self)}>"
 
     def __reduce__(self) -> Any:
-        raise TypeError("a Client cannot be sent to engines")
+        raise TypeError("a Client cannot be sent to engines; use broadleaf.get_client() inside the task")
 
     # Life ---------------------------------------------------------------------------------------
 
@@ -110,6 +161,7 @@ class Client(Control, RegisteredResults):
 
     def close(self, linger: Any = None) -> None:
         """Closes the connection; unresolved results then raise `LinkLost`. May be called again."""
+        self.link_end.closed_here |= not self.link.closed
         self.link.close()
 
     def leave(self) -> None:
@@ -130,6 +182,10 @@ class Client(Control, RegisteredResults):
 
     def on_event(self, kind: str, body: Any) -> None:
         """News of the cluster, from the link."""
+        if kind == "link_lost":
+            self.link_end.failure = body
+        elif kind == "stopping":
+            self.link_end.is_stopping = True
         if kind == "engine_down":
             certificate = death_certificate(body)
             self._certificates[certificate.engine_id] = certificate
@@ -160,7 +216,8 @@ class Client(Control, RegisteredResults):
     def _known_engines(self) -> dict[int, tuple[str, int, str]]:
         version = self.engines_version
         if version != self._engines_seen:
-            self._engines = {engine: (uid, pid, host) for engine, uid, pid, host in self.link.engines()}
+            with self.link_errors():
+                self._engines = {engine: (uid, pid, host) for engine, uid, pid, host in self.link.engines()}
             self._engines_seen = version
         return self._engines
 
@@ -250,9 +307,19 @@ class Client(Control, RegisteredResults):
         with self.link_errors():
             there = self.link.wait_for_engines(n, seconds(timeout))
         if not there:
-            raise TimeoutError(f"{n} engines were not there in {timeout} s; there are {len(self.link.engines())}")
+            raise TimeoutError(
+                f"{n} engines were not there in {timeout} s; there are {len(self.link.engines())}{self._not_started()}"
+            )
         self.engines_version += 1
         return None
+
+    def _not_started(self) -> str:
+        reasons = [
+            f"; engine {engine_id} {death.reason}"
+            for engine_id, death in self._certificates.items()
+            if death.cause == "not_started" and engine_id not in self.ids
+        ]
+        return reasons[-1] if reasons else ""
 
     # Views --------------------------------------------------------------------------------------
 
@@ -303,9 +370,47 @@ class Client(Control, RegisteredResults):
         """A `concurrent.futures.Executor` over a load-balanced view."""
         return self.load_balanced_view(targets).executor
 
+    def ship_module(self, *modules: ModuleType | str) -> None:
+        """Sends modules of yours to all engines, those that start later included, in place of what they have.
+
+        Of a module in a package the whole package is sent, data files and all; it takes effect before anything
+        submitted after it. Send it again when you have changed it. Raises `ImportError` for a name that is not found
+        here, `ValueError` for a module that has no files or more than 32 MiB of them.
+        """
+        for module in modules:
+            with self.link_errors():
+                self.local_modules.ship(module)
+
     def clear(self, targets: Any = None, block: bool | None = None) -> Any:
         """Removes the user's variables from engines."""
         return self.direct_view("all" if targets is None else targets).clear(block=block)
+
+    def become_dask(
+        self,
+        targets: Any = "all",
+        port: int = 0,
+        nanny: bool = False,
+        scheduler_args: dict[str, Any] | None = None,
+        **worker_args: Any,
+    ) -> Any:
+        """Makes these engines workers of Dask; returns a `distributed.Client`. See `broadleaf.interop.dask`."""
+        from broadleaf.interop.dask import become_dask
+
+        return become_dask(self, targets, port, nanny, scheduler_args, **worker_args)
+
+    def stop_dask(self, targets: Any = "all") -> None:
+        """Takes back `become_dask`: ends the workers on these engines, and the scheduler."""
+        from broadleaf.interop.dask import stop_dask
+
+        stop_dask(self, targets)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # Only for what the class does not have: names that IPython Parallel's clients have.
+            from broadleaf.compat.client_attributes import client_attribute
+
+            return client_attribute(self, name)
 
     # Tasks --------------------------------------------------------------------------------------
 
@@ -317,7 +422,8 @@ class Client(Control, RegisteredResults):
     @property
     def outstanding(self) -> set[str]:
         """Ids of the tasks submitted and not done."""
-        return {self.msg_id(seq) for seq in self.link.outstanding_seqs()}
+        with self.link_errors():
+            return {self.msg_id(seq) for seq in self.link.outstanding_seqs()}
 
     @property
     def results(self) -> KnownResults:
@@ -330,9 +436,9 @@ class Client(Control, RegisteredResults):
         return KnownResults(self, lambda result, part: result.part_metadata(part))
 
     def wait(self, jobs: Any = None, timeout: float | None = -1) -> bool:
-        """Waits for `jobs` (results or task ids), or for everything; False if `timeout` seconds were too short.
+        """Waits for `jobs`, or for everything; False if `timeout` seconds were too short.
 
-        Ctrl-C aborts the tasks waited for.
+        A job is a result, a task's id or index, or any `concurrent.futures.Future`. Ctrl-C aborts the tasks waited for.
         """
         if jobs is None:
             try:
@@ -341,7 +447,13 @@ class Client(Control, RegisteredResults):
             except KeyboardInterrupt:
                 self.cancel_tasks(self.link.outstanding_seqs())
                 raise
-        return self.wait_for_tasks(self._job_seqs(jobs), timeout)
+        jobs = listed(jobs)
+        futures = [job for job in jobs if self._is_foreign(job)]
+        deadline = None if seconds(timeout) is None else time.monotonic() + timeout  # type: ignore[operator]
+        if not self.wait_for_tasks(self._job_seqs([job for job in jobs if not self._is_foreign(job)]), timeout):
+            return False
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        return not futures or not wait_for_futures(futures, left).not_done
 
     def wait_for_tasks(self, seqs: Sequence[int], timeout: float | None) -> bool:
         """Waits until the tasks of these numbers are done. Ctrl-C aborts those that are not."""
@@ -351,14 +463,6 @@ class Client(Control, RegisteredResults):
         except KeyboardInterrupt:
             self.cancel_tasks(sorted(set(seqs).intersection(self.link.outstanding_seqs())))
             raise
-
-    def wait_interactive(
-        self, jobs: Any = None, interval: float = 1.0, timeout: float | None = -1, widget: bool | None = None
-    ) -> bool:
-        """`wait` that shows progress. Returns whether everything is done."""
-        result = self.get_result(list(self.outstanding) if jobs is None else jobs)
-        result.wait_interactive(interval, timeout, widget, ALL_COMPLETED)
-        return result.ready()
 
     def abort(self, jobs: Any = None, targets: Any = None, block: bool | None = None) -> None:
         """Aborts `jobs` (results or task ids), or everything, queued or running.
@@ -381,17 +485,3 @@ class Client(Control, RegisteredResults):
             for part, engine in enumerate(result.origin.targets or ())
             if engine in ids and not result.part_done(part)
         ]
-
-
-def _connection_text(info: str | os.PathLike[str] | dict[str, Any] | None, profile: str | None, cluster_id: str) -> str:
-    """The JSON text of a connection file."""
-    if isinstance(info, dict):
-        return json.dumps(info)
-    if info is None:
-        files = importlib.import_module("broadleaf.cluster.files")
-        info = files.find_connection_file(profile or "default", cluster_id or None)
-    try:
-        with open(os.path.expanduser(os.fspath(info)), encoding="utf-8") as file:  # type: ignore[arg-type]
-            return file.read()
-    except OSError as error:
-        raise ClusterConnectionError(f"no connection file: {error}") from error

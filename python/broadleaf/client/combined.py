@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from broadleaf.client.failures import STATUS_OK
 from broadleaf.client.map_results import AsyncMapResult
+from broadleaf.client.nested_waits import wait_until
 from broadleaf.client.origin import Origin
 from broadleaf.client.results import AsyncResult
 
@@ -76,9 +78,10 @@ class CombinedResult(AsyncResult):
         old = result.origin
         targets = None if old.targets is None else old.targets[part : part + 1]
         single = not isinstance(result, AsyncMapResult)
-        origin = Origin(old.client, targets, single, old.method, old.label, old.timeout_s)
+        origin = Origin(old.client, targets, single, old.method, old.label, old.timeout_s, old.retries)
         made = cls([(result, part)], origin, result.function)
         made._return_exceptions = result._return_exceptions
+        made.raises_original = result.raises_original
         return made
 
     @classmethod
@@ -97,9 +100,11 @@ class CombinedResult(AsyncResult):
             old.method,
             old.label,
             old.timeout_s,
+            old.retries,
         )
         made = cls([part for result in results for part in result.parts()], origin, results[0].function)
         made._return_exceptions = results[0]._return_exceptions
+        made.raises_original = results[0].raises_original
         return made
 
     # What a result is made on -------------------------------------------------------------------
@@ -158,7 +163,7 @@ class CombinedResult(AsyncResult):
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            changed.wait(left)
+            wait_until(self._parts[0][0].origin.client.link, changed.is_set, changed.wait, left)
             changed.clear()
         return True
 
@@ -184,9 +189,28 @@ class CombinedResult(AsyncResult):
         result, number = self._parts[part]
         return result.times(number)
 
-    def output(self, part: int) -> tuple[str, str, list[bytes]]:
+    def text_since(self, part: int, stream: int, position_bytes: int) -> tuple[str, int]:
         result, number = self._parts[part]
-        return result.output(number)
+        return result.text_since(number, stream, position_bytes)
+
+    def messages(self, part: int) -> list[bytes]:
+        result, number = self._parts[part]
+        return result.messages(number)
+
+    def _task_name(self, part: int) -> tuple[int, int] | None:
+        result, number = self._parts[part]
+        return result._task_name(number)
+
+    def abandon(self, parts: Sequence[int]) -> None:
+        by_result: dict[int, tuple[AsyncResult, list[int]]] = {}
+        for part in parts:
+            result, number = self._parts[part]
+            by_result.setdefault(id(result), (result, []))[1].append(number)
+        for result, numbers in by_result.values():
+            result.abandon(numbers)
+
+    def n_failed(self) -> int:
+        return sum(self.part_status(part) > STATUS_OK for part in range(self.n_parts))
 
     def part_metadata(self, part: int) -> Any:
         result, number = self._parts[part]

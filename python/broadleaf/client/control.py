@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,18 @@ from broadleaf.errors import DeathCertificate, EngineError
 _CANCEL_BATCH = 50_000
 # The engine id that stands for no engine.
 _NO_ENGINE = 2**32 - 1
+
+
+def signal_number(sig: int | str) -> int:
+    """The number of a signal given by number or name: 2, '2', 'SIGINT'; 0 is none. Raises `ValueError`."""
+    text = str(int(sig) if isinstance(sig, int) else sig)
+    if text.isdigit():
+        number = int(text)
+        if number == 0 or number in signal.valid_signals():
+            return number
+    elif text.upper() in signal.Signals.__members__:
+        return int(signal.Signals[text.upper()])
+    raise ValueError(f"{sig!r} is no signal: use a number, or a name such as 'SIGINT'")
 
 
 class Control:
@@ -57,18 +70,24 @@ class Control:
         """Interrupts whatever these engines run now, as Ctrl-C would."""
         self.request({"Interrupt": self._target_set(targets)})
 
-    def send_signal(self, sig: int, targets: Any = None, block: bool | None = None) -> None:
-        """Sends a signal to engines."""
-        self.request({"Signal": [self._target_set(targets), int(sig)]})
+    def send_signal(self, sig: int | str, targets: Any = None, block: bool | None = None) -> None:
+        """Sends a signal, by number or name, to engines; SIGINT interrupts what they run.
+
+        Raises `ValueError` for what is no signal.
+        """
+        self.request({"Signal": [self._target_set(targets), signal_number(sig)]})
 
     def shutdown(
         self, targets: Any = "all", restart: bool = False, hub: bool = False, block: bool | None = None
     ) -> None:
-        """Stops engines; with `restart` starts them afresh under the same ids, with `hub` stops the whole cluster."""
+        """Stops engines; with `restart` starts them afresh under the same ids, with `hub` stops the whole cluster.
+
+        A restart of all engines starts those that died, too.
+        """
         if hub:
             self.request("Shutdown")
         elif restart:
-            self.request({"RestartEngines": self._target_set(targets)}, timeout=60.0)
+            self.request({"RestartEngines": self._restart_set(targets)}, timeout=60.0)
         else:
             self.request({"StopEngines": self._target_set(targets)})
 
@@ -76,6 +95,15 @@ class Control:
         if targets is None or targets == "all":
             return requests.target_set(None)
         return requests.target_set(self.resolve_targets(targets)[0])
+
+    def _restart_set(self, targets: Any) -> object:
+        """`_target_set` of targets that may be dead."""
+        if not isinstance(targets, int | list | tuple | range | set):
+            return self._target_set(targets)
+        ids = [targets] if isinstance(targets, int) else targets
+        living = [i for i in ids if self.death_certificate(i) is None]
+        resolved = dict(zip(living, self.resolve_targets(living)[0], strict=True))
+        return requests.target_set([resolved.get(i, i) for i in ids])
 
     def queue_status(self, targets: Any = "all", verbose: bool = False) -> dict[Any, Any]:
         """Numbers of tasks `queue`d, running (`tasks`) and `completed`, by engine; 'unassigned' those with none.

@@ -82,7 +82,7 @@ class ExecuteReply:
 
     def display(self) -> None:
         """Shows the value: rich inside IPython, as text elsewhere."""
-        from broadleaf.client.display import show_bundle
+        from broadleaf.client.display.outputs import show_bundle
 
         show_bundle(*self._repr_mimebundle_())
 

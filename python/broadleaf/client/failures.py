@@ -24,6 +24,7 @@ from broadleaf.errors import (
     ResultNotKept,
     TaskAborted,
     TaskTimeout,
+    Undeliverable,
     Verdict,
     VersionMismatch,
 )
@@ -57,7 +58,7 @@ REFUSALS: dict[str, tuple[type[Verdict], str]] = {
     "UnmetEverywhere": (ImpossibleDependency, "no engine meets the task's @depend or @require condition"),
     "OverLimit": (OverLimit, "this client has too many unresolved tasks or bytes; collect results first"),
     "NotKept": (ResultNotKept, "the cluster does not keep this task's result, or what it takes to run it again"),
-    "Undeliverable": (Verdict, "its data could not be brought from host to host: {detail}"),
+    "Undeliverable": (Undeliverable, "its data could not be brought from host to host: {detail}"),
     "Stopping": (ClusterStopping, "the cluster is stopping"),
 }
 
@@ -101,7 +102,7 @@ def decode_failure(status: int, payload: bytes, engine_id: int, origin: Origin) 
     reason = _json(payload)
     if status == STATUS_LOST:
         certificate = death_certificate(reason, engine_id)
-        return EngineError("", info or {"engine_id": certificate.engine_id}, certificate)
+        return EngineError("", info or {"engine_id": certificate.engine_id}, certificate, origin.retries)
     known = _known_death(reason, origin)
     return EngineError("", info, known) if known is not None else refusal(reason, info)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from broadleaf.client import failures
-from broadleaf.serialize.functions import resolve_function
-from broadleaf.serialize.pickle import dump_args, loads
+from broadleaf.serialize.functions import function_name, resolve_function
+from broadleaf.serialize.pickle import dump_args, load_result
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
@@ -18,15 +18,41 @@ if TYPE_CHECKING:
 class Hooks:
     """The `ClientHooks` of one client; holds it weakly, since the link holds the hooks."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, ships_local: bool = False) -> None:
         self._client = ref(client)
-        self.resolve_function: Callable[..., tuple[bytes, bool]] = resolve_function
-        self.dump_args: Callable[..., tuple[bytes, list[Any]]] = dump_args
-        self.load_value: Callable[..., Any] = loads
+        self.resolve_function: Callable[..., tuple[bytes, bool, list[Any]]] = resolve_function
+        self.dump_args: Callable[..., tuple[bytes, list[Any]]] = self.ship_and_dump_args if ships_local else dump_args
+        self.load_value: Callable[..., Any] = load_result
+
+    def on_new_function(self) -> None:
+        """A function is about to be sent for the first time: engines may have to find, or get, its module."""
+        client = self._client()
+        if client is not None:
+            client.local_modules.update()
+
+    def ship_and_dump_args(self, args: tuple[Any, ...], kwargs: dict[str, Any], apart: bool) -> tuple[bytes, list[Any]]:
+        """`dump_args`, once engines have been sent the local modules that arguments may be of."""
+        client = self._client()
+        if client is not None:
+            client.local_modules.ship_local()
+        return dump_args(args, kwargs, apart)
 
     def decode_failure(self, status: int, payload: bytes, engine_id: int, pending: Any, part: int) -> BaseException:
         """The exception for a part that did not return."""
-        return failures.decode_failure(status, payload, engine_id, pending.origin)
+        if status == failures.STATUS_LOST and not payload:
+            client: Client = pending.origin.client
+            return client.link_end.lost_task(client, _has_written(pending, part))
+        error = failures.decode_failure(status, payload, engine_id, pending.origin)
+        pending.locate_failure(error, part)
+        return error
+
+    def explain_too_large(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, sizes: tuple[int, int]
+    ) -> BaseException:
+        """The exception for a call that does not fit into a message; `sizes` are its bytes and their limit."""
+        from broadleaf.serialize.captured import call_too_large
+
+        return call_too_large(function, function_name(function), args, kwargs or {}, *sizes)
 
     def on_event(self, kind: str, body: str) -> None:
         """News of the cluster."""
@@ -40,3 +66,7 @@ class Hooks:
         result = None if client is None else client.find(seq)
         if result is not None:
             result[0].on_output(part, stream, data)
+
+
+def _has_written(pending: Any, part: int) -> bool:
+    return any(pending.text_since(part, stream, 0)[1] for stream in (1, 2)) or bool(pending.messages(part))

@@ -9,8 +9,9 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.client.failures import STATUS_NAMES
-from broadleaf.client.metadata import Metadata, moment
+from broadleaf.client.execute_reply import ExecuteReply
+from broadleaf.client.failures import STATUS_NAMES, STATUS_OK
+from broadleaf.client.metadata import Metadata, combined_outputs, moment
 from broadleaf.client.origin import Origin
 from broadleaf.client.results import AsyncResult
 
@@ -24,16 +25,21 @@ TaskName = tuple[int, int]
 _NO_ENGINE = 2**32 - 1
 # Tasks named in one request.
 _BATCH = 50_000
+# What `broadleaf.engine.operations.execute` returns has these.
+_REPLY_KEYS = frozenset(("status", "execution_count", "execute_result", "engine_id"))
+_FIRST_BATCH = 256
 
 
 class AsyncHubResult(AsyncResult):
     """The result of tasks that this client did not submit, or no longer holds, as the controller gives it.
 
-    Values are as the engines gave them: a map's tasks give one list a chunk. What tasks wrote is known to the client
+    Values are as the engines gave them: a map's tasks give one list a chunk. What was executed as code has
+    `ExecuteReply`s with the newest of what Python wrote and displayed; what other tasks wrote is known to the client
     that submitted them only.
     """
 
     _kind = "AsyncHubResult"
+    _internal_names = frozenset(("known_as", "submitted_at"))
     # Ids and times of submission of the tasks asked for; a result of tasks run again has its own.
     known_as: tuple[str, ...] = ()
     submitted_at: tuple[int, ...] = ()
@@ -43,12 +49,45 @@ class AsyncHubResult(AsyncResult):
         """The ids of the tasks, under which other clients know them too."""
         return list(self.known_as) or super().msg_ids
 
+    def _task_name(self, part: int) -> TaskName | None:
+        return self.origin.client.hub.name_of(self.known_as[part]) if self.known_as else super()._task_name(part)
+
+    def cancel(self) -> bool:
+        """As of any result for tasks run again; others are their own client's to abort."""
+        return self.cancelled() if self.known_as else super().cancel()
+
     def part_metadata(self, part: int) -> Metadata:
         """What is known of one task."""
         metadata = super().part_metadata(part)
         if self.known_as:
             metadata.update(msg_id=self.known_as[part], submitted=moment(self.submitted_at[part]))
+        metadata.update(self._kept_output(part))
         return metadata
+
+    def _part_value(self, part: int) -> Any:
+        value = self.value(part)
+        return ExecuteReply(value, self.part_metadata(part)) if _is_reply(value) else value
+
+    def _kept_output(self, part: int) -> dict[str, Any]:
+        """Of code that was executed: its value and what it wrote, as far as the reply has it."""
+        status = self.part_status(part)
+        if status == STATUS_OK:
+            value = self.value(part)
+            if not _is_reply(value):
+                return {}
+            output, found = value.get("output", {}), {"execute_result": value["execute_result"]}
+        elif status > STATUS_OK:
+            output, found = getattr(self.failure(part), "engine_info", {}).get("output", {}), {}
+        else:
+            return {}
+        found.update((name, output[name]) for name in ("stdout", "stderr") if name in output)
+        if "displays" in output:
+            found["outputs"] = combined_outputs(output["displays"])[0]
+        return found
+
+
+def _is_reply(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() >= _REPLY_KEYS
 
 
 class Hub:
@@ -85,6 +124,12 @@ class Hub:
         raw.sort(key=lambda record: (record["submitted_ns"], record["client"], record["seq"]))
         return [self._record(fields) for fields in raw]
 
+    def any_runs(self, names: Sequence[TaskName]) -> bool:
+        """Whether one of these tasks runs now."""
+        # Mostly the first that are not done, so these are asked for first.
+        batches = names[:_FIRST_BATCH], names[_FIRST_BATCH:]
+        return any(record["running"] for batch in batches if batch for record in self.records(batch))
+
     def records_of(self, msg_ids: Sequence[str]) -> list[dict[str, Any]]:
         """The record of each task of these ids that is known."""
         names = [name for name in map(self.name_of, msg_ids) if name is not None]
@@ -110,6 +155,7 @@ class Hub:
             "completed": completed,
             "received": completed,
             "status": status,
+            "running": fields["is_running"],
             "label": fields["label"] or None,
             "has_result": fields["has_result"],
             "can_run_again": fields["can_run_again"],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from broadleaf.client.hub_results import Hub, select
+from broadleaf.client.hub_results import AsyncHubResult, Hub, select
 from broadleaf.client.results import AsyncResult
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ class RegisteredResults:
     session: str
     hub: Hub
     _registered: WeakValueDictionary[int, AsyncResult]
+    # Results of other clients' tasks that this client has asked for, by task id.
+    _fetched: WeakValueDictionary[str, AsyncHubResult]
 
     def msg_id(self, seq: int) -> str:
         """The id of task number `seq` of this client."""
@@ -43,7 +46,8 @@ class RegisteredResults:
         for owner, part in result.parts():
             if part == 0 or owner is not result:
                 self._registered.setdefault(owner.seq, owner)
-            ids.append(self.msg_id(owner._part_seq(part)))
+            known_as = owner.known_as if isinstance(owner, AsyncHubResult) else ()
+            ids.append(known_as[part] if known_as else self.msg_id(owner._part_seq(part)))
         return ids
 
     def find(self, seq: int) -> tuple[AsyncResult, int] | None:
@@ -60,7 +64,8 @@ class RegisteredResults:
         """The result of tasks given by id, by index in the history (default: the last), or as results.
 
         Ids may be of other clients' tasks, also of clients that left, as long as the controller keeps their results;
-        then it is an `AsyncHubResult`. Raises `KeyError` for tasks whose result is gone.
+        then it is an `AsyncHubResult`, unless this client holds their values already. Raises
+        `KeyError` for tasks whose result is gone.
         """
         jobs = -1 if indices_or_msg_ids is None else indices_or_msg_ids
         single = isinstance(jobs, str | int | AsyncResult)
@@ -69,13 +74,15 @@ class RegisteredResults:
         kept = iter(self.hub.result(missing, single).parts() if missing else ())
         found = [next(kept) if isinstance(part, str) else part for part in located]
         whole = found[0][0]
-        if found == whole.parts():
+        if found == whole.parts() and (missing or not self._is_held(jobs)):
             result = whole
         else:
             from broadleaf.client.combined import CombinedResult
 
             result = CombinedResult.joined([CombinedResult.of_part(*part) for part in found])
             result.origin.single = single and len(found) == 1
+        if missing and isinstance(whole, AsyncHubResult):
+            self._fetched.update(dict.fromkeys(missing, whole))
         if block:
             result.wait()
         return result
@@ -83,21 +90,34 @@ class RegisteredResults:
     def _locate(self, jobs: Any) -> list[tuple[AsyncResult, int] | str]:
         """Each task's living result and part there, or its id where there is none here."""
         located: list[tuple[AsyncResult, int] | str] = []
-        for job in _listed(jobs):
+        for job in listed(jobs):
             if isinstance(job, AsyncResult):
                 located.extend(job.parts())
                 continue
             seq = self.seq_of(job) if isinstance(job, str) else self._job_seq(job)
-            part = None if seq is None else self.find(seq)
+            part = self._held(job) if seq is None else self.find(seq)
             located.append(part or (self.msg_id(seq) if seq is not None else job))
         if not located:
             raise KeyError("no tasks were given")
         return located
 
+    def _held(self, msg_id: str) -> tuple[AsyncResult, int] | None:
+        """The part of a fetched result that is the task of this id, if it has its value and is still alive."""
+        result = self._fetched.get(msg_id)
+        if result is None or msg_id not in result.known_as:
+            return None
+        part = result.known_as.index(msg_id)
+        has_value = result.part_done(part) and result.failure(part) is None
+        return (result, part) if has_value and part not in result.purged else None
+
+    def _is_held(self, jobs: Any) -> bool:
+        """Whether jobs are given by ids of tasks whose results were fetched before."""
+        return any(isinstance(job, str) and self._held(job) is not None for job in listed(jobs))
+
     def _ids(self, jobs: Any) -> list[str]:
         """Ids of tasks given by results, ids or indices, one or several."""
         ids: list[str] = []
-        for job in _listed(jobs):
+        for job in listed(jobs):
             if isinstance(job, AsyncResult):
                 ids.extend(job.msg_ids)
             else:
@@ -114,12 +134,20 @@ class RegisteredResults:
             raise KeyError(f"{job!r} is not the id of a task of this client")
         return seq
 
+    def _is_foreign(self, job: Any) -> bool:
+        """Whether `job` is a future whose tasks are not this client's, if it has any."""
+        if isinstance(job, AsyncResult):
+            return job.origin.client is not self
+        return isinstance(job, Future)
+
     def _job_seqs(self, jobs: Any) -> list[int]:
-        """Numbers of tasks given by results, ids or indices, one or several."""
+        """Numbers of tasks given by results, ids or indices, one or several; of results, those that are not done."""
         seqs: list[int] = []
-        for job in _listed(jobs):
+        for job in listed(jobs):
             if isinstance(job, AsyncResult):
-                seqs.extend(owner._part_seq(part) for owner, part in job.parts())
+                if self._is_foreign(job):
+                    raise ValueError(f"{job!r} is a result of another client")
+                seqs.extend(job._unfinished_seqs())
             else:
                 seqs.append(self._job_seq(job))
         return seqs
@@ -163,7 +191,7 @@ class RegisteredResults:
         if jobs == "all" or targets == "all":
             chosen = [part for result in list(self._registered.values()) for part in result.parts()]
         else:
-            wanted = _listed(jobs)
+            wanted = listed(jobs)
             here = self._locate(wanted) if wanted else []
             chosen = [part for part in here if not isinstance(part, str)]
             chosen += self._parts_at(targets)
@@ -230,9 +258,9 @@ class RegisteredResults:
         self.submitted.clear()  # type: ignore[attr-defined]
 
 
-def _listed(jobs: Any) -> list[Any]:
+def listed(jobs: Any) -> list[Any]:
     """One job, or several, as a list; a result is one, though it can be iterated over."""
-    return [jobs] if isinstance(jobs, str | int | AsyncResult) else list(jobs)
+    return [jobs] if isinstance(jobs, str | int | Future) else list(jobs)
 
 
 class KnownResults(Mapping[str, Any]):

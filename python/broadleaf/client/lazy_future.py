@@ -11,7 +11,12 @@ import threading
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
+from broadleaf.client.failures import STATUS_CANCELLED
+from broadleaf.client.nested_waits import Waiters
 from broadleaf.client.parts import Parts
+from broadleaf.errors import CompositeError, RemoteError, TaskAborted, hides_frames
+
+__tracebackhide__ = hides_frames
 
 PENDING = "PENDING"
 CANCELLED_AND_NOTIFIED = "CANCELLED_AND_NOTIFIED"
@@ -42,6 +47,8 @@ class LazyFuture(Parts, Future[Any]):
     _exception: Any = _FutureField()
     _waiters: Any = _FutureField()
     _done_callbacks: Any = _FutureField()
+    _cancel_asked = False
+    _internal_names = frozenset(("make_future_fields", "set_exception", "set_result", "set_running_or_notify_cancel"))
 
     def __init__(self) -> None:
         # Future.__init__ would make the fields.
@@ -53,9 +60,11 @@ class LazyFuture(Parts, Future[Any]):
             fields = self.__dict__
             if "_condition" in fields:
                 return
-            fields.update(_state=PENDING, _result=None, _exception=None, _waiters=[], _done_callbacks=[])
+            fields.update(_state=PENDING, _result=None, _exception=None, _done_callbacks=[])
+            fields["_waiters"] = Waiters(self.origin.client.link)
             fields["_condition"] = threading.Condition()
-        self.on_done(self._finish_future)
+        with self.origin.client.link_errors():
+            self.on_done(self._finish_future)
 
     def _finish_future(self) -> None:
         cancelled = self.cancelled()
@@ -74,6 +83,14 @@ class LazyFuture(Parts, Future[Any]):
 
     # What the subclass provides -----------------------------------------------------------------
 
+    def _has_started(self) -> bool:
+        """Whether a task of an unresolved result has started."""
+        raise NotImplementedError
+
+    def _abort_unfinished(self, by: str) -> None:
+        """Asks the controller to abort the tasks that are not done."""
+        raise NotImplementedError
+
     def failed(self) -> bool:
         """Whether a resolved result has a part that did not return."""
         raise NotImplementedError
@@ -89,21 +106,49 @@ class LazyFuture(Parts, Future[Any]):
         return self.all_done()
 
     def running(self) -> bool:
-        """False: whether a task has started is known only once it has ended."""
-        return False
+        """Whether a task has started and not all are done. Asks the controller, unless all are done."""
+        return not self.all_done() and self._has_started() and not self.all_done()
+
+    def cancelled(self) -> bool:
+        """Whether `cancel` returned True, or all tasks were aborted in another way."""
+        if not self.all_done():
+            return False
+        are_cancelled = (self.part_status(part) == STATUS_CANCELLED for part in range(self.n_parts))
+        return self.n_parts > 0 and (any if self._cancel_asked else all)(are_cancelled)
+
+    def cancel(self) -> bool:
+        """Aborts the tasks that are not done, queued or running. False if there are none.
+
+        Once it has returned True, `cancelled()` is True and `result()` raises `CancelledError`, whatever becomes of the
+        tasks. Those that run are interrupted; `client.wait()` waits until they have ended. Asks the controller, which
+        takes one round trip.
+        """
+        if not self.all_done():
+            # Before anything ends: callbacks ask whether it was cancelled.
+            self._cancel_asked = True
+            self._abort_unfinished("cancel()")
+            self.abandon(range(self.n_parts))
+        # Tasks may all have ended by themselves.
+        return self.cancelled()
 
     def result(self, timeout: float | None = None) -> Any:
-        """The value; raises `TimeoutError` when it is not there in `timeout` seconds."""
-        return self.get(timeout)
+        """The value. Raises what the task raised, `CancelledError`, or `TimeoutError` after `timeout` seconds."""
+        try:
+            return self.get(timeout)
+        except CompositeError as error:
+            if self.cancelled():
+                raise TaskAborted("the tasks were aborted") from error
+            raise
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The exception `result` would raise, or None. Raises `TimeoutError` and `CancelledError`."""
         try:
-            self.get(timeout)
-        except TimeoutError:
+            self.result(timeout)
+        except TimeoutError as error:
             if not self.all_done():
                 raise
-            return self.exception()  # done since then
+            # Done since then, or raised by the task.
+            return error if timeout is None else self.exception()
         except CancelledError:
             raise
         except Exception as error:
@@ -121,4 +166,8 @@ class LazyFuture(Parts, Future[Any]):
     def __await__(self) -> Any:
         import asyncio
 
-        return asyncio.wrap_future(self).__await__()
+        try:
+            return (yield from asyncio.wrap_future(self))
+        except RemoteError as error:
+            raised = error.as_original()
+        raise raised

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from broadleaf.client.results import AsyncResult, Failure
+from broadleaf.errors import RemoteError, composite, hides_frames
 from broadleaf.serialize.errors import Failed
+
+__tracebackhide__ = hides_frames
 
 
 class AsyncMapResult(AsyncResult):
@@ -22,9 +25,15 @@ class AsyncMapResult(AsyncResult):
     """Whether a task's value is its one item rather than a list of its items."""
     _join: Callable[[list[Any]], Any] | None = None
     _kind = "AsyncMapResult"
+    _internal_names = frozenset(("bare", "ordered", "returned"))
 
     def __len__(self) -> int:
         return self._n_items
+
+    def _first_item(self, part: int) -> int:
+        """Position of a part's first item."""
+        items = self._chunk_items
+        return sum(items[:part]) if isinstance(items, list) else part * items
 
     def _items_in(self, part: int) -> int:
         if isinstance(self._chunk_items, list):
@@ -44,13 +53,18 @@ class AsyncMapResult(AsyncResult):
             for i, item in enumerate(value):
                 if type(item) is Failed:
                     # In place: the list is kept by the result, so the exception stays the same object.
-                    value[i] = item.exception(engine_id)
+                    value[i] = error = item.exception(engine_id)
+                    self.locate_failure(error, part)
         return value
 
-    def _exception_of(self, errors: list[BaseException]) -> BaseException:
-        from broadleaf.errors import composite
+    def locate_failure(self, error: BaseException, part: int) -> None:
+        """Gives the exception of an item its position in the map."""
+        if isinstance(error, RemoteError):
+            within = 0 if self.bare else error.item_index
+            error.item_index = None if within is None else self._first_item(part) + within
 
-        return composite(errors, self._name)
+    def _failure_of(self, errors: list[BaseException]) -> BaseException:
+        return self._first_of(errors) if self.raises_original else composite(errors, self._name)
 
     def _collect(self, return_exceptions: bool, parts: Sequence[int]) -> Any:
         values = self.returned() if self.bare and len(parts) == self.n_parts else None
@@ -82,10 +96,13 @@ class AsyncMapResult(AsyncResult):
                 else:
                     self.wait_count(rank + 1, None)
                     part = self.completed_part(rank)
-                outcome = self._part_outcome(part)
-                if isinstance(outcome, Failure) and not self._return_exceptions:
-                    raise self._exception_of([outcome.error])
-                yield from self._items_of(part, outcome)
+                yield from self._values_in(part)
+
+    def _values_in(self, part: int) -> Any:
+        outcome = self._part_outcome(part)
+        if isinstance(outcome, Failure) and not self._return_exceptions:
+            raise self._exception_of([outcome.error])
+        return self._items_of(part, outcome)
 
     @property
     def progress(self) -> int:
@@ -93,9 +110,39 @@ class AsyncMapResult(AsyncResult):
         done = self.n_done()
         if done == self.n_parts:
             return self._n_items
+        if not isinstance(self._chunk_items, list):
+            last = self.n_parts - 1
+            missing = self._chunk_items - self._items_in(last) if self.part_done(last) else 0
+            return done * self._chunk_items - missing
         return sum(self._items_in(self.completed_part(rank)) for rank in range(done))
 
     def get_dict(self, timeout: float | None = None) -> dict[int, Any]:
         """The chunks by engine id. Raises `ValueError` when an engine ran more than one of them."""
         self.get(timeout)
         return self._by_engine(map(self._part_value, range(self.n_parts)))
+
+
+class MapIterator:
+    """An iterator over the values of a map, for `for` and `async for` alike."""
+
+    def __init__(self, result: AsyncMapResult) -> None:
+        self._result = result
+        self._values: Iterator[Any] = iter(result)
+        self._async_values: AsyncIterator[Any] | None = None
+
+    def __iter__(self) -> MapIterator:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._values)
+
+    def __aiter__(self) -> MapIterator:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._async_values is None:
+            self._async_values = aiter(self._result)
+        return await anext(self._async_values)
+
+    def __repr__(self) -> str:
+        return f"<MapIterator over {self._result!r}>"

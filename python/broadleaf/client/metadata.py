@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
+
+# Numbers of the streams.
+STDOUT = 1
+STDERR = 2
 
 METADATA_KEYS = (
     "msg_id",
@@ -50,11 +55,15 @@ def outputs_of(messages: list[bytes]) -> tuple[list[dict[str, Any]], dict[str, A
     """
     from broadleaf.serialize.pickle import loads
 
+    return combined_outputs(map(loads, messages))
+
+
+def combined_outputs(messages: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """`outputs_of` messages that are loaded."""
     outputs: list[dict[str, Any]] = []
     data: dict[str, Any] = {}
     by_id: dict[Any, list[int]] = {}
-    for raw in messages:
-        message = loads(raw)
+    for message in messages:
         if message.get("type") == "published":
             data.update(message["data"])
             continue

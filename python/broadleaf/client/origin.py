@@ -15,7 +15,7 @@ class Origin:
     to the garbage collector.
     """
 
-    __slots__ = ("client", "label", "method", "single", "targets", "timeout_s")
+    __slots__ = ("client", "label", "method", "retries", "single", "targets", "timeout_s")
 
     def __init__(
         self,
@@ -25,6 +25,7 @@ class Origin:
         method: str = "apply",
         label: str | None = None,
         timeout_s: float | None = None,
+        retries: int | None = None,
     ) -> None:
         self.client = client
         self.targets = targets
@@ -34,3 +35,5 @@ class Origin:
         self.method = method
         self.label = label
         self.timeout_s = timeout_s
+        self.retries = retries
+        """How often a task is tried again; None for one that is sent to an engine of the user's choice."""

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
+from broadleaf.client.rows import join_rows, rows_of
+
 # However few chunks are wanted, each engine gets several, so that the last ones keep nobody waiting.
 AUTO_CHUNKS_PER_ENGINE = 8
 AUTO_CHUNK_ITEMS_MAX = 16_384
@@ -30,6 +32,12 @@ def as_sequence(items: Any) -> Any:
     if hasattr(items, "__len__") and hasattr(items, "__getitem__") and isinstance(items, Sequence):
         return items
     return list(items)
+
+
+def as_rows(items: Any) -> Any:
+    """`items` as what can be cut into parts: a table or matrix by its rows, all else as `as_sequence` does."""
+    rows = rows_of(items)
+    return as_sequence(items) if rows is None else rows
 
 
 def is_array(value: Any) -> bool:
@@ -71,6 +79,9 @@ def join_parts(parts: Sequence[Any], dist: str = "b") -> Any:
         return []
     if is_array(parts[0]):
         return _join_arrays(parts, dist)
+    rows = join_rows(parts, dist)
+    if rows is not None:
+        return rows
     if not isinstance(parts[0], list | tuple | range | str):
         return list(parts)
     if dist == "b":

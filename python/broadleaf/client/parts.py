@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from broadleaf.client.origin import Origin
+from broadleaf.public_names import PublicNames
 
 
-class Parts:
+class Parts(PublicNames):
     """The interface of `_native.Pending`, which submitted results inherit; `CombinedResult` implements it in Python.
 
     Times are wall-clock nanoseconds since 1970, timeouts seconds (None: for ever).
     """
+
+    _internal_names = frozenset(
+        (
+            "abandon",
+            "all_done",
+            "completed_part",
+            "failure",
+            "function",
+            "get_single",
+            "link",
+            "messages",
+            "n_done",
+            "n_failed",
+            "n_parts",
+            "on_done",
+            "origin",
+            "part_done",
+            "part_status",
+            "returned",
+            "seq",
+            "submitted_ns",
+            "text_since",
+            "times",
+            "value",
+            "values",
+            "wait_all_done",
+            "wait_count",
+            "wait_part",
+        )
+    )
 
     origin: Origin
     function: Callable[..., Any]
@@ -76,8 +107,20 @@ class Parts:
         """(started, completed, received, engine id) of a part; 0, and -1 for no engine."""
         raise NotImplementedError
 
-    def output(self, part: int) -> tuple[str, str, list[bytes]]:
-        """Standard output, standard error and pickled messages of a part so far."""
+    def text_since(self, part: int, stream: int, position_bytes: int) -> tuple[str, int]:
+        """What stream 1 or 2 of a part has had from a position on, and the position of its end."""
+        raise NotImplementedError
+
+    def messages(self, part: int) -> list[bytes]:
+        """Pickled messages of a part so far."""
+        raise NotImplementedError
+
+    def abandon(self, parts: Sequence[int]) -> None:
+        """Makes the unresolved ones of these parts cancelled, whatever becomes of their tasks."""
+        raise NotImplementedError
+
+    def n_failed(self) -> int:
+        """How many parts are resolved and did not return."""
         raise NotImplementedError
 
     def on_done(self, callback: Callable[[], object]) -> None:

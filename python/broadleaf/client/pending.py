@@ -10,7 +10,9 @@ from broadleaf.client.failures import link_lost
 from broadleaf.client.hub_results import AsyncHubResult
 from broadleaf.client.map_results import AsyncMapResult
 from broadleaf.client.results import AsyncResult
-from broadleaf.errors import fresh
+from broadleaf.errors import hides_frames
+
+__tracebackhide__ = hides_frames
 
 
 class ResultTypes(NamedTuple):
@@ -57,8 +59,7 @@ def result_types(native: Any) -> ResultTypes:
             except native.LinkClosed as error:
                 raise link_lost(error) from error
             except Exception as error:
-                # The result keeps this object, so a copy is raised; see `fresh`.
-                raised = fresh(error)
+                raised = self._first_of([error])
                 error.__traceback__ = None
             raise raised
 

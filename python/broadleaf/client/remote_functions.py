@@ -6,10 +6,14 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from broadleaf.errors import hides_frames
 from broadleaf.serialize.functions import function_name
 
 if TYPE_CHECKING:
     from broadleaf.client.views.base import View
+
+
+__tracebackhide__ = hides_frames
 
 
 class RemoteFunction:
@@ -63,9 +67,9 @@ class ParallelFunction(RemoteFunction):
 
     def __call__(self, *sequences: Any) -> Any:
         """Calls the function with parts of the sequences, which must be equally long, and joins the parts' values."""
-        from broadleaf.client.partition import as_sequence, join_parts
+        from broadleaf.client.partition import as_rows, join_parts
 
-        cut = tuple(as_sequence(sequence) for sequence in sequences)
+        cut = tuple(as_rows(sequence) for sequence in sequences)
         lengths = [len(sequence) for sequence in cut]
         if len(set(lengths)) > 1:
             raise ValueError(f"all sequences must have equal length, but have {lengths}")

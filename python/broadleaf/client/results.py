@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
-from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.client.failures import STATUS_CANCELLED, STATUS_NAMES, STATUS_OK, link_lost
-from broadleaf.client.lazy_future import LazyFuture
-from broadleaf.client.metadata import METADATA_KEYS, Metadata, moment, outputs_of
-from broadleaf.errors import composite, fresh
+from broadleaf.client.descriptions import progress_in_words
+from broadleaf.client.failures import STATUS_NAMES, STATUS_OK, link_lost
+from broadleaf.client.metadata import METADATA_KEYS, STDERR, STDOUT, Metadata, moment, outputs_of
+from broadleaf.client.shown_result import ShownResult, seconds
+from broadleaf.errors import LinkLost, RemoteError, composite, fresh, hides_frames
 from broadleaf.serialize.functions import function_name
 
-__all__ = ["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION", "AsyncResult"]
+__all__ = ["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION", "AsyncResult", "seconds"]
+
+__tracebackhide__ = hides_frames
 
 
-def seconds(timeout: float | None) -> float | None:
-    """A timeout as the native side takes it: None, for ever, also for negative numbers."""
-    return None if timeout is None or timeout < 0 else timeout
-
-
-class AsyncResult(LazyFuture):
+class AsyncResult(ShownResult):
     """The result of a request to one or more engines, which may still be on its way.
 
     It is a `concurrent.futures.Future`, can be awaited, and can be iterated over as parts arrive. `get` gives the
@@ -32,11 +29,15 @@ class AsyncResult(LazyFuture):
     ...) can be had by attribute or key, one value or a list.
     """
 
+    _internal_names = frozenset(("listen", "on_output", "owner", "part_metadata", "parts", "purged", "unlisten"))
+
     owner = True
     purged: frozenset[int] = frozenset()
     """Parts that the client was told to forget."""
+    raises_original = False
+    """Whether a failure is raised as what the task raised, as executors do, in place of a `RemoteError`."""
     _return_exceptions = False
-    _output_listeners: tuple[Callable[[int, int, bytes], None], ...] = ()
+    _aborted_by = ""
 
     # Waiting ------------------------------------------------------------------------------------
 
@@ -87,14 +88,22 @@ class AsyncResult(LazyFuture):
         except self.origin.client.native.LinkClosed as error:
             raise link_lost(error) from error
 
-    def _abort_unfinished(self) -> None:
+    def _abort_unfinished(self, by: str = "Ctrl-C") -> None:
+        self._aborted_by = by
         self.origin.client.cancel_tasks(self._unfinished_seqs())
 
+    def _unfinished_parts(self) -> list[int]:
+        return [part for part in range(self.n_parts) if not self.part_done(part)]
+
     def _unfinished_seqs(self) -> list[int]:
-        return [self._part_seq(part) for part in range(self.n_parts) if not self.part_done(part)]
+        return [self._part_seq(part) for part in self._unfinished_parts()]
 
     def _part_seq(self, part: int) -> int:
         return self.seq + part
+
+    def _task_name(self, part: int) -> tuple[int, int] | None:
+        """What the controller knows a task by: its client's number, and its number there."""
+        return self.origin.client.link.client_id, self._part_seq(part)
 
     # Values -------------------------------------------------------------------------------------
 
@@ -119,7 +128,7 @@ class AsyncResult(LazyFuture):
                 part = self._wait_first_failure(timeout)
                 failed = None if part is None else self.failure(part)
                 if failed is not None:
-                    raise fresh(failed)
+                    raise self._first_of([failed])
                 timeout = 0.0 if timeout is not None else None
             if return_when == FIRST_COMPLETED:
                 ready = self.wait_count(min(1, self.n_parts), timeout)
@@ -160,9 +169,26 @@ class AsyncResult(LazyFuture):
         return self.value(part)
 
     def _exception_of(self, errors: list[BaseException]) -> BaseException:
-        if self.origin.single and self.n_parts == 1:
-            return fresh(errors[0])
+        lost = next((error for error in errors if isinstance(error, LinkLost)), None)
+        if lost is not None:  # not what a task came to
+            return fresh(lost)
+        return self._failure_of(errors)
+
+    def _failure_of(self, errors: list[BaseException]) -> BaseException:
+        """What to raise for what tasks have raised."""
+        if self.raises_original or (self.origin.single and self.n_parts == 1):
+            return self._first_of(errors)
         return composite(errors, self._name)
+
+    def _first_of(self, errors: list[BaseException]) -> BaseException:
+        """The first of `errors`, to be raised; see `fresh`."""
+        error = fresh(errors[0])
+        return error.as_original() if self.raises_original and isinstance(error, RemoteError) else error
+
+    def locate_failure(self, error: BaseException, part: int) -> None:
+        """Completes the exception of a part by what only its result knows."""
+        if isinstance(error, RemoteError):
+            error.item_index = None
 
     def _assemble(self, values: list[Any]) -> Any:
         return values[0] if self.origin.single else values
@@ -199,6 +225,16 @@ class AsyncResult(LazyFuture):
                 self.wait_part(part, None)
                 yield self._value_or_raise(part)
 
+    def __aiter__(self) -> AsyncIterator[Any]:
+        if self.origin.single:
+            raise TypeError("a single result is not iterable; use `await result`")
+        from broadleaf.client.async_iteration import iterate
+
+        return iterate(self, getattr(self, "ordered", True))
+
+    def _values_in(self, part: int) -> Any:
+        return (self._value_or_raise(part),)
+
     def _value_or_raise(self, part: int) -> Any:
         outcome = self._part_outcome(part)
         if not isinstance(outcome, Failure):
@@ -228,7 +264,7 @@ class AsyncResult(LazyFuture):
 
     def failed(self) -> bool:
         """Whether some part, of those resolved, did not return."""
-        return any(self.part_status(part) > STATUS_OK for part in range(self.n_parts))
+        return self.n_failed() > 0
 
     def successful(self) -> bool:
         """Whether all tasks returned. Raises `RuntimeError` before they are resolved."""
@@ -236,23 +272,22 @@ class AsyncResult(LazyFuture):
             raise RuntimeError("Cannot check successful() if not done.")
         return not self.failed()
 
-    def cancelled(self) -> bool:
-        """Whether all tasks were aborted."""
-        n = self.n_parts
-        return n > 0 and self.all_done() and all(self.part_status(p) == STATUS_CANCELLED for p in range(n))
-
-    def cancel(self) -> bool:
-        """Aborts the tasks, queued or running. False when it is too late."""
-        if self.all_done():
-            return self.cancelled()
-        self._abort_unfinished()
-        return not self.all_done() or self.cancelled()
+    def _has_started(self) -> bool:
+        if any(self.part_done(part) and self.times(part)[0] for part in range(self.n_parts)):
+            return True
+        return self.origin.client.hub.any_runs(
+            [name for name in map(self._task_name, self._unfinished_parts()) if name]
+        )
 
     def abort(self) -> None:
-        """Aborts the tasks, queued or running. Raises `RuntimeError` when all are done."""
+        """Has the tasks aborted, queued or running; `wait` waits until they are.
+
+        A task that ends before the request reaches it keeps its value; `cancel` does not wait and see. Raises
+        `RuntimeError` when all are done.
+        """
         if self.all_done():
             raise RuntimeError("Can't abort, I am already done!")
-        self._abort_unfinished()
+        self._abort_unfinished("abort()")
 
     @property
     def sent(self) -> bool:
@@ -273,8 +308,7 @@ class AsyncResult(LazyFuture):
         return self.origin.method if self.origin.method != "apply" else function_name(self.function)
 
     def __repr__(self) -> str:
-        state = "pending" if not self.all_done() else "failed" if self.failed() else "finished"
-        return f"<{self._kind}({self._name}): {state}>"
+        return f"<{self._kind}{progress_in_words(self)}>"
 
     _kind = "AsyncResult"
 
@@ -333,8 +367,7 @@ class AsyncResult(LazyFuture):
     def part_metadata(self, part: int) -> Metadata:
         """All that is known of one task."""
         started_ns, completed_ns, received_ns, _ = self.times(part)
-        stdout, stderr, messages = self.output(part)
-        outputs, data = outputs_of(messages)
+        outputs, data = outputs_of(self.messages(part))
         status = self.part_status(part)
         engine = self._engine_id(part)
         client = self.origin.client
@@ -352,8 +385,8 @@ class AsyncResult(LazyFuture):
             execute_input=None,
             execute_result=None,
             error=self.failure(part) if status > STATUS_OK else None,
-            stdout=stdout,
-            stderr=stderr,
+            stdout=self.text_since(part, STDOUT, 0)[0],
+            stderr=self.text_since(part, STDERR, 0)[0],
             outputs=outputs,
             data=data,
             label=self.origin.label,
@@ -381,93 +414,17 @@ class AsyncResult(LazyFuture):
             # Only what is not found otherwise comes here.
             if key in METADATA_KEYS:
                 return self._metadata_values(key)
+            known = getattr(type(self), key, None)
+            if isinstance(known, property):
+                # A remote AttributeError is one, and what the property raised.
+                return known.__get__(self)
             raise AttributeError(f"{self._kind!r} object has no attribute {key!r}")
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *METADATA_KEYS]
+        return sorted({*super().__dir__(), *METADATA_KEYS})
 
     def __reduce__(self) -> Any:
         raise TypeError("a result cannot be sent; call its get() first, or use it as a dependency (after=, follow=)")
-
-    # Times --------------------------------------------------------------------------------------
-
-    def timedelta(
-        self,
-        start: datetime | Iterable[datetime],
-        end: datetime | Iterable[datetime],
-        start_key: Callable[..., datetime] = min,
-        end_key: Callable[..., datetime] = max,
-    ) -> float:
-        """Seconds between two sets of times, by default from the earliest `start` to the latest `end`."""
-        first = start if isinstance(start, datetime) else start_key(start)
-        last = end if isinstance(end, datetime) else end_key(end)
-        return (last - first).total_seconds()
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since submission, or `wall_time` once everything is done."""
-        return self.wall_time if self.all_done() else (time.time_ns() - self.submitted_ns) / 1e9
-
-    def _require_ready(self) -> None:
-        if not self.all_done():
-            raise TimeoutError("result not ready")
-
-    @property
-    def serial_time(self) -> float:
-        """Seconds the tasks took on the engines, summed. Raises `TimeoutError` before they are resolved."""
-        self._require_ready()
-        return sum(completed - started for started, completed, _, _ in map(self.times, range(self.n_parts))) / 1e9
-
-    @property
-    def wall_time(self) -> float:
-        """Seconds from submission to the last reply. Raises `TimeoutError` before all are resolved."""
-        self._require_ready()
-        last_ns = max((self.times(part)[2] for part in range(self.n_parts)), default=self.submitted_ns)
-        return max(0, last_ns - self.submitted_ns) / 1e9
-
-    # Output and progress ------------------------------------------------------------------------
-
-    def wait_interactive(
-        self,
-        interval: float = 0.1,
-        timeout: float | None = -1,
-        widget: bool | None = None,
-        return_when: str = ALL_COMPLETED,
-    ) -> None:
-        """Waits, showing progress every `interval` seconds. Raises nothing when `timeout` seconds are over."""
-        from broadleaf.client.display import show_progress
-
-        with self._aborting_on_interrupt():
-            show_progress(self, interval, seconds(timeout), return_when)
-
-    def wait_for_output(self, timeout: float | None = -1) -> bool:
-        """Waits until everything the tasks wrote is here: output comes before the result it belongs to."""
-        return self.wait_all_done(seconds(timeout))
-
-    def stream_output(self) -> AbstractContextManager[None]:
-        """While the block runs, shows what the tasks write as it arrives."""
-        from broadleaf.client.display import stream_output
-
-        return stream_output(self)
-
-    def display_outputs(self, groupby: str = "type", result_only: bool = False) -> None:
-        """Waits, then shows all output, grouped by 'type', 'engine' or 'order'."""
-        from broadleaf.client.display import display_outputs
-
-        display_outputs(self, groupby, result_only)
-
-    def on_output(self, part: int, stream: int, data: bytes) -> None:
-        """Live output of one part, from the client's hooks."""
-        for listener in self._output_listeners:
-            listener(part, stream, data)
-
-    def listen(self, listener: Callable[[int, int, bytes], None]) -> None:
-        """Has live output passed to `listener(part, stream, data)`."""
-        self._output_listeners = (*self._output_listeners, listener)
-
-    def unlisten(self, listener: Callable[[int, int, bytes], None]) -> None:
-        """Undoes `listen`."""
-        self._output_listeners = tuple(known for known in self._output_listeners if known != listener)
 
 
 class Failure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import secrets
 import signal
@@ -13,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from broadleaf import config
-from broadleaf.cluster import files
+from broadleaf.cluster import at_exit, files, owner
 from broadleaf.cluster.control import ControlLink, Targets
-from broadleaf.cluster.cores import usable_cores
+from broadleaf.cluster.cores import engine_count, usable_cores
+from broadleaf.cluster.coroutines import ClusterCoroutines
+from broadleaf.cluster.engine_sets import EngineSet, EngineSets
 from broadleaf.cluster.launchers import ClusterStartError, Launcher, StartRequest, find_launcher
 from broadleaf.errors import ClusterConnectionError, KernelError
 
@@ -25,22 +26,26 @@ if TYPE_CHECKING:
 _STOP_GRACE_S = 10.0
 
 
-class ClusterStateError(KernelError):
+class ClusterStateError(KernelError, RuntimeError):
     """What was asked needs a cluster that runs, or one that does not."""
 
 
-class Cluster:
+class Cluster(ClusterCoroutines):
     """A controller and `n` engines.
 
     ``with Cluster(n=4) as client:`` starts them, gives a connected `Client` once all engines are up, and stops them at
     the end. Every method that takes time is a coroutine, and has a twin ``<name>_sync`` for plain code; the coroutine
     runs the twin on a thread of the event loop's executor.
 
-    `n` defaults to the cores this process may use. `engines` names a launcher. A `detached` cluster outlives this
-    process; any other is stopped when the process ends, however it ends. `controller_ip` is short for
-    ``listen="<ip>:0"``. `env` is set in the engines' environment. All other keywords are options of
-    `broadleaf.config`.
+    `n` defaults to the cores this process may use. An empty `cluster_id` is that of `broadleaf start`, "default".
+    `engines` names a launcher. A `detached` cluster outlives this process; any other is stopped when the process ends,
+    however it ends. `controller_ip` is short for ``listen="<ip>:0"``. `env` is set in the engines' environment. All
+    other keywords are options of `broadleaf.config`, or those that IPython Parallel has; see
+    `broadleaf.compat.cluster_arguments`.
     """
+
+    # What IPython Parallel calls the arguments, where they were given in its terms.
+    _old_arguments: dict[str, Any]
 
     def __init__(
         self,
@@ -54,20 +59,30 @@ class Cluster:
         env: dict[str, str] | None = None,
         **options: Any,
     ) -> None:
-        if n is not None and n < 0:
-            raise ValueError(f"n={n}: a cluster cannot have fewer than no engines")
+        if config.is_strange(options) or not (isinstance(engines, str) and engines.islower()):
+            from broadleaf.compat import cluster_arguments
+
+            given = {"n": n, "profile": profile, "cluster_id": cluster_id, "engines": engines, "detached": detached}
+            own, old = cluster_arguments.split(given | {"controller_ip": controller_ip, "env": env} | options)
+            Cluster.__init__(self, **own)
+            self._old_arguments = old
+            return
+        self._old_arguments = {}
         if controller_ip is not None:
             options.setdefault("listen", f"{controller_ip}:0")
-        self.n = usable_cores() if n is None else n
+        self.n = usable_cores() if n is None else engine_count(n)
         self.profile = profile
-        self.cluster_id = files.check_id("cluster id", cluster_id or f"{int(time.time())}-{secrets.token_hex(2)}")
-        self.engines = engines
+        if cluster_id is None:
+            cluster_id = f"{int(time.time())}-{secrets.token_hex(2)}"
+        self.cluster_id = files.check_id("cluster id", cluster_id or "default")
+        self.launcher_name = engines
         self.detached = detached
         self.env = dict(env or {})
         self._arguments = {name: value for name, value in options.items() if value is not None}
         self.settings = config.resolve(self._arguments, files.profile_dir(profile))
         self._launcher_class = find_launcher(engines)
         self._launcher: Launcher | None = None
+        self._engine_sets = EngineSets(self)
         self._client: Client | None = None
         self._lock = threading.RLock()
         self._owner_pid = os.getpid()
@@ -99,17 +114,50 @@ class Cluster:
         """Whether its processes are alive."""
         return self._launcher is not None and self._launcher.running()
 
+    @property
+    def engines(self) -> dict[str, EngineSet]:
+        """The engine sets that run, by id: the engines that were started together."""
+        return self._engine_sets.living() if self.running else {}
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # Only for what the class does not have: names that IPython Parallel's clusters have.
+            from broadleaf.compat.cluster_attributes import cluster_attribute
+
+            return cluster_attribute(self, name)
+
     def __repr__(self) -> str:
         state = "running" if self.running else "stopped" if self._launcher else "not started"
         detached = ", detached" if self.detached else ""
         return (
-            f"<Cluster(cluster_id={self.cluster_id!r}, profile={self.profile!r}, n={self.n}, {self.engines}"
+            f"<Cluster(cluster_id={self.cluster_id!r}, profile={self.profile!r}, n={self.n}, {self.launcher_name}"
             f"{detached}): {state}>"
         )
+
+    def _repr_html_(self) -> str:
+        from broadleaf.html_tables import engine_table, titled
+
+        state = "running" if self.running else "stopped" if self._launcher else "not started"
+        facts = [("id", self.cluster_id), ("profile", self.profile), ("engines", f"{self.n}, {self.engines}")]
+        engines = ""
+        if self.running:
+            try:
+                with self.control(timeout_s=2.0) as control:
+                    hosts = {engine: host for engine, _, _, host in control.engines()}
+                    engines = engine_table(control.status(), hosts)
+            except (KernelError, TimeoutError, OSError):
+                state = "does not answer"
+        return titled("Cluster", [*facts, ("", state)], engines)
 
     def log_path(self, engine_id: int | None = None) -> Path:
         """Path of the node's log, or of an engine's."""
         return self._started().log(engine_id)
+
+    def previous_log_path(self, engine_id: int) -> Path:
+        """Path of the log of the process that was this engine before; there is one once it was started again."""
+        log = self.log_path(engine_id)
+        return log.with_name(f"{log.name}.previous")
 
     # Start and stop
 
@@ -118,16 +166,27 @@ class Cluster:
 
         Raises `ClusterStartError` with the end of the log, and leaves nothing behind then.
         """
+        if n is not None:
+            self.n = engine_count(n)
+        self._start(self.n)
+        return self
+
+    def start_controller_sync(self) -> None:
+        """Starts the cluster without engines; `start_engines_sync` adds them.
+
+        Raises `ClusterStateError` when it runs already, and what `start_cluster_sync` raises.
+        """
+        self._start(0)
+
+    def _start(self, n_engines: int) -> None:
         with self._lock:
             if self.running:
                 raise ClusterStateError(f"cluster {self.cluster_id!r} is running already")
-            if n is not None:
-                self.n = n
             self._claim_directory()
             request = StartRequest(
                 self.profile,
                 self.cluster_id,
-                self.n,
+                n_engines,
                 self.settings,
                 self.cluster_dir,
                 self.env,
@@ -135,10 +194,18 @@ class Cluster:
             )
             self._launcher = self._launcher_class.start(request)
             self._owner_pid = os.getpid()
-            files.write_json(Path(self.cluster_file), self.to_dict())
+            try:
+                self._engine_sets.started(n_engines)
+                self._write_cluster_file()
+            except BaseException:
+                # Nobody else would find it.
+                self._launcher.end()
+                raise
             if not self.detached:
-                _stop_at_exit(self)
-        return self
+                at_exit.add(self)
+
+    def _write_cluster_file(self) -> None:
+        files.write_json(Path(self.cluster_file), self.to_dict())
 
     def _claim_directory(self) -> None:
         for directory in (config.base_dir(), files.profile_dir(self.profile).parent, files.profile_dir(self.profile)):
@@ -150,8 +217,25 @@ class Cluster:
                     f"cluster {self.cluster_id!r} of profile {self.profile!r} is running already; stop it with "
                     f"`broadleaf stop --cluster-id {self.cluster_id}`, or choose another id"
                 )
+            self._refuse_other_hosts_directory()
             other.remove_files()
         files.make_private_dir(self.cluster_dir)
+        try:
+            owner.mark(self.cluster_dir)
+        except OSError:
+            self.cluster_dir.rmdir()
+            raise
+
+    def _refuse_other_hosts_directory(self) -> None:
+        if owner.may_judge(self.cluster_dir):
+            return
+        of = owner.owner_of(self.cluster_dir)
+        where = f"on host {of.host!r}" if of is not None and of.host != owner.Owner.here().host else "in a container"
+        raise ClusterStateError(
+            f"cluster {self.cluster_id!r} of profile {self.profile!r} was started {where} that shares "
+            f"{self.cluster_dir} with this one, and may run there. Choose another id, or stop it there; if it is gone, "
+            "remove that directory"
+        )
 
     def stop_cluster_sync(self) -> None:
         """Stops everything and waits until it is gone; a cluster that does not obey is killed. Does nothing to one
@@ -163,12 +247,16 @@ class Cluster:
             launcher = self._launcher
             if launcher is None:
                 return
-            _running.pop(id(self), None)
+            at_exit.forget(self)
             if launcher.running():
                 self._ask_to_stop()
                 launcher.release()
                 launcher.wait(_STOP_GRACE_S + self.settings["stop_grace_s"])
             launcher.end()
+
+    def stop_controller_sync(self) -> None:
+        """Stops the controller, and with it everything: `stop_cluster_sync`."""
+        self.stop_cluster_sync()
 
     def _ask_to_stop(self) -> None:
         try:
@@ -177,33 +265,41 @@ class Cluster:
         except (KernelError, TimeoutError, OSError):
             pass  # it may stop before it answers; whether it has stopped is waited for in any case
 
-    def remove_files(self) -> None:
-        """Removes what a cluster that does not run has left on disk."""
+    def remove_files(self, keep_logs: bool = False) -> None:
+        """Removes what a cluster that does not run has left on disk; with `keep_logs` all but its logs."""
         if self._launcher is not None and not self.running:
             run_dir = self._launcher.to_dict()["run_dir"]
-            files.remove_cluster_files(self.cluster_dir, run_dir)
+            files.remove_cluster_files(self.cluster_dir, run_dir, keep_logs)
 
     # Engines
 
-    def start_engines_sync(self, n: int | None = None) -> None:
-        """Starts `n` more engines (by default as many as the cluster began with); they come up later."""
-        count = self.n if n is None else n
-        with self.control() as control:
-            control.add_engines(count)
+    def start_engines_sync(self, n: int | None = None, engine_set_id: str | None = None) -> str:
+        """Starts `n` more engines (by default as many as the cluster is made for); they come up later.
+
+        Returns the id of the engine set they are: `engine_set_id`, or one made up. Raises ValueError for one in use.
+        """
+        with self._lock:
+            set_id = self._engine_sets.start(self.n if n is None else engine_count(n), engine_set_id)
+            self._write_cluster_file()
+        return set_id
 
     def stop_engines_sync(self, targets: Targets = None) -> None:
-        """Stops these engines for good, or all."""
-        with self.control() as control:
-            control.stop_engines(targets)
+        """Stops these engines for good, or all. Targets are ids of engines, 'all', or the id of an engine set."""
+        with self._lock:
+            self._engine_sets.stop(targets)
+            self._write_cluster_file()
 
     def stop_engine_sync(self, engine_id: int) -> None:
         """Stops one engine for good."""
         self.stop_engines_sync(engine_id)
 
     def restart_engines_sync(self, targets: Targets = None) -> None:
-        """Stops these engines, or all, and starts them afresh under the same ids; their variables are lost."""
+        """Stops these engines, or all, and starts them afresh under the same ids; their variables are lost.
+
+        All engines include those that died, but not those that `stop_engines` has stopped for good: name these.
+        """
         with self.control() as control:
-            control.restart_engines(targets)
+            control.restart_engines(self._engine_sets.resolve(targets))
 
     def restart_engine_sync(self, engine_id: int) -> None:
         """Restarts one engine."""
@@ -212,7 +308,7 @@ class Cluster:
     def signal_engines_sync(self, signum: int = signal.SIGINT, targets: Targets = None) -> None:
         """Sends a signal to these engines, or all."""
         with self.control() as control:
-            control.signal(signum, targets)
+            control.signal(signum, self._engine_sets.resolve(targets))
 
     def signal_engine_sync(self, signum: int, engine_id: int) -> None:
         """Sends a signal to one engine."""
@@ -237,14 +333,18 @@ class Cluster:
         self._started()
         return Client(self.connection_file, cluster=self, **options)
 
-    def start_and_connect_sync(self, n: int | None = None) -> Client:
+    def start_and_connect_sync(self, n: int | None = None, activate: bool = False) -> Client:
         """Starts the cluster if it does not run, connects, and waits for all its engines.
+
+        With `activate` the magics `%px` and `%%px` act on them from now on.
 
         Raises `ClusterStartError` when engines do not come up in time, and stops the cluster then.
         """
         if not self.running:
             self.start_cluster_sync(n)
         try:
+            if self.n and not self.engines:
+                self.start_engines_sync(n)
             client = self.connect_client_sync()
             try:
                 client.wait_for_engines(self.n, timeout=self.settings["start_timeout_s"])
@@ -253,6 +353,8 @@ class Cluster:
         except BaseException:
             self.stop_cluster_sync()
             raise
+        if activate:
+            client.activate()
         return client
 
     def wait_for_engines_sync(self) -> None:
@@ -263,73 +365,28 @@ class Cluster:
 
     def _missing_engines(self, up: Sequence[int]) -> ClusterStartError:
         missing = [engine_id for engine_id in range(self.n) if engine_id not in up]
+        reason = self._why_not_started(missing)
         log = self.log_path(missing[0]) if missing else self.log_path()
         text = log.read_text(errors="replace")[-4096:] if log.exists() else ""
         timeout_s: float = self.settings["start_timeout_s"]
-        return ClusterStartError(f"only {len(up)} of {self.n} engines came up within {timeout_s:g} s", text)
+        return ClusterStartError(f"only {len(up)} of {self.n} engines came up within {timeout_s:g} s{reason}", text)
+
+    def _why_not_started(self, missing: Sequence[int]) -> str:
+        """What the operating system said where no process could be made for an engine."""
+        try:
+            engines = {entry["engine"]: entry for entry in self.status_sync()["engines"]}
+        except (KernelError, TimeoutError, OSError):
+            return ""
+        deaths = [(engine_id, engines.get(engine_id, {}).get("last_death")) for engine_id in missing]
+        reasons = [(one, death["last_output"]) for one, death in deaths if death and death["cause"] == "not_started"]
+        return f": engine {reasons[0][0]} could not be started: {reasons[0][1]}" if reasons else ""
 
     def __enter__(self) -> Client:
         self._client = self.start_and_connect_sync()
         return self._client
 
     def __exit__(self, *_: object) -> None:
-        self.stop_cluster_sync()
-
-    async def __aenter__(self) -> Client:
-        self._client = await self.start_and_connect()
-        return self._client
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop_cluster()
-
-    # The same as coroutines
-
-    async def start_cluster(self, n: int | None = None) -> Self:
-        """See `start_cluster_sync`."""
-        await _on_thread(self.start_cluster_sync, n)
-        return self
-
-    async def stop_cluster(self) -> None:
-        """See `stop_cluster_sync`."""
-        await _on_thread(self.stop_cluster_sync)
-
-    async def start_engines(self, n: int | None = None) -> None:
-        """See `start_engines_sync`."""
-        await _on_thread(self.start_engines_sync, n)
-
-    async def stop_engines(self, targets: Targets = None) -> None:
-        """See `stop_engines_sync`."""
-        await _on_thread(self.stop_engines_sync, targets)
-
-    async def stop_engine(self, engine_id: int) -> None:
-        """See `stop_engine_sync`."""
-        await _on_thread(self.stop_engine_sync, engine_id)
-
-    async def restart_engines(self, targets: Targets = None) -> None:
-        """See `restart_engines_sync`."""
-        await _on_thread(self.restart_engines_sync, targets)
-
-    async def restart_engine(self, engine_id: int) -> None:
-        """See `restart_engine_sync`."""
-        await _on_thread(self.restart_engine_sync, engine_id)
-
-    async def signal_engines(self, signum: int = signal.SIGINT, targets: Targets = None) -> None:
-        """See `signal_engines_sync`."""
-        await _on_thread(self.signal_engines_sync, signum, targets)
-
-    async def signal_engine(self, signum: int, engine_id: int) -> None:
-        """See `signal_engine_sync`."""
-        await _on_thread(self.signal_engine_sync, signum, engine_id)
-
-    async def connect_client(self, **options: Any) -> Client:
-        """See `connect_client_sync`."""
-        client: Client = await _on_thread(lambda: self.connect_client_sync(**options))
-        return client
-
-    async def start_and_connect(self, n: int | None = None) -> Client:
-        """See `start_and_connect_sync`."""
-        client: Client = await _on_thread(self.start_and_connect_sync, n)
-        return client
+        self.stop_if_owner()
 
     # Other processes' clusters
 
@@ -339,15 +396,19 @@ class Cluster:
             "cluster_id": self.cluster_id,
             "profile": self.profile,
             "n": self.n,
-            "engines": self.engines,
+            "engines": self.launcher_name,
+            "engine_sets": self._engine_sets.to_dict(),
             "detached": self.detached,
             "options": self._arguments,
             "launcher": self._launcher.to_dict() if self._launcher else None,
         }
 
     @classmethod
-    def from_dict(cls, state: dict[str, Any]) -> Cluster:
-        """The cluster that `to_dict` described; this process does not stop it at its end."""
+    def from_dict(cls, state: dict[str, Any], **old_arguments: Any) -> Cluster:
+        """The cluster that `to_dict` described; this process does not stop it at its end.
+
+        `old_arguments` are IPython Parallel's; they change nothing in a cluster that runs.
+        """
         cluster = cls(
             state["n"],
             profile=state["profile"],
@@ -356,17 +417,31 @@ class Cluster:
             detached=state["detached"],
             **state["options"],
         )
+        cluster._old_arguments = old_arguments
         if state["launcher"] is not None:
             cluster._launcher = cluster._launcher_class.from_dict(state["launcher"])
+        cluster._engine_sets.from_dict(state["engine_sets"])
         return cluster
 
     @classmethod
     def from_file(
-        cls, cluster_file: str | Path | None = None, *, profile: str = "default", cluster_id: str = "default"
+        cls,
+        cluster_file: str | Path | None = None,
+        *,
+        profile: str = "default",
+        cluster_id: str = "default",
+        **old_arguments: Any,
     ) -> Cluster:
-        """The cluster of a `cluster_file`, or of this profile and id. Raises `ClusterFileError`."""
-        path = Path(cluster_file) if cluster_file else files.cluster_dir(profile, cluster_id) / files.CLUSTER_FILE
-        return cls.from_dict(files.read_json(path))
+        """The cluster of a `cluster_file`, or of this profile and id. Raises `ClusterFileError`.
+
+        `old_arguments` are IPython Parallel's; a `profile_dir` names the profile.
+        """
+        if (directory := old_arguments.get("profile_dir")) is not None:
+            from broadleaf.compat.profiles import profile_name
+
+            profile = profile_name(directory)
+        default = files.cluster_dir(profile, cluster_id or "default") / files.CLUSTER_FILE
+        return cls.from_dict(files.read_json(Path(cluster_file) if cluster_file else default), **old_arguments)
 
     def _started(self) -> Launcher:
         if self._launcher is None:
@@ -384,29 +459,12 @@ class Cluster:
         """Whether the cluster's processes were gone within `timeout_s`."""
         return self._started().wait(timeout_s)
 
-    def _stop_if_owner(self) -> None:
+    def exit_code(self, timeout_s: float) -> int | None:
+        """With what the controller ended, 128 + n for signal n; None if it has not within `timeout_s`, or if only
+        another process knows."""
+        return None if self._launcher is None else self._launcher.exit_code(timeout_s)
+
+    def stop_if_owner(self) -> None:
+        """Stops it, but not where a child that was forked inside the block leaves it."""
         if os.getpid() == self._owner_pid:
             self.stop_cluster_sync()
-
-
-async def _on_thread(function: Any, *arguments: Any) -> Any:
-    import asyncio
-
-    return await asyncio.to_thread(function, *arguments)
-
-
-# Clusters to stop when this process ends. Held here, so that one whose object was dropped is stopped too.
-_running: dict[int, Cluster] = {}
-
-
-def _stop_at_exit(cluster: Cluster) -> None:
-    if not _running:
-        atexit.unregister(_stop_all)
-        atexit.register(_stop_all)
-    _running[id(cluster)] = cluster
-
-
-def _stop_all() -> None:
-    clusters: Sequence[Cluster] = list(_running.values())
-    for cluster in clusters:
-        cluster._stop_if_owner()

@@ -62,7 +62,7 @@ class ControlLink:
         self.request({"StopEngines": _target_set(targets)})
 
     def restart_engines(self, targets: Targets = None) -> None:
-        """Stops engines and starts them afresh under the same ids."""
+        """Stops engines and starts them afresh under the same ids; those that died are among all engines."""
         self.request({"RestartEngines": _target_set(targets)})
 
     def signal(self, number: int, targets: Targets = None) -> None:

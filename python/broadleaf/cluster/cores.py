@@ -1,7 +1,23 @@
-"""How many cores this process may really use."""
+"""How many cores this process may really use, and how many engines are asked for."""
 
+import operator
 import os
 from pathlib import Path
+from typing import SupportsIndex
+
+
+def engine_count(n: SupportsIndex) -> int:
+    """`n` as a number of engines. Raises `TypeError` unless it is a whole number, `ValueError` if it is negative."""
+    try:
+        # To Python, True is a whole number; to people it is a mistake.
+        count = operator.index(n) if not isinstance(n, bool) else None
+    except TypeError:
+        count = None
+    if count is None:
+        raise TypeError(f"n, the number of engines, must be an int, not {n!r} ({type(n).__name__})")
+    if count < 0:
+        raise ValueError(f"n, the number of engines, must not be negative, and is {count}")
+    return count
 
 
 def usable_cores(cgroup_root: Path = Path("/sys/fs/cgroup"), proc_root: Path = Path("/proc")) -> int:

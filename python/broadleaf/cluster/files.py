@@ -4,10 +4,15 @@ Each cluster has a directory of its own under its profile, ``<base>/profiles/<pr
 
 - ``client.json`` and ``engine.json``, the connection files: who can read one may use the cluster,
 - ``cluster.json``, what the cluster is,
+- ``owner.json``, which host and container it runs on,
 - ``node.log``, what the node and the fork server write,
 
-and a run directory under ``/tmp``, because the path of a unix socket may have no more than 107 bytes. That one holds
-the socket and the engines' logs.
+and a run directory, which holds the socket, the engines' logs, the modules that clients have sent, and an
+``owner.json`` too. It lies where only this user can make files: under ``$XDG_RUNTIME_DIR``, or in
+``<base>/run/<host>``.
+
+What a dead cluster has left is removed by commands on the host and in the container that it ran in. Its logs stay for a
+week, or until a cluster of its id is started again.
 """
 
 from __future__ import annotations
@@ -16,22 +21,25 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from broadleaf.cluster import owner
 from broadleaf.config import base_dir
 from broadleaf.errors import ClusterConnectionError, KernelError
+from broadleaf.modules import MODULES_DIR
 
 CLIENT_FILE = "client.json"
 ENGINE_FILE = "engine.json"
 CLUSTER_FILE = "cluster.json"
 NODE_LOG = "node.log"
 
-MAX_SOCKET_PATH_BYTES = 107
 ORPHAN_AGE_S = 60.0
+KEPT_LOG_AGE_S = 7 * 86_400.0
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 
@@ -40,7 +48,9 @@ class ClusterFileError(KernelError):
 
 
 def check_id(kind: str, name: str) -> str:
-    """`name` if it can be a directory's; else ValueError. `kind` is what it names."""
+    """`name` if it can be a directory's; else ValueError, or TypeError for no text. `kind` is what it names."""
+    if not isinstance(name, str):
+        raise TypeError(f"a {kind} is text, not {name!r} ({type(name).__name__})")
     if not _ID.fullmatch(name):
         raise ValueError(f"{kind} {name!r}: use up to 40 letters, digits, '.', '_' and '-', a letter or digit first")
     return name
@@ -57,26 +67,86 @@ def cluster_dir(profile: str, cluster_id: str) -> Path:
 
 
 def find_connection_file(profile: str = "default", cluster_id: str | None = None) -> Path:
-    """The `client.json` of a cluster; without `cluster_id` that of the profile's latest.
+    """The `client.json` of a cluster; without `cluster_id` that of the profile's latest that runs.
 
-    Raises `ClusterConnectionError` when there is none.
+    Raises `ClusterConnectionError` when there is none; it says where this looked, and what runs elsewhere.
     """
     if cluster_id is not None:
         path = cluster_dir(profile, cluster_id) / CLIENT_FILE
         if path.exists():
             return path
-        raise ClusterConnectionError(f"no cluster {cluster_id!r} is running in profile {profile!r}")
-    found = [(path.stat().st_mtime_ns, path) for path in profile_dir(profile).glob(f"*/{CLIENT_FILE}")]
+        raise ClusterConnectionError(no_such_cluster(profile, cluster_id))
+    found = [
+        (_seems_to_run(path.parent), path.stat().st_mtime_ns, path)
+        for path in profile_dir(profile).glob(f"*/{CLIENT_FILE}")
+    ]
     if not found:
-        raise ClusterConnectionError(
-            f"no cluster is running in profile {profile!r}; start one with broadleaf.Cluster(n=4) or `broadleaf start`"
+        raise ClusterConnectionError(no_such_cluster(profile))
+    return max(found)[2]
+
+
+def running_clusters() -> list[tuple[str, str]]:
+    """Profile and id of each cluster on this host whose processes are there. Nothing is removed."""
+    found = sorted(path.parent for path in base_dir().glob(f"profiles/*/*/{CLIENT_FILE}"))
+    return [
+        (path.parent.name, path.name) for path in found if not _elsewhere(path / CLUSTER_FILE) and _seems_to_run(path)
+    ]
+
+
+def _elsewhere(cluster_file: Path) -> str:
+    """The host of a cluster that was started elsewhere; '' for one of this host."""
+    of = owner.owner_of(cluster_file.parent)
+    return of.host if of is not None and not of.is_here() else ""
+
+
+def _seems_to_run(path: Path) -> bool:
+    """Whether a cluster's directory is of one that runs; one that does not say by which process, or is another host's,
+    may."""
+    if _elsewhere(path / CLUSTER_FILE) and not owner.may_judge(path):
+        return True
+    try:
+        pid = json.loads((path / CLUSTER_FILE).read_text())["launcher"]["host_pid"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+    return not isinstance(pid, int) or process_of_cluster(pid, path.name)
+
+
+def no_such_cluster(profile: str, cluster_id: str | None = None) -> str:
+    """Says that a cluster does not run: where this looked, which clusters run, and how to start one."""
+    running = sorted(running_clusters(), key=lambda found: (found[0] != profile, found))
+    if cluster_id is None:
+        what, where = "no cluster", profile_dir(profile)
+        also = [f"{id_!r} in profile {of!r}" for of, id_ in running]
+    else:
+        what, where = f"no cluster {cluster_id!r}", cluster_dir(profile, cluster_id)
+        also = [repr(id_) if of == profile else f"{id_!r} in profile {of!r}" for of, id_ in running]
+    options = ([] if profile == "default" else ["--profile", profile]) + (
+        ["--cluster-id", cluster_id] if cluster_id else []
+    )
+    start = " ".join(["broadleaf start", *options])
+    others = f"; running: {', '.join(also)}" if also else "; no other is running either" if cluster_id else ""
+    hosts = {
+        path.parent.name: of for path in profile_dir(profile).glob(f"*/{CLUSTER_FILE}") if (of := _elsewhere(path))
+    }
+    if cluster_id in hosts or (cluster_id is None and hosts):
+        others += (
+            f"; on another host or in another container: {', '.join(f'{id_!r} ({of})' for id_, of in hosts.items())}"
         )
-    return max(found)[1]
+    return f"{what} is running in profile {profile!r} (looked in {where}){others}. Start one with `{start}`"
 
 
 def make_private_dir(path: Path) -> Path:
-    """Makes `path` (and what is above it) with mode 0700, or checks that it is a directory of ours and closes it."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Makes `path`, and what is missing above it, with mode 0700 whatever the umask.
+
+    If it exists, it must be a directory of ours, and is closed to others.
+    """
+    missing = [directory for directory in (path, *path.parents) if not os.path.lexists(directory)]
+    for directory in reversed(missing):
+        try:
+            directory.mkdir(mode=0o700)
+        except FileExistsError:
+            continue  # someone else makes it just now
+        directory.chmod(0o700)  # the umask may have taken away our own permissions
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise ClusterFileError(f"{path} is not a directory of yours; remove it or set BROADLEAF_DIR elsewhere")
@@ -85,15 +155,38 @@ def make_private_dir(path: Path) -> Path:
     return path
 
 
-def _run_dirs() -> Path:
-    return Path("/tmp") / f"broadleaf-{os.getuid()}"
+def _session_run_dirs() -> Path | None:
+    """Where run directories of this login session go, if it has a directory that is ours alone."""
+    directory = os.environ.get("XDG_RUNTIME_DIR", "")
+    try:
+        found = os.lstat(directory)
+    except OSError:
+        return None
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700
+    return Path(directory) / "broadleaf" if is_ours and os.path.isabs(directory) else None
 
 
-def make_run_dir(cluster_id: str) -> Path:
-    """A fresh run directory, short enough for a socket's path."""
-    parent = make_private_dir(_run_dirs())
-    run_dir = parent / f"{cluster_id}-{secrets.token_hex(3)}"
-    run_dir.mkdir(mode=0o700)
+def _lasting_run_dirs() -> Path:
+    """Where run directories go that outlive login sessions. Hosts may share it, and a socket serves one of them."""
+    return base_dir().absolute() / "run" / os.uname().nodename
+
+
+def run_dirs(cluster_id: str = "*") -> list[Path]:
+    """The run directories on this host of a cluster, or of all."""
+    parents = [parent for parent in (_session_run_dirs(), _lasting_run_dirs()) if parent is not None]
+    return [path for parent in parents for path in parent.glob(f"{cluster_id}-*")]
+
+
+def make_run_dir(cluster_id: str, *, outlives_session: bool = False) -> Path:
+    """A fresh run directory. With `outlives_session` not in ``$XDG_RUNTIME_DIR``, which is emptied at logout."""
+    parent = None if outlives_session else _session_run_dirs()
+    run_dir = make_private_dir(parent or _lasting_run_dirs()) / f"{cluster_id}-{secrets.token_hex(3)}"
+    make_private_dir(run_dir)
+    try:
+        owner.mark(run_dir)
+    except OSError:
+        run_dir.rmdir()
+        raise
     return run_dir
 
 
@@ -130,14 +223,17 @@ def open_log(path: Path) -> int:
 
 
 def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_logs: bool = False) -> None:
-    """Removes what a cluster that is gone has left; with `keep_logs` only what is of no more use to anyone."""
+    """Removes what a cluster that is gone has left; with `keep_logs` all but its logs and what finds them."""
     cluster_path, run_dir = Path(cluster_path), Path(run_dir)
     dead = [cluster_path / CLIENT_FILE, cluster_path / ENGINE_FILE, *run_dir.glob("*.sock")]
     if not keep_logs:
-        dead += [cluster_path / CLUSTER_FILE, cluster_path / NODE_LOG, *run_dir.glob("*")]
+        dead += [cluster_path / CLUSTER_FILE, cluster_path / NODE_LOG]
+        dead += [path for path in run_dir.glob("*") if not path.is_dir()]
+    shutil.rmtree(run_dir / MODULES_DIR, ignore_errors=True)
     for path in dead:
         path.unlink(missing_ok=True)
     for directory in (run_dir, cluster_path):
+        owner.unmark_if_empty(directory)
         try:
             directory.rmdir()
         except OSError:
@@ -147,12 +243,14 @@ def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_log
 def remove_orphans() -> None:
     """Removes what clusters have left that were killed before they could write down what they are.
 
-    Younger directories than `ORPHAN_AGE_S` may belong to a cluster that starts just now, and stay.
+    Younger directories than `ORPHAN_AGE_S` may belong to a cluster that starts just now, and stay. So do those of other
+    hosts and containers, whose processes are not seen here.
     """
+    kept = {
+        Path(path).resolve() for path in map(_kept_run_dir, base_dir().glob(f"profiles/*/*/{CLUSTER_FILE}")) if path
+    }
     oldest = time.time() - ORPHAN_AGE_S
-    suspects = [
-        (path.name.rpartition("-")[0], path) for path in _run_dirs().glob("*-*") if path.stat().st_mtime < oldest
-    ] + [
+    suspects = [(path.name.rpartition("-")[0], path) for path in run_dirs() if path.stat().st_mtime < oldest] + [
         (path.name, path)
         for path in base_dir().glob("profiles/*/*")
         if path.is_dir() and not (path / CLUSTER_FILE).exists() and path.stat().st_mtime < oldest
@@ -161,8 +259,17 @@ def remove_orphans() -> None:
         return
     living = {cluster_id for pid in process_ids() if (cluster_id := _cluster_of(pid))}
     for cluster_id, path in suspects:
-        if cluster_id not in living:
+        if cluster_id not in living and path.resolve() not in kept and owner.may_judge(path):
             remove_cluster_files(path, path)
+
+
+def _kept_run_dir(cluster_file: Path) -> str | None:
+    """The run directory that a cluster has written down, which has its engines' logs."""
+    try:
+        run_dir = json.loads(cluster_file.read_text())["launcher"]["run_dir"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return run_dir if isinstance(run_dir, str) else None
 
 
 def process_ids() -> list[int]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broadleaf.cluster.launchers.base import ClusterStartError
+from broadleaf.modules.search_path import search_path
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -99,8 +100,3 @@ def start_host(
 def python_version() -> str:
     """`major.minor`, which must be the same on all sides."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
-def search_path() -> list[str]:
-    """This process's module search path, with its own directory in place of the empty name for it."""
-    return [path or os.getcwd() for path in sys.path if isinstance(path, str)]

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from broadleaf import config
-from broadleaf.cluster import files
+from broadleaf.cluster import files, owner
 from broadleaf.cluster.cluster import Cluster
 
 
 class ClusterManager:
     """Clusters by key. The key of a cluster is ``profile:cluster_id``."""
 
-    def __init__(self) -> None:
+    def __init__(self, **old_arguments: Any) -> None:
+        """`old_arguments` are IPython Parallel's (`log`, `parent`, `config`); they are not needed."""
+        if old_arguments:
+            from broadleaf.compat.cluster_arguments import check_manager_arguments
+
+            check_manager_arguments(old_arguments)
         self._clusters: dict[str, Cluster] = {}
 
     @property
@@ -23,7 +29,8 @@ class ClusterManager:
     def load_clusters(self, profile: str | None = None) -> dict[str, Cluster]:
         """Looks for clusters on disk, of one profile or of all, and returns those that run, by key.
 
-        Files of clusters that are gone are removed.
+        Files of clusters that are gone are removed, but for their logs, which stay for a week. What is of another host
+        or container is left alone: whether it is gone is known there.
         """
         pattern = f"profiles/{profile or '*'}/*/{files.CLUSTER_FILE}"
         for path in sorted(config.base_dir().glob(pattern)):
@@ -36,22 +43,38 @@ class ClusterManager:
                 continue  # not ours to judge: another version's or launcher's, or half written
             if cluster.running:
                 self._clusters[key] = cluster
-            else:
-                cluster.remove_files()
+            elif owner.may_judge(path.parent):
+                cluster.remove_files(keep_logs=time.time() - path.stat().st_mtime < files.KEPT_LOG_AGE_S)
         files.remove_orphans()
         for key, cluster in list(self._clusters.items()):
             if cluster._launcher is not None and not cluster.running:
                 del self._clusters[key]
         return self.clusters
 
+    def dead_clusters(self, profile: str) -> list[Cluster]:
+        """Clusters of a profile that ended here without being stopped, and whose logs are kept, the latest first."""
+        found = []
+        for path in config.base_dir().glob(f"profiles/{profile}/*/{files.CLUSTER_FILE}"):
+            try:
+                cluster = Cluster.from_file(path)
+            except (files.ClusterFileError, ValueError, TypeError, KeyError):
+                continue
+            if not cluster.running and owner.may_judge(path.parent):
+                found.append((path.stat().st_mtime_ns, cluster))
+        return [cluster for _, cluster in sorted(found, key=lambda entry: -entry[0])]
+
     def new_cluster(self, **options: Any) -> tuple[str, Cluster]:
         """A new cluster, not started; returns its key and itself. `options` are those of `Cluster`."""
         cluster = Cluster(**options)
-        key = f"{cluster.profile}:{cluster.cluster_id}"
+        key = self._cluster_key(cluster)
         if key in self._clusters:
             raise KeyError(f"cluster {key!r} exists already")
         self._clusters[key] = cluster
         return key, cluster
+
+    @staticmethod
+    def _cluster_key(cluster: Cluster) -> str:
+        return f"{cluster.profile}:{cluster.cluster_id}"
 
     def get_cluster(self, key: str) -> Cluster:
         """The cluster of this key; KeyError says which there are."""

@@ -8,10 +8,10 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.cluster import files
-from broadleaf.cluster.cores import usable_cores
-from broadleaf.cluster.host_process import HostProcess, python_version, search_path, start_host
-from broadleaf.cluster.launchers.base import ClusterStartError
+from broadleaf.cluster import addresses, files
+from broadleaf.cluster.cores import engine_count, usable_cores
+from broadleaf.cluster.host_process import HostProcess, python_version, start_host
+from broadleaf.modules.search_path import missing_entries, search_path
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -26,8 +26,12 @@ class Relay:
     `connection_file` is the cluster's `Cluster.relay_file`. `name` is the host's in the cluster, by default this
     machine's. `controller` overrides the address in the file, `listen` is where other relays reach this one for
     payload, by default the address that the controller is reached from. A relay that is `outbound_only` is never
-    dialled: its payload goes through the controller's host. It ends with its cluster, with `stop`, and when this
-    process ends.
+    dialled: its payload goes through the controller's host. `client_file` is the cluster's `Cluster.connection_file`:
+    tasks on engines of this host that are to submit tasks themselves need it. It ends with its cluster, with `stop`,
+    and when this process ends.
+
+    Its engines look for modules where this process does, then where the one that started the cluster does, and work in
+    that one's working directory if this host has it.
     """
 
     def __init__(
@@ -39,16 +43,20 @@ class Relay:
         controller: str | None = None,
         listen: str | None = None,
         outbound_only: bool = False,
+        client_file: str | Path | None = None,
     ) -> None:
+        self.n = usable_cores() if n is None else engine_count(n)
         connection = files.read_json(Path(connection_file))
         if "private_key" not in connection or "cluster_id" not in connection:
             raise files.ClusterFileError(f"{connection_file} is no connection file")
         self.cluster_id: str = connection["cluster_id"]
-        self.n = usable_cores() if n is None else n
         self.name = name or socket.gethostname()
-        self.run_dir = files.make_run_dir(self.cluster_id)
+        if not connection["tls"]:
+            addresses.warn_of_plaintext()
+        self.run_dir = files.make_run_dir(self.cluster_id, outlives_session=True)
         try:
             address = _address(controller) if controller else _controller_of(connection, connection_file)
+            self._client_file = str(Path(client_file).resolve(strict=True)) if client_file is not None else None
             self._host = self._start(connection, address, _address(listen) if listen else None, outbound_only)
         except BaseException:
             files.remove_cluster_files(self.run_dir, self.run_dir)
@@ -63,8 +71,6 @@ class Relay:
         self, connection: dict[str, Any], controller: tuple[str, int], listen: tuple[str, int] | None, outbound: bool
     ) -> HostProcess:
         unix_path = str(self.run_dir / "node.sock")
-        if len(unix_path) > files.MAX_SOCKET_PATH_BYTES:
-            raise ClusterStartError(f"{unix_path} is too long for a unix socket; use a shorter cluster id")
         options = connection["options"]
         node = {
             "cluster_id": self.cluster_id,
@@ -84,7 +90,15 @@ class Relay:
                 "outbound_only": outbound,
             },
         }
-        local = connection | {"unix_path": unix_path, "tcp": None}
+        own_path = search_path()
+        others_path = missing_entries(connection.get("search_path", ()), own_path)
+        local = connection | {
+            "unix_path": unix_path,
+            "tcp": None,
+            "client_file": self._client_file,
+            "controller": {"host": controller[0], "port": controller[1]},
+            "host": self.name,
+        }
         host = {
             "connection": json.dumps(local),
             "run_dir": str(self.run_dir),
@@ -92,7 +106,8 @@ class Relay:
             "options": options | {"preload": [name for name in options["preload"] if name != "auto"]},
             "n_engines": self.n,
             "n_cores": usable_cores(),
-            "sys_path": search_path(),
+            "sys_path": own_path + [entry for entry in others_path if os.path.exists(entry)],
+            "directory": connection.get("directory"),
         }
         log = files.open_log(self.log_path)
         try:

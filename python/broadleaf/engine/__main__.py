@@ -1,7 +1,7 @@
 """`python -m broadleaf.engine`: an engine in an interpreter of its own.
 
 Started by the fork server under ``engine_start=spawn`` (its setup comes on standard input), or by hand
-with the path of an ``engine.json``.
+with the path of an ``engine.json``. Any other arguments are those of `ipengine`.
 """
 
 import json
@@ -9,27 +9,36 @@ import os
 import sys
 from typing import Any
 
+from broadleaf import _native
+from broadleaf.engine.capture import Capture
+
 
 def main() -> int:
     """Entry point; returns the process's exit code."""
+    capture: Capture | None = None
     if sys.argv[1:] == ["--setup-from-stdin"]:
         setup: dict[str, Any] = json.load(sys.stdin)
         from broadleaf.engine import process
 
         process.reset_signals()
         process.die_with_parent(setup["parent_pid"])
-        process.redirect_output(setup["log_path"])
-        connection, engine_id, options = setup["connection"], setup["engine_id"], setup["options"]
+        if setup["capture"]:
+            capture = Capture(**setup["capture"])
+            for descriptor in capture.numbers():
+                os.set_inheritable(descriptor, False)
+        process.redirect_output(setup["log_path"], capture)
+        connection, engine_id, options = _native.hold_key(setup.pop("connection")), setup["engine_id"], setup["options"]
     elif len(sys.argv) == 2 and os.path.exists(sys.argv[1]):
         with open(sys.argv[1]) as file:
-            connection = file.read()
+            connection = _native.hold_key(file.read())
         engine_id, options = None, json.loads(connection)["options"]
     else:
-        sys.stderr.write("usage: python -m broadleaf.engine ENGINE_JSON\n")
-        return 2
+        from broadleaf.compat.commands import ipengine
+
+        return int(ipengine.main(sys.argv[1:]) or 0)
     from broadleaf.engine.main import EngineSetup, run_engine
 
-    return run_engine(EngineSetup(connection, engine_id, options))
+    return run_engine(EngineSetup(connection, engine_id, options, capture))
 
 
 def run() -> None:

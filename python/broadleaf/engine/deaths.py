@@ -98,7 +98,7 @@ def _read_count(path: str) -> int | None:
     return None
 
 
-def describe_exit(engine: int, info: "os.waitid_result", log_path: str, watch: OutOfMemoryWatch) -> Exited:
+def describe_exit(engine: int, info: "os.waitid_result", last_output: str, watch: OutOfMemoryWatch) -> Exited:
     """What is known of a process that has ended."""
     killed = info.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
     was_out_of_memory = watch.explains(info.si_pid) if killed and info.si_status == SIGKILL else False
@@ -109,5 +109,5 @@ def describe_exit(engine: int, info: "os.waitid_result", log_path: str, watch: O
         "code": None if killed else info.si_status,
         "signal": info.si_status if killed else None,
         "out_of_memory": was_out_of_memory,
-        "last_output": last_output(log_path),
+        "last_output": last_output,
     }

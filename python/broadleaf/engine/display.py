@@ -15,9 +15,25 @@ class Bundle(TypedDict):
 _formatter: Any = None
 
 
+# What every representation of is its `repr`.
+_PLAIN_TYPES = frozenset((type(None), bool, int, float, complex, str, bytes))
+_RICH_METHODS = (
+    "_ipython_display_", "_repr_html_", "_repr_jpeg_", "_repr_json_", "_repr_latex_", "_repr_markdown_",
+    "_repr_mimebundle_", "_repr_pdf_", "_repr_png_", "_repr_svg_",
+)  # fmt: skip
+
+
+def use_formatter(formatter: Any) -> None:
+    """Has IPython's representations made by this formatter, that of a shell."""
+    global _formatter
+    _formatter = formatter
+
+
 def representations(value: Any) -> Bundle:
-    """The value's representations: IPython's if IPython is loaded here, else its `repr` alone."""
-    if "IPython" in sys.modules:
+    """The value's representations: IPython's if it has rich ones or IPython is loaded here, else its `repr` alone."""
+    if type(value) in _PLAIN_TYPES:
+        return {"data": {"text/plain": repr(value)}, "metadata": {}}
+    if "IPython" in sys.modules or any(hasattr(type(value), method) for method in _RICH_METHODS):
         bundle = rich_representations(value)
         if bundle["data"]:
             return bundle

@@ -15,8 +15,7 @@ from broadleaf import _native
 def main() -> None:
     """Entry point; arguments are the numbers of the descriptors that the launcher passes down."""
     ready_write, node_ready_read, node_ready_write, lifeline_read = map(int, sys.argv[1:5])
-    lines = _read_all(0).split(b"\n")
-    node_config, host_config = lines[0].decode(), lines[1]
+    node_config, host_config = _read_all(0).decode().split("\n")
     node_pid = os.fork()
     if node_pid == 0:
         os.close(ready_write)
@@ -25,9 +24,12 @@ def main() -> None:
     os.close(node_ready_write)
     if lifeline_read >= 0:
         os.close(lifeline_read)
-    from broadleaf.engine.spawner import serve
+    from broadleaf.engine.spawner import HostConfig, serve
 
-    os._exit(serve(host_config, node_pid, ready_write, node_ready_read))
+    config = HostConfig.from_json(host_config)
+    # Engines are forked from this frame, and their tasks can see it: no key may be in it.
+    del node_config, host_config
+    os._exit(serve(config, node_pid, ready_write, node_ready_read))
 
 
 def _run_node(config: str) -> None:

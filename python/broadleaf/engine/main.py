@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import json
 import os
-import signal
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from broadleaf import _native
-from broadleaf.engine import display, namespace, operations, output, process, publish, rich_display
+from broadleaf import _native, own_cluster
+from broadleaf.engine import (
+    cells,
+    child,
+    display,
+    interrupts,
+    namespace,
+    nested,
+    operations,
+    output,
+    process,
+    publish,
+    rich_display,
+)
+from broadleaf.engine.capture import Capture
 from broadleaf.errors import UnmetDependency
-from broadleaf.serialize import errors, functions, pickle
+from broadleaf.modules import MODULES_DIR, missing, preparation
+from broadleaf.serialize import coroutines, errors, functions, pickle
 
 
 @dataclass(frozen=True)
@@ -22,10 +36,12 @@ class EngineSetup:
     """All that an engine is told at its start."""
 
     connection: str
-    """JSON text of the engines' connection file."""
+    """JSON text of the engines' connection file, without its key, which the native module holds."""
     engine_id: int | None
     """Its place, or None for one started by hand: the controller then gives it one."""
     options: dict[str, Any]
+    capture: Capture | None = None
+    """What descriptors 1 and 2 lead to, unless it is the log."""
 
 
 class Hooks:
@@ -33,24 +49,36 @@ class Hooks:
 
     unmet_type: type[BaseException] = UnmetDependency
 
-    def __init__(self, streams: output.EngineStreams) -> None:
+    def __init__(self, module_folder: Path) -> None:
         # Held as attributes of the object, so that a call costs no method lookup and no extra frame.
         self.load_function = functions.load_function
         self.load_args = pickle.load_args
+        self.run_coroutine = coroutines.run_coroutine
         self.dump_value = pickle.dump_value
-        self.flush_output = streams.flush
+        self.module_folder = module_folder
+        self._nested = nested.NestedRuns()
+        self.run_nested = self._nested.run
+        self.end_child = child.end_child
         self.engine_id = -1
         self.engine_uuid = ""
 
-    def dump_error(self, error: BaseException) -> bytes:
-        """The error record of a task that raised."""
-        return errors.dump_error(error, self.engine_id, self.engine_uuid)
+    def prepare(self, content: bytes) -> None:
+        """Makes a preparation of a client's."""
+        preparation.make(content, self.module_folder)
+
+    def dump_error(self, error: BaseException, arguments: tuple[Any, ...]) -> bytes:
+        """The error record of a task that raised when it was called with `arguments`."""
+        self._nested.forget_handled(error)
+        item = functions.failed_item(error, arguments)
+        return errors.dump_error(
+            error, self.engine_id, self.engine_uuid, item=item, output=operations.take_output_of_failed()
+        )
 
 
 def run_engine(setup: EngineSetup) -> int:
     """Runs an engine on this thread until it is told to stop; returns the process's exit code.
 
-    Standard output and error must already go to the engine's log.
+    Descriptors 1 and 2 must already lead where `setup` says.
     """
     faulthandler.enable(2)
     if setup.engine_id is not None:
@@ -59,17 +87,21 @@ def run_engine(setup: EngineSetup) -> int:
             os.sched_setaffinity(0, cores)
     reseed_random_numbers()
     streams = output.EngineStreams()
-    hooks = Hooks(streams)
-    engine = _native.Engine(setup.connection, setup.engine_id, hooks)
+    run_dir = os.path.dirname(json.loads(setup.connection)["unix_path"])
+    hooks = Hooks(Path(run_dir, MODULES_DIR))
+    engine = _native.Engine(setup.connection, setup.engine_id, hooks, setup.capture)
     hooks.engine_id, hooks.engine_uuid = engine.engine_id, engine.uuid
+    missing.name_engine(engine.engine_id)
+    own_cluster.set_connection(setup.connection)
     process.set_process_name(f"broadleaf-{engine.engine_id}")
     os.environ["BROADLEAF_ENGINE_ID"] = str(engine.engine_id)
-    signal.signal(signal.SIGINT, interrupt_handler(engine))
+    interrupts.install(engine)
     names = namespace.create(engine.engine_id, os.environ.get("BROADLEAF_CLUSTER_ID", ""))
     operations.install(names, engine.replace, engine.retire_buffers)
     streams.install(engine)
     publish.install(engine)
     rich_display.install()
+    cells.install()
     sys.displayhook = display.DisplayHook()
     try:
         engine.run()
@@ -81,16 +113,6 @@ def run_engine(setup: EngineSetup) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
     return 0
-
-
-def interrupt_handler(engine: _native.Engine) -> Callable[[int, object], None]:
-    """A SIGINT handler that interrupts a task only when it was that task that was meant."""
-
-    def on_interrupt(_signal_number: int, _frame: object) -> None:
-        if engine.interrupt_pending():
-            raise KeyboardInterrupt
-
-    return on_interrupt
 
 
 def reseed_random_numbers() -> None:

@@ -7,23 +7,27 @@ import inspect
 import linecache
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
-from broadleaf.engine import display, in_place, namespace
+from broadleaf.engine import cell_output, cells, display, in_place, namespace
+from broadleaf.errors import TaskAborted
+from broadleaf.serialize import coroutines
 
 # Cells whose source is kept for tracebacks and `inspect`.
 KEPT_SOURCES = 1000
 
 
 class ExecuteReply(TypedDict):
-    """What `execute` returns; output and errors travel by the task that called it."""
+    """What `execute` returns. Output reaches the client that asked by itself, as it comes."""
 
     status: str
     execution_count: int
     execute_result: display.Bundle | None
     engine_id: int
+    output: NotRequired[dict[str, Any]]
+    """What the code wrote and displayed, for clients that did not run it; see `CellOutput`."""
 
 
 class _Session:
@@ -37,7 +41,8 @@ class _Session:
         self.retire_buffers = retire_buffers
         self.execution_count = 0
         self.sources: deque[str] = deque()
-        self.runner: Any = None
+        self.failed_chain: str | None = None
+        self.output_of_failed: dict[str, Any] = {}
 
 
 _session = _Session({}, lambda destination, source: False, lambda: None)
@@ -55,22 +60,72 @@ def install(names: namespace.Namespace, replace: in_place.Replace, retire_buffer
 
 def close() -> None:
     """Ends what awaited code has left behind: its tasks are cancelled and its event loop is closed."""
-    runner, _session.runner = _session.runner, None
-    if runner is not None:
-        runner.close()
+    coroutines.close()
 
 
-def execute(code: str, silent: bool = False) -> ExecuteReply:
+def execute(code: str, silent: bool = False, chain: str | None = None) -> ExecuteReply:
     """Runs `code` in the namespace; the value of a last expression is shown as IPython would.
 
-    `silent` shows nothing and does not count. A last line that ends in a semicolon shows nothing either.
-    Raises what `code` raises; its traceback shows the code's own lines.
+    Magics, `!commands` and the rest of IPython's syntax work where IPython is installed. `silent` shows nothing and
+    does not count. A last line that ends in a semicolon shows nothing either. Raises what `code` raises; its traceback
+    shows the code's own lines. Once code of a `chain` has raised, no more of that chain is run: it raises
+    `TaskAborted`.
     """
     session = _session
+    if chain is None:
+        return _execute(session, code, silent)
+    if chain == session.failed_chain:
+        raise TaskAborted("not run, because a cell before it raised")
+    try:
+        return _execute(session, code, silent)
+    except BaseException:
+        session.failed_chain = chain
+        raise
+
+
+def _execute(session: _Session, code: str, silent: bool) -> ExecuteReply:
     if not silent:
         session.execution_count += 1
-    name = _keep_source(session, code)
-    tree = ast.parse(code, name)
+    name = _new_source_name()
+    tree, source = cells.parse(code, session.names, name)
+    _keep_source(session, name, source)
+    output = cell_output.CellOutput()
+    try:
+        with output:
+            result = _run_with_events(session, tree, source, name, silent)
+    except BaseException:
+        session.output_of_failed = output.content()
+        raise
+    reply: ExecuteReply = {
+        "status": "ok",
+        "execution_count": session.execution_count,
+        "execute_result": result,
+        "engine_id": session.names.get("engine_id", -1),
+    }
+    content = output.content()
+    if content:
+        reply["output"] = content
+    return reply
+
+
+def take_output_of_failed() -> dict[str, Any]:
+    """What the cell that has just raised wrote and displayed before; see `CellOutput`."""
+    output, _session.output_of_failed = _session.output_of_failed, {}
+    return output
+
+
+def _run_with_events(
+    session: _Session, tree: ast.Module, source: str, name: str, silent: bool
+) -> display.Bundle | None:
+    shell = cells.existing_shell()
+    if shell is None:
+        return _run_cell(session, tree, source, name, silent)
+    with shell.events_around(source, silent, session.execution_count):
+        return _run_cell(session, tree, source, name, silent)
+
+
+def _run_cell(session: _Session, tree: ast.Module, source: str, name: str, silent: bool) -> display.Bundle | None:
+    """Runs a cell; the representations of its value, if that is to be shown."""
     last = tree.body[-1] if tree.body else None
     shown: ast.Expression | None = None
     if isinstance(last, ast.Expr):
@@ -80,21 +135,15 @@ def execute(code: str, silent: bool = False) -> ExecuteReply:
     if shown is not None:
         parts.append(compile(shown, name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
     value = _run(session, parts)
-    result: display.Bundle | None = None
-    if shown is not None and not silent and not code.rstrip().endswith(";"):
-        result = _show(session, value)
-    return {
-        "status": "ok",
-        "execution_count": session.execution_count,
-        "execute_result": result,
-        "engine_id": session.names.get("engine_id", -1),
-    }
+    if shown is None or silent or source.rstrip().endswith(";"):
+        return None
+    return _show(session, value)
 
 
 def _run(session: _Session, parts: list[CodeType]) -> Any:
     """Runs one part after the other; the value of the last. With an await in any, a loop runs in all."""
     if any(part.co_flags & inspect.CO_COROUTINE for part in parts):
-        return _await(session, _run_in_loop(session, parts))
+        return coroutines.run_coroutine(_run_in_loop(session, parts))
     value: Any = None
     for part in parts:
         value = eval(part, session.names)
@@ -110,20 +159,6 @@ async def _run_in_loop(session: _Session, parts: list[CodeType]) -> Any:
     return value
 
 
-def _await(session: _Session, coroutine: Coroutine[Any, Any, Any]) -> Any:
-    if session.runner is None:
-        import asyncio
-
-        session.runner = asyncio.Runner()
-    loop = session.runner.get_loop()
-    task = loop.create_task(coroutine)
-    try:
-        return loop.run_until_complete(task)
-    except BaseException:
-        task.cancel()  # interrupted, it would go on beside whatever is awaited next
-        raise
-
-
 def _show(session: _Session, value: Any) -> display.Bundle | None:
     if value is not None:
         session.names["_"] = value
@@ -134,16 +169,19 @@ def _show(session: _Session, value: Any) -> display.Bundle | None:
 _n_sources = 0
 
 
-def _keep_source(session: _Session, code: str) -> str:
-    """Makes the lines of `code` known to tracebacks; returns the file name that stands for it."""
+def _new_source_name() -> str:
+    """A file name that stands for a cell."""
     global _n_sources
     _n_sources += 1
-    name = f"<broadleaf-{_n_sources}>"
+    return f"<broadleaf-{_n_sources}>"
+
+
+def _keep_source(session: _Session, name: str, code: str) -> None:
+    """Makes the lines of `code` known to tracebacks, as those of the file `name`."""
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     session.sources.append(name)
     if len(session.sources) > KEPT_SOURCES:
         linecache.cache.pop(session.sources.popleft(), None)
-    return name
 
 
 def push(values: Mapping[str, Any]) -> None:
@@ -181,4 +219,12 @@ def clear() -> None:
     """Removes every name that the user has set, and runs the collector, so that memory is free after it."""
     namespace.clear(_session.names)
     builtins.__dict__.pop("_", None)
+    shell = cells.existing_shell()
+    if shell is not None:
+        shell.init_user_ns()
     gc.collect()
+
+
+def complete(text: str, position: int) -> tuple[list[str], int]:
+    """What may stand at `position` of the cell `text`, and where what it replaces begins."""
+    return cells.get_ipython().complete_at(text, position)

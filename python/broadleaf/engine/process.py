@@ -2,11 +2,16 @@
 
 import ctypes
 import os
+import resource
 import signal
 from collections.abc import Mapping
 
+from broadleaf.engine.capture import Capture
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+# Of a fork server: modules' files, its node, its launcher.
+_OTHER_DESCRIPTORS = 256
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -40,20 +45,47 @@ def reset_signals() -> None:
                 signal.signal(number, signal.SIG_DFL)
             except OSError:  # reserved by the C library
                 continue
-    # A peer that goes is an error code, never a death.
+    # A peer that goes, and a file that may not grow, are error codes, never a death; so has every Python program it.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
 
 
-def redirect_output(path: str) -> None:
-    """Sends descriptors 1 and 2 to the log at `path`, emptied first, and 0 to nothing."""
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+def redirect_output(log_path: str, capture: Capture | None) -> None:
+    """Sends descriptors 1 and 2 to the pipes of `capture`, or else to a fresh log at `log_path`, and 0 to nothing.
+
+    The log is new: what the process before wrote stays in a file of the same name with `.previous` after it. The pipes'
+    own descriptors stay open: their ends must not be seen to close when a task puts something else in the place of 1
+    and 2.
+    """
+    try:
+        os.rename(log_path, f"{log_path}.previous")
+    except FileNotFoundError:
+        pass
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(capture.stdout_write if capture else log, 1)
+    os.dup2(capture.stderr_write if capture else log, 2)
     os.close(log)
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(nothing, 0)
     os.close(nothing)
+
+
+def make_room_for_descriptors(count: int) -> tuple[int, int]:
+    """Lets this process open `count` descriptors besides some others, if it may; returns the limits it had."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHER_DESCRIPTORS
+    if wanted > limits[0] != resource.RLIM_INFINITY:
+        hard = limits[1]
+        wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return limits
+
+
+def limit_descriptors(pid: int, limits: tuple[int, int]) -> None:
+    """Gives a child the limits that `make_room_for_descriptors` has returned. Raises `ProcessLookupError`."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE) != limits:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
 
 def engine_cores(affinity: str, engine_id: int) -> list[int] | None:

@@ -10,17 +10,18 @@ from typing import Any
 from broadleaf import errors
 from broadleaf.serialize.pickle import dumps_in_band, unpicklable_reason
 
-MESSAGES = 3
-"""The stream of messages, beside standard output and error."""
-
 # What a frame holds beside its head.
 _MESSAGE_BYTES = 255 << 20
+# What is kept of a cell for clients other than its own.
+_RECORDED_BYTES = 256 << 10
+_RECORDED_DISPLAYS = 16
 
 _engine: Any = None
+_recorded: tuple[int | None, list[dict[str, Any]]] | None = None
 
 
 def install(engine: Any) -> None:
-    """Has messages leave by `engine.send_output`."""
+    """Has messages leave by `engine.send_message`; None where there is none to send them."""
     global _engine
     _engine = engine
 
@@ -43,6 +44,20 @@ def publish_data(data: dict[str, Any]) -> None:
     send({"type": "published", "data": data})
 
 
+def record(displays: list[dict[str, Any]] | None) -> Any:
+    """Has what the task that runs displays put into a list, too, or in none; returns what `restore` takes."""
+    global _recorded
+    before = _recorded
+    _recorded = None if displays is None or _engine is None else (_engine.current_task(), displays)
+    return before
+
+
+def restore(before: Any) -> None:
+    """Undoes a `record`."""
+    global _recorded
+    _recorded = before
+
+
 def send(message: dict[str, Any]) -> None:
     """Sends one message of the task that runs. Raises `SerializationError`."""
     try:
@@ -52,4 +67,9 @@ def send(message: dict[str, Any]) -> None:
         raise errors.SerializationError("what the task publishes", reason) from error
     if len(body) > _MESSAGE_BYTES:
         raise errors.SerializationError("what the task publishes", f"{len(body)} bytes are more than a message holds")
-    _engine.send_output(MESSAGES, body)
+    if _recorded is not None and message["type"] == "display":
+        task, displays = _recorded
+        has_room = len(body) <= _RECORDED_BYTES and len(displays) < _RECORDED_DISPLAYS
+        if has_room and _engine.current_task() == task:
+            displays.append(message)
+    _engine.send_message(body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import gc
 import importlib
 import json
@@ -16,8 +18,10 @@ from typing import Any
 
 from broadleaf import _native
 from broadleaf.engine import deaths, process
+from broadleaf.engine.capture import Capture
 
 _NODE_EXIT_GRACE_S = 10.0
+_FAILED_CODE = 70  # EX_SOFTWARE
 _BOOT = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from broadleaf.engine.__main__ import run; run()"
 
 
@@ -26,28 +30,30 @@ class HostConfig:
     """Configuration of a fork server, as its launcher writes it."""
 
     connection: str
-    """The engines' connection, JSON text."""
+    """The engines' connection, JSON text without its key, which the native module holds."""
     run_dir: str
     cluster_dir: str
     options: dict[str, Any]
     n_engines: int
     n_cores: int
     sys_path: list[str]
+    directory: str | None
+    """Where engines work, if this host has it."""
 
     @classmethod
-    def from_json(cls, text: bytes) -> HostConfig:
-        """Reads the line that the launcher wrote."""
-        return cls(**json.loads(text))
+    def from_json(cls, text: str) -> HostConfig:
+        """Reads the line that the launcher wrote; the key in it goes to the native module."""
+        content = json.loads(text)
+        return cls(**content | {"connection": _native.hold_key(content["connection"])})
 
     def log_path(self, engine_id: int) -> str:
         """Where the engine's descriptors 1 and 2 go."""
         return os.path.join(self.run_dir, f"engine-{engine_id}.log")
 
 
-def serve(config_text: bytes, node_pid: int, ready_write: int, node_ready_read: int) -> int:
+def serve(config: HostConfig, node_pid: int, ready_write: int, node_ready_read: int) -> int:
     """Runs until the node is gone or says stop; returns the process's exit code."""
     gc.disable()  # the heap built here is shared with every engine; a collection would unshare it
-    config = HostConfig.from_json(config_text)
     process.set_process_name("broadleaf-host")
     prepare(config)
     readiness = _read_line(node_ready_read)
@@ -74,7 +80,12 @@ def prepare(config: HostConfig) -> None:
     os.environ.update(
         process.thread_environment(config.options["threads_per_engine"], config.n_engines, config.n_cores, os.environ)
     )
+    # NumPy brings Fortran's runtime, which looks at descriptor 1 as it is loaded: here that is a file, and it would
+    # keep what tasks print until their engine ends.
+    os.environ.setdefault("GFORTRAN_UNBUFFERED_PRECONNECTED", "y")
     sys.path[:] = config.sys_path
+    if config.directory is not None and os.path.isdir(config.directory):
+        os.chdir(config.directory)
     import faulthandler  # noqa: F401
     import linecache  # noqa: F401
     import traceback  # noqa: F401
@@ -91,21 +102,30 @@ def prepare(config: HostConfig) -> None:
 class _Forked(BaseException):
     """Takes a new engine's process out of the server's code."""
 
-    def __init__(self, engine_id: int, environment: dict[str, str]) -> None:
+    def __init__(self, engine_id: int, environment: dict[str, str], capture: Capture | None) -> None:
         self.engine_id = engine_id
         self.environment = environment
+        self.capture = capture
 
 
 def _become_engine(config: HostConfig, child: _Forked) -> int:
     from broadleaf.engine.main import EngineSetup, run_engine
 
     os.environ.update(child.environment)
-    process.redirect_output(config.log_path(child.engine_id))
+    process.redirect_output(config.log_path(child.engine_id), child.capture)
     try:
-        return run_engine(EngineSetup(config.connection, child.engine_id, config.options))
+        return run_engine(EngineSetup(config.connection, child.engine_id, config.options, child.capture))
     except Exception as error:
         sys.excepthook(type(error), error, error.__traceback__)
-        return 70
+        return _FAILED_CODE
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """One that runs."""
+
+    engine_id: int
+    capture: Capture | None
 
 
 class ForkServer:
@@ -115,8 +135,9 @@ class ForkServer:
         self._config = config
         self._node_pid = node_pid
         self.node_status: int | None = None
-        self._engines: dict[int, int] = {}  # pid -> engine id
+        self._engines: dict[int, _Engine] = {}  # by pid
         self._out_of_memory = deaths.OutOfMemoryWatch()
+        self._descriptor_limit = process.make_room_for_descriptors(3 * config.n_engines)
         self._spawner = _native.Spawner(config.connection)
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
@@ -150,55 +171,90 @@ class ForkServer:
         return True
 
     def spawn(self, engine_id: int, environment: dict[str, str]) -> None:
-        """Starts an engine's process and reports it."""
-        if self._config.options["engine_start"] == "spawn":
-            pid = self._start_interpreter(engine_id, environment)
-        else:
-            pid = self._fork(engine_id, environment)
+        """Starts an engine's process and reports it, or why there is none: the controller has it tried again."""
         try:
+            pid, capture = self._start(engine_id, environment)
+        except OSError as error:
+            reason = _why_not_started(error)
+            sys.stderr.write(f"broadleaf: engine {engine_id} could not be started: {reason}\n")
+            self._spawner.send_event(json.dumps({"not_started": {"engine": engine_id, "reason": reason}}))
+            return
+        try:
+            process.limit_descriptors(pid, self._descriptor_limit)
             os.setpgid(pid, pid)  # by both sides: whoever comes first, the group exists from here on
         except (PermissionError, ProcessLookupError):
             pass  # it has done so itself, or is gone already
-        self._engines[pid] = engine_id
+        self._engines[pid] = _Engine(engine_id, capture)
         self._out_of_memory.note(pid)
         self._spawner.send_event(json.dumps({"spawned": {"engine": engine_id, "pid": pid}}))
 
-    def _fork(self, engine_id: int, environment: dict[str, str]) -> int:
+    def _start(self, engine_id: int, environment: dict[str, str]) -> tuple[int, Capture | None]:
+        capture = self._create_capture(engine_id) if self._config.options["capture_descriptors"] else None
+        try:
+            if self._config.options["engine_start"] == "spawn":
+                pid = self._start_interpreter(engine_id, environment, capture)
+            else:
+                pid = self._fork(engine_id, environment, capture)
+        except OSError:
+            if capture:
+                capture.close_write_ends()
+                capture.close()
+            raise
+        if capture:
+            capture.close_write_ends()
+        return pid, capture
+
+    def _create_capture(self, engine_id: int) -> Capture | None:
+        log_path = self._config.log_path(engine_id)
+        try:
+            return Capture.create(log_path)
+        except OSError as error:
+            sys.stderr.write(
+                f"broadleaf: engine {engine_id}: what is not printed by Python goes to {log_path}: {error}\n"
+            )
+            return None
+
+    def _fork(self, engine_id: int, environment: dict[str, str], capture: Capture | None) -> int:
         parent_pid = os.getpid()
         pid = os.fork()
         if pid:
             return pid
-        os.setpgid(0, 0)
-        process.die_with_parent(parent_pid)
-        self._forget_server()
-        raise _Forked(engine_id, environment)
+        try:
+            os.setpgid(0, 0)
+            process.die_with_parent(parent_pid)
+            self._forget_server()
+        except BaseException as error:  # the server's code, which handles errors as the parent, is not for the child
+            sys.excepthook(type(error), error, error.__traceback__)
+            os._exit(_FAILED_CODE)
+        raise _Forked(engine_id, environment, capture)
 
     def _forget_server(self) -> None:
         """In a child: lets go of what belongs to the server."""
         process.reset_signals()
         self._wake_read.close()
         self._wake_write.close()
-        # The native object may still close the number it knows, so the number must stay taken.
-        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        os.dup2(nothing, self._spawner.fileno(), inheritable=False)
-        os.close(nothing)
+        for other in self._engines.values():
+            if other.capture:
+                other.capture.close()
         gc.enable()
 
-    def _start_interpreter(self, engine_id: int, environment: dict[str, str]) -> int:
+    def _start_interpreter(self, engine_id: int, environment: dict[str, str], capture: Capture | None) -> int:
         import subprocess
 
         setup = {
-            "connection": self._config.connection,
+            "connection": json.dumps(json.loads(self._config.connection) | {"private_key": _native.give_key()}),
             "engine_id": engine_id,
             "options": self._config.options,
             "log_path": self._config.log_path(engine_id),
             "parent_pid": os.getpid(),
+            "capture": dataclasses.asdict(capture) if capture else None,
         }
         child = subprocess.Popen(
             [sys.executable, "-P", "-c", _BOOT, "--setup-from-stdin", "\n".join(self._config.sys_path)],
             stdin=subprocess.PIPE,
             env=os.environ | environment,
             process_group=0,
+            pass_fds=capture.numbers() if capture else (),
         )
         child.returncode = 0  # reaped here, by on_deaths
         if child.stdin is None:
@@ -224,11 +280,16 @@ class ForkServer:
             if pid == self._node_pid:
                 self.node_status = _reap(pid)
                 continue
-            engine_id = self._engines.pop(pid, None)
-            if engine_id is None:
+            engine = self._engines.pop(pid, None)
+            if engine is None:
                 _reap(pid)
                 continue
-            event = deaths.describe_exit(engine_id, info, self._config.log_path(engine_id), self._out_of_memory)
+            if engine.capture:
+                last_output = engine.capture.last_output(engine.capture.save_rest())
+                engine.capture.close()
+            else:
+                last_output = deaths.last_output(self._config.log_path(engine.engine_id))
+            event = deaths.describe_exit(engine.engine_id, info, last_output, self._out_of_memory)
             # What the engine started and left behind ends with it. It is reaped after that, since
             # only then can another process get its number.
             _kill_group(pid)
@@ -247,6 +308,15 @@ class ForkServer:
             self.node_status = _reap_within(self._node_pid, _NODE_EXIT_GRACE_S)
         _remove_files(self._config, self.node_status)
         return self.node_status
+
+
+def _why_not_started(error: OSError) -> str:
+    text = str(error)
+    if error.errno == errno.EAGAIN:
+        text += ". The user's limit on processes (ulimit -u), or the container's (pids.max), may be reached"
+    elif error.errno in (errno.EMFILE, errno.ENFILE):
+        text += ". The limit on open files (ulimit -n) is reached"
+    return text
 
 
 def _ignore(_signal_number: int, _frame: object) -> None:

@@ -1,12 +1,11 @@
-"""Results under asyncio. A single result is awaited as it is: `await ar`."""
+"""Several results under asyncio. One is awaited as it is, `await ar`, and iterated over with `async for`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
 
-from broadleaf import ALL_COMPLETED, AsyncMapResult, AsyncResult
+from broadleaf import ALL_COMPLETED, AsyncResult
 
 Done = set[AsyncResult]
 
@@ -33,15 +32,3 @@ async def as_completed(results: Iterable[AsyncResult]) -> AsyncIterator[AsyncRes
         result.add_done_callback(lambda done: loop.call_soon_threadsafe(queue.put_nowait, done))  # type: ignore[arg-type]
     for _ in waiting:
         yield await queue.get()
-
-
-async def iterate(result: AsyncResult) -> AsyncIterator[Any]:
-    """The values of `result` in order as they arrive, without blocking the loop."""
-    for part in result.split():
-        value = await asyncio.wrap_future(part)
-        if not isinstance(result, AsyncMapResult):
-            yield value
-            continue
-        # A part of a map is a list of one chunk; a map of one chunk is its own part.
-        for item in value if part is result else value[0]:
-            yield item

@@ -6,15 +6,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
+from broadleaf import MapIterator
+
 if TYPE_CHECKING:
-    from broadleaf import AsyncResult, DirectView, LoadBalancedView
+    from broadleaf import AsyncResult, DirectView, LazyMapIterator, LoadBalancedView
 
 
 class ViewExecutor(Executor):
-    """`submit` and `map` on a view. Shutting it down waits for its tasks and leaves the engines running."""
+    """`submit` and `map` on a view. Shutting it down waits for its tasks and leaves the engines running.
+
+    Its futures and iterators raise what the tasks raised, with the remote traceback as its cause, as those of
+    `ProcessPoolExecutor` do; `RemoteError` only for what cannot be loaded or raised here.
+    """
 
     def __init__(self, view: DirectView | LoadBalancedView) -> None:
         self.view = view
@@ -23,12 +29,19 @@ class ViewExecutor(Executor):
         self._lock = threading.Lock()
         self._unfinished: WeakSet[AsyncResult] = WeakSet()
 
+    def __repr__(self) -> str:
+        unfinished = sum(not result.done() for result in list(self._unfinished))
+        state = "shut down" if self._shut_down else "open"
+        calls = f", {unfinished:,} call{'' if unfinished == 1 else 's'} not done" if unfinished else ""
+        return f"<ViewExecutor over {self.view!r}: {state}{calls}>"
+
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
         """A future of `fn(*args, **kwargs)`. Raises `RuntimeError` after `shutdown`."""
         with self._lock:
             if self._shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             result = self.view.apply_async(fn, *args, **kwargs)
+            result.raises_original = True
             self._unfinished.add(result)
             return result
 
@@ -51,14 +64,18 @@ class ViewExecutor(Executor):
                 raise RuntimeError("cannot schedule new futures after shutdown")
         if not hasattr(self.view, "map_chunks"):
             result = self.view.map_async(fn, *iterables, **options)
+            result.raises_original = True
             self._unfinished.add(result)
-            return _until(result, timeout) if timeout is not None else iter(result)
+            return _until(result, timeout) if timeout is not None else MapIterator(result)
         if timeout is None and chunksize == 1:
             options.setdefault("max_outstanding", 0)
-            return self.view.imap(fn, *iterables, **options)
+            lazy = cast("LazyMapIterator", self.view.imap(fn, *iterables, **options))
+            lazy.raises_original = True
+            return lazy
         result = self.view.map_async(fn, *iterables, chunksize=chunksize, **options)
+        result.raises_original = True
         self._unfinished.add(result)
-        return _until(result, timeout)
+        return _until(result, timeout) if timeout is not None else MapIterator(result)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Takes no more calls; waits for those under way, or aborts them with `cancel_futures`."""
@@ -71,9 +88,9 @@ class ViewExecutor(Executor):
             self.view.wait()
 
 
-def _until(result: Any, timeout: float | None) -> Iterator[Any]:
-    deadline = None if timeout is None else time.monotonic() + timeout
+def _until(result: Any, timeout: float) -> Iterator[Any]:
+    deadline = time.monotonic() + timeout
     for part in result.split() if result.n_parts else ():
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        left = max(0.0, deadline - time.monotonic())
         # A part of a map is a list of one chunk; a map of one chunk is its own part.
         yield from part.get(left) if part is result else part.get(left)[0]

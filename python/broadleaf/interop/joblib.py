@@ -5,22 +5,35 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 from joblib.parallel import (
     AutoBatchingMixin,
+    FallbackToBackend,
     ParallelBackendBase,
+    SequentialBackend,
+    ThreadingBackend,
     register_parallel_backend,
 )
 
 from broadleaf import Client, Cluster, ClusterConnectionError, LoadBalancedView
+from broadleaf.interop.backends import NAMES, offer_backends
 
 _default_view: LoadBalancedView | None = None
 
 
 class BroadleafBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
-    """Runs joblib's batches as tasks of a load-balanced view."""
+    """Runs joblib's batches as tasks of a load-balanced view.
+
+    An array of 1 MiB and more that several calls of one `Parallel` have in common is sent once, as long as nobody
+    changes it; every call gets an array of its own that it may write to.
+    """
+
+    # A task costs microseconds here, so batches need not be as long as joblib makes them for processes.
+    MIN_IDEAL_BATCH_DURATION = 0.005
+    MAX_IDEAL_BATCH_DURATION = 0.05
 
     supports_retrieve_callback = True
     supports_return_generator = True
@@ -29,14 +42,31 @@ class BroadleafBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
 
     def __init__(self, view: LoadBalancedView | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._view = view if view is not None else _view_of_a_cluster()
+        self._given_view = view
+        self._whole_view: LoadBalancedView | None = None
+        self._limited_view: LoadBalancedView | None = None
         self._under_way: set[Any] = set()
+        if self._view.client.link.frees_engine():
+            # joblib polls for what a callback brings; a task waits for it, so that its engine runs tasks meanwhile.
+            self.supports_retrieve_callback = False
+
+    @property
+    def _view(self) -> LoadBalancedView:
+        """Where tasks run. Looked up when first needed: a task may hold a backend and never use it."""
+        if self._limited_view is not None:
+            return self._limited_view
+        if self._whole_view is None:
+            self._whole_view = self._given_view if self._given_view is not None else _view_of_a_cluster()
+        return self._whole_view
 
     def effective_n_jobs(self, n_jobs: int) -> int:
         """How many tasks are to run at a time."""
-        engines = len(self._view)
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
+        if _is_engine():
+            return int(ThreadingBackend(nesting_level=1).effective_n_jobs(n_jobs))
+        self._limited_view = None
+        engines = len(self._view)
         if n_jobs is None or n_jobs == -1:
             return engines
         return max(1, engines + 1 + n_jobs) if n_jobs < 0 else min(n_jobs, engines)
@@ -44,11 +74,33 @@ class BroadleafBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
     def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:
         """Called by joblib before it submits."""
         self.parallel = parallel
-        return self.effective_n_jobs(n_jobs)
+        if _is_engine():
+            # Waiting for other engines here could wait for this one.
+            nesting_level = self.nesting_level or 0
+            kind = ThreadingBackend if nesting_level <= 1 else SequentialBackend
+            raise FallbackToBackend(kind(nesting_level=nesting_level))
+        n_jobs = self.effective_n_jobs(n_jobs)
+        if 1 < n_jobs < len(self._view):
+            self._limited_view = _part_of(self._view, n_jobs)
+        return n_jobs
+
+    def start_call(self) -> None:
+        """Called by joblib before the first batch: what batches have in common is kept until `stop_call`."""
+        self._view.client.link.keep_sent_again(True)
+
+    def stop_call(self) -> None:
+        """Called by joblib after the last batch."""
+        self._view.client.link.keep_sent_again(False)
+
+    def terminate(self) -> None:
+        """Called by joblib when it needs the backend no more."""
+        self.reset_batch_stats()
 
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], Any] | None = None) -> Any:
         """Submits one batch; `callback` is given the result when it is done."""
-        result = self._view.apply_async(func)
+        # As an argument: what each batch holds is new, and no function that others will call again.
+        result = self._view.apply_async(run_batch, func)
+        result.raises_original = True
         # joblib may keep no reference of its own before the callback.
         self._under_way.add(result)
         result.add_done_callback(self._under_way.discard)
@@ -68,6 +120,25 @@ class BroadleafBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
             result.cancel()
 
 
+def run_batch(batch: Callable[[], Any]) -> Any:
+    """Runs a batch of joblib's calls on an engine."""
+    return batch()
+
+
+def _is_engine() -> bool:
+    """Whether this process runs tasks."""
+    return "BROADLEAF_ENGINE_ID" in os.environ
+
+
+def _part_of(view: LoadBalancedView, n_engines: int) -> LoadBalancedView:
+    """A view of some of a view's engines, with its other flags."""
+    targets = view.targets
+    ids = view.client.ids if targets is None or targets == "all" else list(targets)
+    part = view.client.load_balanced_view(ids[:n_engines])
+    part.set_flags(**{name: getattr(view, name) for name in view.flag_names if name != "targets"})
+    return part
+
+
 def _view_of_a_cluster() -> LoadBalancedView:
     """A view of the running default cluster, or of one started for this process."""
     global _default_view
@@ -85,6 +156,18 @@ def register_joblib_backend(
 ) -> None:
     """Makes Broadleaf a backend of joblib: `Parallel(backend=name)`.
 
-    It uses `view`, or else the running default cluster, or starts one.
+    It uses `view`, or else the running default cluster, or starts one. Without `name` the backend has the names
+    'broadleaf' and 'ipyparallel'.
     """
-    register_parallel_backend(name, lambda **kwargs: BroadleafBackend(view=view, **kwargs), make_default=make_default)
+
+    def backend(**kwargs: Any) -> BroadleafBackend:
+        return BroadleafBackend(view=view, **kwargs)
+
+    register_parallel_backend(name, backend, make_default=make_default)
+    if name == NAMES[0]:
+        for other in NAMES[1:]:
+            register_parallel_backend(other, backend)
+
+
+# Tasks that name the backend in a `Parallel` of their own find it.
+offer_backends()

@@ -41,4 +41,7 @@ def reduce_array(array: Any) -> Any:
         return type(array), (array.shape, dtype.str, pickle.PickleBuffer(array))
     if is_plain and flags.f_contiguous:
         return type(array), (array.shape, dtype.str, pickle.PickleBuffer(array.T), 0, None, "F")
+    if is_plain:
+        # NumPy would put its items into the pickle one by one.
+        return type(array), (array.shape, dtype.str, pickle.PickleBuffer(array.copy()))
     return array.__reduce_ex__(PROTOCOL)

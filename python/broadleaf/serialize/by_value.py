@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import cloudpickle
 
-from broadleaf.serialize import PROTOCOL
+from broadleaf.serialize import PROTOCOL, last_resort
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 from broadleaf.serialize.namespace import fill, function_globals
 from broadleaf.serialize.snapshot import Snapshot, is_importable
@@ -38,13 +38,17 @@ def dumps_by_value(
     what went into the pickle. Raises whatever pickling raises.
     """
     on_buffer = None if buffers is None else keep_out_of_band(buffers, least_bytes)
-    # Finding out which globals are at fault costs a trial each, so only the second time.
-    for trying in (None, frozenset[int]()):
+    # Finding out which objects are at fault costs a trial each, so not the first time.
+    attempts: list[tuple[frozenset[int] | None, bool]] = [(None, False), (frozenset(), False)]
+    if last_resort.is_on():
+        attempts[1:] = [(None, True), (frozenset(), True)]
+    stream = io.BytesIO()
+    for trying, with_dill in attempts:
         if buffers is not None:
             buffers.clear()
         stream = io.BytesIO()
         try:
-            ValuePickler(stream, on_buffer, snapshot, trying).dump(value)
+            ValuePickler(stream, on_buffer, snapshot, trying, with_dill).dump(value)
         except Exception:
             if trying is not None:
                 raise
@@ -74,11 +78,13 @@ class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
         buffer_callback: Any = None,
         snapshot: Snapshot | None = None,
         trying: frozenset[int] | None = None,
+        with_dill: bool = False,
     ) -> None:
         super().__init__(stream, protocol=PROTOCOL, buffer_callback=buffer_callback)
         self._snapshot = snapshot
         # When not None, globals are tried one by one; these are on trial further up.
         self._trying = trying
+        self._with_dill = with_dill
 
     def reducer_override(self, obj: Any) -> Any:
         """How to pickle an object that is not of a basic type."""
@@ -87,7 +93,11 @@ class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return self._reduce_interactive(obj)
             if self._snapshot is not None and not is_importable(obj):
                 self._snapshot.add_function(obj, global_names(obj.__code__))
-        return super().reducer_override(obj)
+        reduced = super().reducer_override(obj)
+        # Functions and classes go by their names then.
+        if reduced is NotImplemented and self._with_dill and not isinstance(obj, FunctionType | type):
+            return last_resort.reduce(obj, self.dispatch_table)
+        return reduced
 
     def _reduce_interactive(self, function: FunctionType) -> Any:
         names = global_names(function.__code__)
@@ -117,7 +127,7 @@ class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
         if id(value) in trying:
             return True
         try:
-            ValuePickler(io.BytesIO(), trying=trying | {id(value)}).dump(value)
+            ValuePickler(io.BytesIO(), trying=trying | {id(value)}, with_dill=self._with_dill).dump(value)
         except Exception:
             return False
         return True

@@ -2,85 +2,184 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import traceback
-from typing import Any
+import reprlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from broadleaf.errors import RemoteError
+from broadleaf.error_types import ExceptionParts, pickles_in_its_own_way
+from broadleaf.errors import RemoteError, typed
 from broadleaf.serialize import PROTOCOL
+from broadleaf.serialize.tracebacks import Position, Span, traceback_text, with_source
 
-# Bounds of what is kept of an exception's text.
-_TRACEBACK_LINES = 400
+# Bounds of what is sent of an exception: of its text, of its pickle, and of an item that it was raised for.
 _EVALUE_CHARACTERS = 20_000
-_PACKAGE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_ORIGINAL_BYTES = 1 << 20
+_PART_BYTES = 1 << 16
+_ITEM_CHARACTERS = 100
 
 
-def dump_error(error: BaseException, engine_id: int = -1, engine_uuid: str = "", method: str = "apply") -> bytes:
-    """The record of an exception: type, text and traceback, and the exception itself where it can be pickled."""
-    return pickle.dumps(error_record(error, engine_id, engine_uuid, method), PROTOCOL)
+class ErrorRecord(NamedTuple):
+    """An exception as it is sent."""
+
+    ename: str
+    evalue: str
+    traceback: str
+    engine_info: dict[str, Any]
+    original: bytes | None = None
+    """The exception's pickle, where it can be made and loaded."""
+    missing_source: tuple[tuple[Position, Span], ...] = ()
+    """Frames of the traceback whose source the engine does not have."""
+    item_index: int | None = None
+    """Which item of a chunk it was raised for."""
+    item_repr: str = ""
+    """A short text of that item, or of the arguments of the call."""
 
 
-def error_record(error: BaseException, engine_id: int, engine_uuid: str, method: str) -> tuple[Any, ...]:
-    """What `dump_error` pickles. Never raises."""
+class FailedItem(NamedTuple):
+    """What an exception was raised for."""
+
+    position: int | None
+    """Where it is in the chunk, None for a call that is no chunk."""
+    arguments: tuple[Any, ...]
+
+
+def dump_error(
+    error: BaseException,
+    engine_id: int = -1,
+    engine_uuid: str = "",
+    method: str = "apply",
+    item: FailedItem | None = None,
+    output: dict[str, Any] | None = None,
+) -> bytes:
+    """The record of an exception that a task ended in. Never raises, whatever the exception's own methods do.
+
+    `output` is what a cell wrote before, for clients that did not run it.
+    No interrupt can be meant for the task any more, so `KeyboardInterrupt` is the exception's doing, too.
+    """
+    info: dict[str, Any] = {"engine_id": engine_id, "engine_uuid": engine_uuid, "method": method}
+    if output:
+        info["output"] = output
+    try:
+        record = error_record(error, info, item)
+    except KeyboardInterrupt as worse:
+        record = ErrorRecord(type(error).__name__, _no_text(worse), "", info)
+    return pickle.dumps(tuple(record), PROTOCOL)
+
+
+def error_record(error: BaseException, info: dict[str, Any], item: FailedItem | None = None) -> ErrorRecord:
+    """The record of an exception. Raises `KeyboardInterrupt` only."""
+    if isinstance(error, ModuleNotFoundError | AttributeError):
+        from broadleaf.modules.missing import explain
+
+        explain(error)
     try:
         evalue = str(error)[:_EVALUE_CHARACTERS]
-    except Exception as worse:
-        evalue = f"<its text cannot be had: {type(worse).__name__}>"
-    info = {"engine_id": engine_id, "engine_uuid": engine_uuid, "method": method}
-    return type(error).__name__, evalue, _traceback_text(error), info, _pickled(error)
-
-
-def _traceback_text(error: BaseException) -> str:
-    tb = error.__traceback__
-    # The frames between the engine's loop and the user's code say nothing to the user.
-    while tb is not None and tb.tb_next is not None and tb.tb_frame.f_code.co_filename.startswith(_PACKAGE_DIR):
-        tb = tb.tb_next
+    except KeyboardInterrupt:
+        raise
+    except BaseException as worse:
+        evalue = _no_text(worse)
     try:
-        lines = traceback.format_exception(type(error), error, tb)
-    except Exception as worse:
-        return f"{type(error).__name__}: (no traceback: {type(worse).__name__}: {worse})"
-    lines = "".join(lines).splitlines()
-    if len(lines) > _TRACEBACK_LINES:
-        half = _TRACEBACK_LINES // 2
-        lines = [*lines[:half], f"... {len(lines) - 2 * half} lines left out ...", *lines[-half:]]
-    return "\n".join(lines)
+        text, missing = traceback_text(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as worse:
+        text, missing = f"{type(error).__name__}: (no traceback: {type(worse).__name__})", ()
+    index, shown = (None, "") if item is None else (item.position, item_text(item.arguments))
+    return ErrorRecord(type(error).__name__, evalue, text, info, _pickled(error), missing, index, shown)
+
+
+def _no_text(worse: BaseException) -> str:
+    return f"<its text cannot be had: {type(worse).__name__}>"
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    from broadleaf.serialize.pickle import dumps
+    forms: list[Callable[[], Any]] = [lambda: ExceptionParts(error), lambda: ExceptionParts(error, _sendable)]
+    if pickles_in_its_own_way(error):
+        forms.insert(0, lambda: error)
+    for sent in forms:
+        try:
+            data = _dumps(sent())
+            if len(data) <= _ORIGINAL_BYTES:
+                loaded = pickle.loads(data)
+                str(loaded)
+                if type(loaded) is type(error):
+                    return data
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            continue
+    return None
 
+
+def _sendable(value: Any) -> Any:
+    """`value` if it can be sent, else a short text of it."""
     try:
-        data, buffers = dumps(error)
-        if buffers:
-            return None
-        # An exception whose __init__ does not take its own args pickles well and fails to load.
-        pickle.loads(data)
-    except Exception:
-        return None
-    return data
+        if len(_dumps(value)) <= _PART_BYTES:
+            return value
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        pass
+    return item_text((value,))
+
+
+def _dumps(value: Any) -> bytes:
+    from broadleaf.serialize.pickle import dumps, dumps_in_band
+
+    data, buffers = dumps(value)
+    return dumps_in_band(value) if buffers else data
+
+
+class _ItemRepr(reprlib.Repr):
+    """Short texts of items of any kind, made without looking at all of a large one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 3, 60, 60
+
+    def repr_bytes(self, value: bytes, level: int) -> str:
+        return repr(value[: self.maxstring]) + ("..." if len(value) > self.maxstring else "")
+
+    repr_bytearray = repr_bytes
+
+    def repr_ndarray(self, value: Any, level: int) -> str:
+        # Of a small array its values; the text of a large one takes long.
+        return self.repr_instance(value, level) if value.size <= 10 else f"array of {value.dtype}, shape {value.shape}"
+
+
+_repr = _ItemRepr().repr
+
+
+def item_text(arguments: tuple[Any, ...]) -> str:
+    """A short text of the arguments of a call: of the only one, or of all. Raises `KeyboardInterrupt` only."""
+    if not arguments:
+        return ""
+    try:
+        text = _repr(arguments[0] if len(arguments) == 1 else arguments)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as worse:
+        return f"<no text: {type(worse).__name__}>"
+    text = " ".join(text.split())
+    return text if len(text) <= _ITEM_CHARACTERS else text[: _ITEM_CHARACTERS - 3] + "..."
 
 
 def load_error(data: bytes) -> RemoteError:
     """The exception of what `dump_error` gave, the original as its `__cause__` where that can be loaded."""
     try:
-        record = pickle.loads(data)
+        record = ErrorRecord(*pickle.loads(data))
     except Exception as error:
         return RemoteError("UnreadableError", f"the engine's error record cannot be read: {error}")
     return remote_error(record)
 
 
-def remote_error(record: tuple[Any, ...]) -> RemoteError:
+def remote_error(record: ErrorRecord) -> RemoteError:
     """The exception of an error record."""
-    ename, evalue, text, info, pickled = record
-    remote = RemoteError(ename, evalue, text, info)
-    if pickled is not None:
-        try:
-            remote.__cause__ = pickle.loads(pickled)
-        except Exception:
-            remote.__cause__ = None
-        remote.__suppress_context__ = True
-    return remote
+    text = with_source(record.traceback, record.missing_source) if record.missing_source else record.traceback
+    remote = RemoteError(record.ename, record.evalue, text, record.engine_info)
+    remote.item_index, remote.item_repr = record.item_index, record.item_repr
+    return typed(remote, record.original)
 
 
 class Failed:
@@ -92,13 +191,13 @@ class Failed:
         self.record = record
 
     @classmethod
-    def of(cls, error: BaseException) -> Failed:
-        """The stand-in for `error`."""
-        return cls(error_record(error, -1, "", "map"))
+    def of(cls, error: BaseException, item: FailedItem) -> Failed:
+        """The stand-in for `error`. Raises `KeyboardInterrupt` only."""
+        return cls(tuple(error_record(error, {"engine_id": -1, "engine_uuid": "", "method": "map"}, item)))
 
     def exception(self, engine_id: int) -> RemoteError:
         """The exception it stands for."""
-        remote = remote_error(self.record)
+        remote = remote_error(ErrorRecord(*self.record))
         remote.engine_info["engine_id"] = engine_id
         return remote
 

@@ -7,7 +7,7 @@ something else in another process; both go by value, through cloudpickle.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from broadleaf.errors import SerializationError
@@ -15,9 +15,7 @@ from broadleaf.serialize import PROTOCOL
 from broadleaf.serialize.arrays import dumps_with_arrays
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 from broadleaf.serialize.compact import COMPACT_FROM_BYTES, dumps_compacted
-
-# Pickles what neither pickle nor cloudpickle can; see `use_dill`.
-_last_resort: Callable[[Any, int], bytes] | None = None
+from broadleaf.serialize.main_names import names_main
 
 
 def dumps(value: Any, apart: bool = False) -> tuple[bytes, list[pickle.PickleBuffer]]:
@@ -29,7 +27,7 @@ def dumps(value: Any, apart: bool = False) -> tuple[bytes, list[pickle.PickleBuf
     least_bytes = 1 if apart else INBAND_BUFFER_BYTES
     try:
         data = dumps_with_arrays(value, keep_out_of_band(buffers, least_bytes))
-        if b"__main__" not in data:
+        if not names_main(value, data):
             if len(data) >= COMPACT_FROM_BYTES and b"reconstruct" in data:
                 return dumps_compacted(value, least_bytes)
             return data, buffers
@@ -38,37 +36,14 @@ def dumps(value: Any, apart: bool = False) -> tuple[bytes, list[pickle.PickleBuf
         pass
     from broadleaf.serialize.by_value import dumps_by_value
 
-    try:
-        return dumps_by_value(value, buffers, least_bytes=least_bytes), buffers
-    except Exception:
-        if _last_resort is None:
-            raise
-        buffers.clear()
-        return _last_resort(value, PROTOCOL), []
-
-
-def use_dill() -> None:
-    """Has dill pickle what nothing else here can. Raises `ImportError` where it is not installed."""
-    global _last_resort
-    import dill  # pyright: ignore[reportMissingImports]
-
-    _last_resort = dill.dumps
-
-
-def use_pickle() -> None:
-    """Undoes `use_dill`. Plain pickle is used wherever it can be anyway, and cloudpickle where it cannot."""
-    global _last_resort
-    _last_resort = None
-
-
-use_cloudpickle = use_pickle
+    return dumps_by_value(value, buffers, least_bytes=least_bytes), buffers
 
 
 def dumps_in_band(value: Any) -> bytes:
     """Pickle bytes of `value`, buffers and all. Raises whatever pickling it raises."""
     try:
         data = pickle.dumps(value, PROTOCOL)
-        if b"__main__" not in data:
+        if not names_main(value, data):
             return data
     except (pickle.PicklingError, AttributeError, TypeError):
         # As in `dumps`.
@@ -83,13 +58,31 @@ def loads(data: bytes, buffers: Sequence[Any] = ()) -> Any:
     return pickle.loads(data, buffers=buffers)
 
 
+FAULTS = (Exception, SystemExit)
+"""What an object's own code raises while it is pickled, of which nothing is to end but the call."""
+
+
+def load_result(data: bytes, buffers: Sequence[Any] = ()) -> Any:
+    """`loads`; an error that comes of a missing or outdated module says what to do. Raises no `SystemExit`."""
+    try:
+        return pickle.loads(data, buffers=buffers)
+    except (ModuleNotFoundError, AttributeError) as error:
+        from broadleaf.modules.missing import explain
+
+        explain(error)
+        raise
+    except SystemExit as error:
+        # Somebody who asks for a result has not asked to leave.
+        raise SerializationError("the result", f"loading it raised {_reason(error)}") from error
+
+
 def dump_args(
     args: tuple[Any, ...], kwargs: dict[str, Any], apart: bool = False
 ) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Pickles a call's arguments as `dumps` does. Raises `SerializationError` that names the argument at fault."""
     try:
         return dumps((args, kwargs), apart)
-    except Exception as error:
+    except FAULTS as error:
         for name, value in [*((f"argument {i + 1}", a) for i, a in enumerate(args)), *kwargs.items()]:
             reason = unpicklable_reason(value)
             if reason is not None:
@@ -108,7 +101,7 @@ def dump_value(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Pickles a result. Raises `SerializationError`."""
     try:
         return dumps(value)
-    except Exception as error:
+    except FAULTS as error:
         where = _path_to_fault(value, depth=4)
         raise SerializationError(f"the result ({_kind(value)}{where})", _reason(error)) from error
 
@@ -117,7 +110,7 @@ def unpicklable_reason(value: Any) -> str | None:
     """Why `value` cannot be pickled, or None if it can."""
     try:
         dumps(value)
-    except Exception as error:
+    except FAULTS as error:
         return _reason(error) + _path_to_fault(value, depth=4)
     return None
 
@@ -139,7 +132,7 @@ def _path_to_fault(value: Any, depth: int) -> str:
         for step, child in _children(value):
             try:
                 dumps(child)
-            except Exception:
+            except FAULTS:
                 path += step
                 value = child
                 break

@@ -24,9 +24,12 @@ class dependent:
         self.__name__ = getattr(function, "__name__", "f")
 
     def check_dependency(self) -> None:
-        """Raises `UnmetDependency` unless the condition holds here."""
+        """Raises `UnmetDependency` unless the condition holds here, and that of the function within, if it has one."""
         if self.df(*self.dargs, **self.dkwargs) is False:
             raise UnmetDependency(f"{getattr(self.df, '__name__', 'the condition')} does not hold on this engine")
+        within = getattr(self.f, "check_dependency", None)
+        if within is not None:
+            within()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.f(*args, **kwargs)
@@ -71,8 +74,11 @@ def provide(modules: tuple[str, ...], objects: dict[str, Any]) -> bool:
     import __main__
 
     namespace = current_namespace()
-    if namespace is None:
-        namespace = __main__.__dict__
+    return provide_in(__main__.__dict__ if namespace is None else namespace, modules, objects)
+
+
+def provide_in(namespace: dict[str, Any], modules: tuple[str, ...], objects: dict[str, Any]) -> bool:
+    """`provide` for a namespace of the caller's."""
     for name in modules:
         try:
             importlib.import_module(name)

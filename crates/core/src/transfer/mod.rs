@@ -226,20 +226,24 @@ impl Transfers {
             return;
         };
         let at = &mut transfer.order[place];
-        at.have_bytes = progress.have_bytes.min(transfer.len_bytes);
+        // What is there stays there.
+        at.have_bytes = at
+            .have_bytes
+            .max(progress.have_bytes.min(transfer.len_bytes));
+        let is_complete = progress.is_complete && at.have_bytes == transfer.len_bytes;
         // A host says whom it turned to, and only those before it may be believed to be that.
         if let Some(parent) = transfer.place_of(progress.source).filter(|p| *p < place) {
             transfer.order[place].parent = parent;
         }
-        if progress.is_complete && !transfer.order[place].is_complete {
+        if is_complete && !transfer.order[place].is_complete {
             transfer.order[place].is_complete = true;
             let fan_out = transfer.fan_out(place);
-            if progress.have_bytes >= TELLING_BYTES
+            if transfer.len_bytes >= TELLING_BYTES
                 && progress.receiving_ns > 0
                 && progress.resumed_at.is_empty()
             {
                 let chunk = u64::from(transfer.estimate.chunk_bytes);
-                let timed = progress.have_bytes.saturating_sub(chunk) as f64;
+                let timed = transfer.len_bytes.saturating_sub(chunk) as f64;
                 let rate = timed * 1e9 / progress.receiving_ns as f64;
                 if let Some(host) = self.hosts.get_mut(&host) {
                     host.bytes_per_s = blend(host.bytes_per_s, rate);
@@ -300,7 +304,7 @@ impl Transfers {
             if place.is_gone || place.is_complete || elapsed_ns < SLOW_NS / 4 {
                 continue;
             }
-            let rate = (place.have_bytes - had) as f64 / elapsed_ns as f64;
+            let rate = place.have_bytes.saturating_sub(had) as f64 / elapsed_ns as f64;
             place.looked = (now, place.have_bytes);
             rates.push((rate, place.host));
         }
@@ -318,7 +322,7 @@ impl Transfers {
             let parent_has = transfer.has(transfer.order[index].parent);
             let place = &mut transfer.order[index];
             // One that has all its parent has is held up by that one.
-            if rate >= half || parent_has < place.have_bytes + lead {
+            if rate >= half || parent_has < place.have_bytes.saturating_add(lead) {
                 place.slow_since = None;
                 continue;
             }

@@ -5,9 +5,11 @@ use broadleaf_proto::control::{
     self, ControlReply, ControlRequest, DeathCertificate, DefineOptions, EngineInfo, RefusalReason,
     SpawnerEvent,
 };
-use broadleaf_proto::ids::{ClientId, EngineId, FunctionHash, FunctionId, OptionsId, TaskSeq};
+use broadleaf_proto::ids::{
+    ClientId, EngineId, FunctionHash, FunctionId, OptionsId, SegmentId, TaskSeq,
+};
 use broadleaf_proto::task::{
-    AssignRecord, DoneRecord, FunctionRecord, Payload, ResultRecord, SubmitRecord,
+    AssignRecord, DoneRecord, FunctionRecord, Payload, ResultRecord, SegmentRef, SubmitRecord,
 };
 use broadleaf_proto::{Mode, Status, TargetSet, TaskKey, TaskOptions};
 use bytes::Bytes;
@@ -22,6 +24,8 @@ pub struct Bench {
     pub out: Vec<Output>,
     next_seq: u64,
     next_options: u32,
+    /// How deep tasks submitted from now on are nested.
+    pub depth: u16,
 }
 
 /// Settings without engines of their own.
@@ -65,6 +69,7 @@ impl Bench {
             out: Vec::new(),
             next_seq: 0,
             next_options: 1,
+            depth: 0,
         };
         bench.client(CLIENT);
         for engine in 0..n_engines {
@@ -169,6 +174,7 @@ impl Bench {
             seq: TaskSeq(seq),
             function: FunctionId(function),
             options,
+            depth: self.depth,
             after: after.iter().copied().map(TaskSeq).collect(),
             follow: follow.iter().copied().map(TaskSeq).collect(),
             payload: Payload {
@@ -178,6 +184,36 @@ impl Bench {
             },
         };
         self.input(Input::Submit { client, record });
+    }
+
+    /// Submits a balanced task whose arguments are so many bytes inline, and these ranges: segment and length.
+    pub fn submit_ranges(&mut self, inline_bytes: usize, ranges: &[(u64, u64)]) -> u64 {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        let place = |(segment, len_bytes): &(u64, u64)| SegmentRef {
+            segment: SegmentId(*segment),
+            offset_bytes: 0,
+            len_bytes: *len_bytes,
+        };
+        let record = SubmitRecord {
+            seq: TaskSeq(seq),
+            function: FunctionId(0),
+            options: OptionsId(0),
+            depth: 0,
+            after: SmallVec::new(),
+            follow: SmallVec::new(),
+            payload: Payload {
+                bytes: Bytes::from(vec![0; inline_bytes]),
+                segments: ranges.iter().map(place).collect(),
+                lease: None,
+            },
+        };
+        self.input(Input::Submit {
+            client: CLIENT,
+            record,
+        });
+        self.schedule();
+        seq
     }
 
     pub fn submit_with(&mut self, options: TaskOptions) -> u64 {
@@ -217,11 +253,14 @@ impl Bench {
         taken
     }
 
+    /// Takes the results so far, those of refused runs one by one.
     pub fn results(&mut self) -> Vec<ResultRecord> {
-        self.take(|output| match output {
-            Output::Result { record, .. } => Some(record.clone()),
+        let results = self.take(|output| match output {
+            Output::Result { record, .. } => Some(vec![record.clone()]),
+            Output::Refused { record, .. } => Some(record.results().collect()),
             _ => None,
-        })
+        });
+        results.into_iter().flatten().collect()
     }
 
     /// Takes the results so far: (number, status).

@@ -49,9 +49,9 @@ fn results_wait_for_each_other_and_come_in_target_order() {
 }
 
 #[test]
-fn a_death_a_refusal_and_a_cancel_each_fill_their_place() {
+fn a_death_and_a_cancel_each_fill_their_place() {
     let mut bench = Bench::new(config(), 3);
-    let seq = bench.submit_with(together(&[0, 1, 2, 9]));
+    let seq = bench.submit_with(together(&[0, 1, 2]));
     bench.schedule();
     let assigned = bench.assigns();
     bench.done(0, assigned[0].1.key, Status::Ok, MS);
@@ -70,10 +70,18 @@ fn a_death_a_refusal_and_a_cancel_each_fill_their_place() {
         .iter()
         .map(|(_, s, _)| *s)
         .collect();
-    assert_eq!(
-        statuses,
-        [Status::Ok, Status::Lost, Status::Cancelled, Status::Refused]
-    );
+    assert_eq!(statuses, [Status::Ok, Status::Lost, Status::Cancelled]);
+}
+
+#[test]
+fn beside_a_target_that_is_not_there_results_come_one_by_one() {
+    let mut bench = Bench::new(config(), 2);
+    let seq = bench.submit_with(together(&[0, 9, 1]));
+    bench.schedule();
+    assert_eq!(bench.ends(), [(seq + 1, Status::Refused)]);
+    bench.run_all(MS);
+    assert_eq!(bench.ends(), [(seq, Status::Ok), (seq + 2, Status::Ok)]);
+    assert_eq!(coalesced(&mut bench), [] as [Vec<_>; 0]);
 }
 
 #[test]

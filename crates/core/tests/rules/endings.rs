@@ -1,6 +1,7 @@
 use broadleaf_core::{Input, Output};
 use broadleaf_proto::control::{ControlRequest, RefusalReason};
-use broadleaf_proto::ids::TaskSeq;
+use broadleaf_proto::ids::{EngineId, TaskKey, TaskSeq};
+use broadleaf_proto::task::{OutputRecord, dropped_messages_notice};
 use broadleaf_proto::{Status, TaskOptions};
 
 use crate::bench::{Bench, CLIENT, MS, config, each, refusal};
@@ -185,4 +186,84 @@ fn a_number_used_before_is_ignored() {
     let absurd = u64::MAX;
     bench.submit_record(CLIENT, absurd, broadleaf_proto::OptionsId(0), 0, &[], &[]);
     assert_eq!(bench.controller.counters().ignored, 2);
+}
+
+fn output(bench: &mut Bench, engine: u32, task: TaskKey, stream: u8, bytes: &'static [u8]) {
+    let engine = EngineId(engine);
+    let record = OutputRecord {
+        task: task.0,
+        engine,
+        stream,
+        bytes: bytes.into(),
+    };
+    bench.input(Input::Output { engine, record });
+}
+
+fn outputs(bench: &mut Bench) -> Vec<(u64, u8, String)> {
+    bench.take(|o| match o {
+        Output::ClientOutput { record, .. } => Some((
+            record.task,
+            record.stream,
+            String::from_utf8_lossy(&record.bytes).into_owned(),
+        )),
+        _ => None,
+    })
+}
+
+fn congested(bench: &mut Bench, congested: bool) {
+    let client = CLIENT;
+    bench.input(Input::ClientCongested { client, congested });
+}
+
+#[test]
+fn output_that_nobody_reads_is_dropped_and_said() {
+    let mut bench = Bench::new(config(), 1);
+    bench.submit(2);
+    bench.schedule();
+    let tasks = bench.assigns();
+    let (first, second) = (tasks[0].1.key, tasks[1].1.key);
+    output(&mut bench, 0, first, 1, b"one");
+    congested(&mut bench, true);
+    output(&mut bench, 0, first, 1, b"two");
+    output(&mut bench, 0, first, 2, b"three");
+    output(&mut bench, 0, first, 3, b"a message");
+    output(&mut bench, 0, first, 3, b"another");
+    congested(&mut bench, false);
+    output(&mut bench, 0, first, 1, b"four");
+    let said = |n: u64| format!("[broadleaf: {n} bytes of output were dropped here]\n");
+    let text = |task, stream, text: &str| (task, stream, text.to_owned());
+    assert_eq!(
+        outputs(&mut bench),
+        [
+            text(0, 1, "one"),
+            text(0, 1, &said(3)),
+            text(0, 2, &said(5)),
+            text(0, 2, &dropped_messages_notice(2)),
+            text(0, 1, "four"),
+        ]
+    );
+    congested(&mut bench, true);
+    output(&mut bench, 0, first, 2, b"five");
+    bench.done(0, first, Status::Ok, MS);
+    let news = bench.take(|o| match o {
+        Output::ClientOutput { record, .. } => Some(Some(record.stream)),
+        Output::Result { .. } => Some(None),
+        _ => None,
+    });
+    assert_eq!(news, [Some(2), None], "before the result");
+    bench.done(0, second, Status::Ok, MS);
+    assert_eq!(outputs(&mut bench), []);
+}
+
+#[test]
+fn a_message_alone_that_nobody_reads_is_dropped_and_said() {
+    let mut bench = Bench::new(config(), 1);
+    bench.submit(1);
+    bench.schedule();
+    let task = bench.assigns()[0].1.key;
+    congested(&mut bench, true);
+    output(&mut bench, 0, task, 3, b"a message");
+    assert_eq!(outputs(&mut bench), []);
+    bench.done(0, task, Status::Ok, MS);
+    assert_eq!(outputs(&mut bench), [(0, 2, dropped_messages_notice(1))]);
 }

@@ -157,6 +157,62 @@ fn an_engine_that_never_says_hello_is_given_up() {
     assert_eq!(refusal(&bench.results()[0]), RefusalReason::NoEngines);
 }
 
+fn not_started(bench: &mut Bench, engine: u32) {
+    bench.input(Input::Spawner(SpawnerEvent::NotStarted {
+        engine: EngineId(engine),
+        reason: "no processes left".into(),
+    }));
+}
+
+#[test]
+fn an_engine_that_gets_no_process_is_tried_again_and_the_others_live_on() {
+    let mut bench = spawned(config(), 1);
+    bench.submit_with(each(&[0]));
+    bench.schedule();
+    bench.request(ControlRequest::AddEngines(1));
+    bench.take(|o| matches!(o, Output::Spawn { .. }).then_some(()));
+    let mut waits = Vec::new();
+    for _ in 0..3 {
+        not_started(&mut bench, 1);
+        assert_eq!(deaths(&mut bench), [DeathCause::NotStarted]);
+        let at = bench.controller.next_deadline().unwrap();
+        waits.push((at - bench.now) / MS);
+        bench.pass(at - bench.now);
+        assert_eq!(count(&mut bench, |o| matches!(o, Output::Spawn { .. })), 1);
+    }
+    for (wait, least) in waits.iter().zip([100, 200, 400]) {
+        assert!((least..=least * 5 / 4).contains(wait), "{wait} ms");
+    }
+    bench.input(Input::Spawner(SpawnerEvent::Spawned(EngineId(1), 101)));
+    bench.engine_up(1);
+    not_started(&mut bench, 0);
+    let (_, record) = bench.assigns().remove(0);
+    bench.done(0, record.key, Status::Ok, MS);
+    assert_eq!(bench.ends(), [(0, Status::Ok)], "late news change nothing");
+}
+
+#[test]
+fn an_engine_that_gets_no_process_in_time_is_given_up() {
+    let mut bench = spawned(config(), 1);
+    bench.request(ControlRequest::AddEngines(1));
+    bench.submit_with(each(&[1]));
+    let (mut n_attempts, began) = (0, bench.now);
+    while count(&mut bench, |o| matches!(o, Output::Spawn { .. })) == 1 {
+        n_attempts += 1;
+        not_started(&mut bench, 1);
+        let Some(at) = bench.controller.next_deadline() else {
+            break;
+        };
+        bench.pass(at - bench.now);
+    }
+    assert!((5..30).contains(&n_attempts), "{n_attempts} attempts");
+    assert!(bench.now - began <= config().start_timeout_ns);
+    let lost = certificate(&bench.results()[0]);
+    assert_eq!(lost.cause, DeathCause::NotStarted);
+    assert_eq!(lost.last_output, "no processes left");
+    assert!(!lost.task_started);
+}
+
 #[test]
 fn stop_is_polite_first() {
     let mut bench = spawned(config(), 2);
@@ -221,4 +277,58 @@ fn shutdown_lets_running_tasks_finish_and_leaves_nothing() {
     bench.input(Input::SpawnerDown);
     assert_eq!(count(&mut bench, |o| *o == Output::Finished), 1);
     assert_eq!(bench.controller.next_deadline(), None);
+}
+
+/// Engines that were told to start since.
+fn spawns(bench: &mut Bench) -> Vec<u32> {
+    bench.take(|output| match output {
+        Output::Spawn { engine } => Some(engine.0),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_restart_of_all_starts_the_dead_but_not_those_stopped_for_good() {
+    let mut bench = spawned(config(), 3);
+    for engine in [0, 1] {
+        if engine == 1 {
+            let one = TargetSet::Ranges(vec![(EngineId(1), EngineId(2))]);
+            bench.request(ControlRequest::StopEngines(one));
+        }
+        bench.exited(engine, 9);
+        bench.engine_down(engine, &[]);
+    }
+    bench.pass(1);
+    assert_eq!(spawns(&mut bench), []);
+    let reply = bench.request(ControlRequest::RestartEngines(TargetSet::All));
+    assert_eq!(reply, [ControlReply::Done]);
+    assert_eq!(spawns(&mut bench), [0], "engine 2 is asked to stop first");
+    assert_eq!(bench.controller.counters().engines[0].restarts, 1);
+    let stopped = TargetSet::Ranges(vec![(EngineId(1), EngineId(2))]);
+    bench.request(ControlRequest::RestartEngines(stopped));
+    assert_eq!(spawns(&mut bench), [1], "it was asked for by its number");
+}
+
+#[test]
+fn a_restart_of_all_leaves_the_dead_alone_that_nobody_can_start() {
+    let mut bench = Bench::new(config(), 1);
+    bench.engine_down(0, &[]);
+    bench.request(ControlRequest::RestartEngines(TargetSet::All));
+    assert_eq!(spawns(&mut bench), [], "it was started by hand");
+}
+
+#[test]
+fn the_last_death_of_a_place_is_remembered() {
+    let mut bench = spawned(config(), 1);
+    let death = |bench: &Bench| bench.controller.counters().engines[0].last_death.clone();
+    assert_eq!(death(&bench), None);
+    bench.exited(0, 11);
+    bench.engine_down(0, &[]);
+    let at = bench.now;
+    bench.pass(MS);
+    bench.request(ControlRequest::RestartEngines(TargetSet::All));
+    bench.engine_up(0);
+    let (certificate, when) = death(&bench).unwrap();
+    assert_eq!(certificate.cause, DeathCause::Signal(11));
+    assert_eq!((certificate.last_output.as_str(), when), ("oh no", at));
 }

@@ -31,11 +31,13 @@ fn records(bench: &mut Bench, names: Option<Vec<(ClientId, TaskSeq)>>) -> Vec<Ta
     }
 }
 
-fn results_of(bench: &mut Bench, client: ClientId) -> Vec<ResultRecord> {
-    bench.take(|output| match output {
-        Output::Result { client: to, record } if *to == client => Some(record.clone()),
+fn results_of(bench: &mut Bench, of: ClientId) -> Vec<ResultRecord> {
+    let results = bench.take(|output| match output {
+        Output::Result { client, record } if *client == of => Some(vec![record.clone()]),
+        Output::Refused { client, record } if *client == of => Some(record.results().collect()),
         _ => None,
-    })
+    });
+    results.into_iter().flatten().collect()
 }
 
 fn adopt(bench: &mut Bench, first: u64, seqs: &[u64]) {
@@ -71,6 +73,26 @@ fn another_client_adopts_ended_and_living_tasks() {
     let then = results_of(&mut bench, OTHER);
     assert_eq!((then[0].seq.0, then[0].status), (41, Status::Ok));
     assert_eq!(results_of(&mut bench, CLIENT).len(), 2);
+}
+
+#[test]
+fn a_task_runs_from_when_it_is_first_on_its_engine_until_it_ends() {
+    let mut bench = bench(10_000);
+    bench.submit(3);
+    bench.schedule();
+    let running = |bench: &mut Bench| {
+        let records = records(bench, None);
+        let running = records.iter().filter(|r| r.is_running);
+        running.map(|r| r.seq.0).collect::<Vec<_>>()
+    };
+    assert_eq!(running(&mut bench), [0], "one engine, one task");
+    let assigned = bench.assigns();
+    assert_eq!(assigned.len(), 2, "the second waits on its board");
+    bench.done(0, assigned[0].1.key, Status::Ok, MS);
+    assert_eq!(running(&mut bench), [1]);
+    bench.done(0, assigned[1].1.key, Status::Ok, MS);
+    bench.run_all(MS);
+    assert_eq!(running(&mut bench), [0; 0]);
 }
 
 #[test]
@@ -165,7 +187,15 @@ fn ended_and_living_tasks_are_run_again() {
     let tasks = [pinned, 1, 77].map(|seq| (CLIENT, TaskSeq(seq))).to_vec();
     let first = TaskSeq(10);
     bench.assigned();
-    ask(&mut bench, OTHER, ControlRequest::Resubmit { first, tasks });
+    ask(
+        &mut bench,
+        OTHER,
+        ControlRequest::Resubmit {
+            first,
+            tasks,
+            depth: 0,
+        },
+    );
     let mut again = bench.assigned();
     again.sort_unstable();
     assert_eq!(again.len(), 2);
@@ -204,6 +234,7 @@ fn arguments_and_values_of_all_sizes_come_back_after_others_were_forgotten() {
         ControlRequest::Resubmit {
             first,
             tasks: tasks.to_vec(),
+            depth: 0,
         },
     );
     let mut again = Vec::new();

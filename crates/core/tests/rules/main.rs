@@ -2,9 +2,13 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 mod bench;
+mod charges;
 mod coalesce;
 mod dependencies;
 mod endings;
 mod engines;
 mod kept;
+mod nesting;
 mod placement;
+mod preparations;
+mod relays;

@@ -289,6 +289,49 @@ fn a_broadcast_over_the_bound_goes_to_all_or_to_none() {
 }
 
 #[test]
+fn a_range_counts_once_however_many_tasks_name_it() {
+    let limits = Config {
+        max_outstanding_bytes: 100,
+        ..config()
+    };
+    let mut bench = Bench::new(limits, 1);
+    for _ in 0..5 {
+        bench.submit_ranges(1, &[(7, 60)]);
+    }
+    // Of another segment, or of the same one elsewhere, it is another.
+    bench.submit_ranges(1, &[(8, 60)]);
+    bench.submit_ranges(1, &[(7, 59)]);
+    let refused = bench.results();
+    assert_eq!(refused.len(), 2);
+    assert!(
+        refused
+            .iter()
+            .all(|r| refusal(r) == RefusalReason::OverLimit)
+    );
+    bench.run_all(MS);
+    assert_eq!(bench.results().len(), 5);
+    // With the last task that named it the range is gone.
+    bench.submit_ranges(1, &[(8, 60)]);
+    bench.submit_ranges(1, &[(9, 30)]);
+    assert_eq!(bench.results().len(), 0);
+}
+
+#[test]
+fn very_many_bytes_need_not_wait_for_a_few() {
+    let limits = Config {
+        max_outstanding_bytes: 100,
+        ..config()
+    };
+    let mut bench = Bench::new(limits, 1);
+    bench.submit_ranges(0, &[]);
+    bench.submit_ranges(10, &[]);
+    bench.submit_ranges(1, &[(7, 1_000)]);
+    assert_eq!(bench.results().len(), 0);
+    bench.submit_ranges(1, &[(8, 1_000)]);
+    assert_eq!(refusal(&bench.results()[0]), RefusalReason::OverLimit);
+}
+
+#[test]
 fn a_function_is_sent_once_to_each_engine_and_freed_with_its_last_user() {
     let mut bench = Bench::new(
         Config {

@@ -11,7 +11,7 @@ const QUIET_BYTES: usize = 32 * 1024;
 
 /// See the module.
 pub(super) struct Incoming {
-    /// Initialised; `buffer[start..end]` came from the socket and is still to be used.
+    /// Initialised, and empty until something comes; `buffer[start..end]` came from the socket and is still to be used.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -26,7 +26,7 @@ pub(super) struct Incoming {
 impl Incoming {
     pub(super) fn new() -> Self {
         Self {
-            buffer: vec![0; QUIET_BYTES],
+            buffer: Vec::new(),
             start: 0,
             end: 0,
             block_limit_bytes: 0,
@@ -52,8 +52,8 @@ impl Incoming {
             self.start = 0;
         }
         if self.end == self.buffer.len() {
-            self.buffer
-                .resize((self.end * 2).min(self.end + READ_BYTES), 0);
+            let larger = (self.end * 2).min(self.end + READ_BYTES);
+            self.buffer.resize(larger.max(QUIET_BYTES), 0);
         }
         let mut end = self.buffer.len();
         if self.follows_block && self.end < Block::HEADER_BYTES {

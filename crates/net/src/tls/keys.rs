@@ -72,7 +72,7 @@ fn spki(pair: &Ed25519KeyPair) -> Vec<u8> {
 }
 
 /// A private key as TLS wants it, and its public half.
-pub(super) fn decode_private(
+pub(crate) fn decode_private(
     text: &str,
     whose: &'static str,
 ) -> Result<(PrivatePkcs8KeyDer<'static>, Vec<u8>), KeyError> {

@@ -8,6 +8,7 @@ mod keys;
 mod pinned;
 mod session;
 
+pub(crate) use keys::decode_private;
 pub use keys::{ClusterKeys, KeyPair, generate};
 pub use pinned::{ClientTls, ServerTls};
 pub(crate) use session::Session;

@@ -5,9 +5,11 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use broadleaf_net::proof::{DialProof, ListenProof, ProofKey};
 use broadleaf_net::tls::{self, ClientTls, ClusterKeys, ServerTls};
 use broadleaf_net::{Frame, Link, LinkError, Listener};
 use broadleaf_proto::limits::{MAX_FRAME_BYTES, MAX_FRAME_FDS};
+use broadleaf_proto::proof::DialKey;
 
 /// No condition here takes nearly as long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,6 +35,20 @@ pub fn client_tls(keys: &ClusterKeys) -> ClientTls {
     ClientTls::new(&keys.client.private, &keys.server.public).unwrap()
 }
 
+pub fn listen_proof(keys: &ClusterKeys) -> ListenProof {
+    ListenProof {
+        client: Some(ProofKey::new(&keys.client.private, "client's").unwrap()),
+        engine: ProofKey::new(&keys.engine.private, "engine's").unwrap(),
+    }
+}
+
+pub fn client_proof(keys: &ClusterKeys) -> DialProof {
+    DialProof {
+        kind: DialKey::Client,
+        key: ProofKey::new(&keys.client.private, "client's").unwrap(),
+    }
+}
+
 /// Two connected links whose handshake, if any, is done.
 pub fn connect(wire: Wire) -> (Link, Link) {
     let keys = tls::generate().unwrap();
@@ -42,14 +58,16 @@ pub fn connect(wire: Wire) -> (Link, Link) {
             let address = ("127.0.0.1", 0);
             let listener = match wire {
                 Wire::Tls => Listener::tls(address, server_tls(&keys)).unwrap(),
-                _ => Listener::tcp(address).unwrap(),
+                _ => Listener::tcp(address, listen_proof(&keys)).unwrap(),
             };
             let stream = TcpStream::connect(listener.tcp_address().unwrap()).unwrap();
             let a = match wire {
                 Wire::Tls => Link::tls_client(stream, &client_tls(&keys)).unwrap(),
-                _ => Link::tcp(stream).unwrap(),
+                _ => Link::tcp(stream)
+                    .and_then(|link| link.prove_as_dialer(&client_proof(&keys)))
+                    .unwrap(),
             };
-            (a, until(|| listener.accept().unwrap()))
+            (a, until(|| listener.accept().unwrap()).0)
         }
     };
     establish(&mut a, &mut b).unwrap();

@@ -14,6 +14,9 @@ const WAITING: Duration = Duration::from_millis(250);
 /// Time that one may ask for an object that this host has not heard of: its order may come yet.
 const UNKNOWN: Duration = Duration::from_secs(5);
 
+/// Objects that one host may be sent at a time.
+const MAX_STREAMS: usize = 4096;
+
 /// An object on its way out.
 #[derive(Debug)]
 struct Stream {
@@ -92,6 +95,9 @@ impl Connection {
     /// The other end wants an object from an offset on.
     pub fn pull(&mut self, object: ObjectId, offset_bytes: u64, pull: u32, now: Instant) {
         self.cancel(object);
+        if self.streams.len() >= MAX_STREAMS {
+            return; // It turns to another source when it has heard nothing.
+        }
         self.streams.push_back(Stream {
             object,
             pull,

@@ -1,18 +1,21 @@
 //! How payload connections come about: dialled, accepted, introduced.
 
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 use broadleaf_net::tls::PeerKey;
-use broadleaf_net::{Frame, Link, LinkError};
+use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::{Hello, Role, Welcome};
 use broadleaf_proto::{ClientId, DecodeError, EngineId, FrameKind, HostId, control, limits};
+use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::connection::Connection;
 use super::fetch::SILENCE;
-use super::plane::{PlaneThread, watch};
+use super::plane::{LISTENER, PlaneThread, watch};
+use crate::arrivals::origin;
 
 /// Type of service of payload: routers and queues may let others go first.
 const BULK: u8 = 0x08;
@@ -61,31 +64,55 @@ impl PlaneThread {
 
     pub(super) fn dial(&mut self, host: HostId, address: Option<&str>) -> Option<usize> {
         let dialer = self.setup.dialer.as_ref()?;
-        let (address, tls) = if host == HostId::CONTROLLER {
-            (dialer.controller, &dialer.controller_tls)
+        let (address, security) = if host == HostId::CONTROLLER {
+            (dialer.controller, &dialer.to_controller)
         } else {
-            (address?.parse::<SocketAddr>().ok()?, &dialer.relay_tls)
+            (address?.parse::<SocketAddr>().ok()?, &dialer.to_relays)
         };
         let stream = start_connecting(&address).ok()?;
-        let mut link = match tls {
-            Some(tls) => Link::tls_client(stream, tls).ok()?,
-            None => Link::tcp(stream).ok()?,
-        };
+        let mut link = security.link(stream).ok()?;
         let hello = control::encode(&self.setup.hello);
         link.send(FrameKind::Hello, &hello, &[]).ok()?;
         self.add(Connection::new(link, Some(host), false))
     }
 
-    pub(super) fn accept(&mut self) {
+    pub(super) fn accept(&mut self, now: Instant) {
         while let Some(listener) = &self.setup.listener {
             match listener.accept() {
-                Ok(Some(link)) => drop(self.add(Connection::new(link, None, false))),
-                _ => return,
+                Ok(Some((link, address))) => {
+                    let Some(token) = self.add(Connection::new(link, None, false)) else {
+                        continue;
+                    };
+                    // Who is late is cut off by the tick.
+                    let displaced = self.admission.on_arrival(0, token, origin(address));
+                    if let Some(displaced) = displaced {
+                        self.close(displaced, now);
+                    }
+                }
+                Ok(None) => return,
+                Err(_) => {
+                    if let Some(stranger) = self.admission.make_room() {
+                        self.close(stranger, now);
+                        continue;
+                    }
+                    // The system has no descriptor or memory for it, and would say so again at once.
+                    self.is_shut = true;
+                    // It can only fail for a descriptor that is not registered, and this one is.
+                    let _ = epoll::delete(&self.poller, listener.as_fd());
+                    return;
+                }
             }
         }
     }
 
-    /// Another relay dials: it has our key, and must be of our cluster.
+    /// Lets others dial in again, if that was stopped.
+    pub(super) fn listen_again(&mut self) {
+        if let Some(listener) = self.setup.listener.as_ref().filter(|_| self.is_shut) {
+            self.is_shut = watch(&self.poller, listener.as_fd(), LISTENER).is_err();
+        }
+    }
+
+    /// Another relay dials: it has proven our key, and must be of our cluster.
     pub(super) fn on_hello(&mut self, token: usize, frame: &Frame) -> Result<(), LinkError> {
         let hello: Hello = control::decode(&frame.body)?;
         let ours = &self.setup.hello;
@@ -93,7 +120,7 @@ impl PlaneThread {
             && hello.broadleaf == ours.broadleaf
             && hello.cluster_id == ours.cluster_id;
         let connection = &mut self.connections[token];
-        let is_proven = matches!(connection.link.peer_key(), None | Some(PeerKey::Engine));
+        let is_proven = connection.link.peer_key() == Some(PeerKey::Engine);
         let Role::Payload { host } = hello.role else {
             return Err(DecodeError::Malformed.into());
         };
@@ -102,6 +129,7 @@ impl PlaneThread {
         }
         connection.host = Some(host);
         connection.is_up = true;
+        self.admission.on_introduced(token);
         let welcome = Welcome {
             client: ClientId(0),
             engine: EngineId(0),

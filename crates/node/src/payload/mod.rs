@@ -23,8 +23,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use broadleaf_net::tls::ClientTls;
-use broadleaf_net::{Link, Listener};
+use broadleaf_net::{DialSecurity, Link, Listener};
 use broadleaf_proto::control::Hello;
 use broadleaf_proto::relay::{Fetch, Progress};
 use broadleaf_proto::{HostId, ObjectId, PayloadSecret, SegmentId};
@@ -97,10 +96,10 @@ pub enum News {
 pub struct Dialer {
     /// Of the controller.
     pub controller: SocketAddr,
-    /// For the controller; `None` without encryption.
-    pub controller_tls: Option<ClientTls>,
+    /// For the controller.
+    pub to_controller: DialSecurity,
     /// For other relays.
-    pub relay_tls: Option<ClientTls>,
+    pub to_relays: DialSecurity,
 }
 
 /// What a plane is made of.

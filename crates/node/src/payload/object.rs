@@ -124,7 +124,7 @@ impl Object {
     /// Where the whole chunk that begins at an offset lies, if it has arrived.
     fn chunk_at(&self, offset_bytes: u64) -> Option<Range<usize>> {
         let size = u64::from(self.chunk_bytes);
-        let end = (offset_bytes + size).min(self.len_bytes);
+        let end = offset_bytes.saturating_add(size).min(self.len_bytes);
         if !offset_bytes.is_multiple_of(size)
             || end > self.arrived_bytes()
             || offset_bytes >= self.len_bytes

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use broadleaf_core::admission::Admission;
 use broadleaf_net::seal::{ObjectKey, SealError};
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::relay::{Fetch, PayloadCommand};
@@ -18,9 +19,10 @@ use super::cores::Cores;
 use super::fetch::Fetching;
 use super::object::Object;
 use super::{News, NodeSide, Order, Setup, silence};
+use crate::arrivals::waiting_limit;
 
 const ORDERS: u64 = u64::MAX;
-const LISTENER: u64 = u64::MAX - 1;
+pub(super) const LISTENER: u64 = u64::MAX - 1;
 
 /// Time between two looks at what stalls, while anything is under way.
 const TICK: Duration = Duration::from_millis(50);
@@ -42,6 +44,10 @@ pub(super) struct PlaneThread {
     pub(super) unwanted: Vec<u8>,
     last_tick: Instant,
     pub(super) last_dialled: Option<Instant>,
+    /// Connections that others have opened and not introduced.
+    pub(super) admission: Admission,
+    /// Whether nobody is let in until the next tick.
+    pub(super) is_shut: bool,
 }
 
 impl PlaneThread {
@@ -61,6 +67,8 @@ impl PlaneThread {
             unwanted: Vec::new(),
             last_tick: Instant::now(),
             last_dialled: None,
+            admission: Admission::new(waiting_limit(), 0),
+            is_shut: false,
         })
     }
 
@@ -93,7 +101,7 @@ impl PlaneThread {
                             return;
                         }
                     }
-                    LISTENER => self.accept(),
+                    LISTENER => self.accept(now),
                     token => self.on_ready(token as usize, event.flags, now),
                 }
             }
@@ -105,6 +113,7 @@ impl PlaneThread {
             if now.duration_since(self.last_tick) >= TICK {
                 self.last_tick = now;
                 self.on_tick(now);
+                self.listen_again();
                 if self.moves_payload() {
                     cores.on_tick(now);
                 }
@@ -114,7 +123,10 @@ impl PlaneThread {
 
     fn is_busy(&self) -> bool {
         let is_owed = self.setup.dialer.is_some() && self.find(HostId::CONTROLLER).is_none();
-        is_owed || self.moves_payload() || self.connections.iter().any(|(_, c)| !c.is_up)
+        is_owed
+            || self.is_shut
+            || self.moves_payload()
+            || self.connections.iter().any(|(_, c)| !c.is_up)
     }
 
     fn moves_payload(&self) -> bool {
@@ -382,10 +394,11 @@ impl PlaneThread {
     }
 
     /// Drops a connection, and has the fetches that used it go on elsewhere.
-    fn close(&mut self, token: usize, now: Instant) {
+    pub(super) fn close(&mut self, token: usize, now: Instant) {
         let Some(gone) = self.connections.try_remove(token) else {
             return;
         };
+        self.admission.on_gone(token);
         let used = |f: &Fetching| {
             f.connection == Some(token)
                 || f.connection.is_none() && f.source().map(|s| s.host) == gone.host && !gone.is_up

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use broadleaf_net::seal::generate_secret;
 use broadleaf_net::tls::{self, ClientTls, ClusterKeys, ServerTls};
-use broadleaf_net::{Link, Listener};
+use broadleaf_net::{DialSecurity, Link, Listener};
 use broadleaf_proto::PayloadSecret;
 use broadleaf_shm::{Pool, Segment};
 
@@ -51,8 +51,10 @@ impl Cluster {
             listener: Some(listener),
             dialer: Some(Dialer {
                 controller: self.controller.local_addr().unwrap(),
-                controller_tls: Some(ClientTls::new(private, &self.keys.server.public).unwrap()),
-                relay_tls: Some(ClientTls::among_equals(private).unwrap()),
+                to_controller: DialSecurity::Tls(
+                    ClientTls::new(private, &self.keys.server.public).unwrap(),
+                ),
+                to_relays: DialSecurity::Tls(ClientTls::among_equals(private).unwrap()),
             }),
             secret: Some(self.secret.clone()),
             socket_buffer_bytes,

@@ -2,11 +2,14 @@
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use broadleaf_net::Link;
+use broadleaf_net::proof::{DialProof, ListenProof, ProofKey};
+use broadleaf_net::{DialSecurity, Link, tls};
 use broadleaf_proto::control::{Hello, Role, Welcome};
+use broadleaf_proto::proof::DialKey;
 use broadleaf_proto::relay::{Fetch, PayloadCommand, Progress, Source};
 use broadleaf_proto::{Chunk, ClientId, EngineId, FrameKind, HostId, ObjectId, control, limits};
 use broadleaf_shm::{Pool, PoolConfig, Segment};
@@ -46,9 +49,27 @@ pub(super) fn next(link: &mut Link, kind: FrameKind) -> Option<bytes::Bytes> {
     }
 }
 
+/// The key of all relays here.
+fn key() -> ProofKey {
+    static PRIVATE: OnceLock<String> = OnceLock::new();
+    let private = PRIVATE.get_or_init(|| tls::generate().unwrap().engine.private);
+    ProofKey::new(private, "engines'").unwrap()
+}
+
+fn dial_proof() -> DialProof {
+    let kind = DialKey::Engine;
+    DialProof { kind, key: key() }
+}
+
+fn listen_proof() -> ListenProof {
+    let (client, engine) = (None, key());
+    ListenProof { client, engine }
+}
+
 /// Accepts one dialler and says welcome.
 fn accept(listener: &TcpListener) -> Link {
-    welcome(Link::tcp(listener.accept().unwrap().0).unwrap())
+    let link = Link::tcp(listener.accept().unwrap().0).unwrap();
+    welcome(link.prove_as_listener(&Arc::new(listen_proof())).unwrap())
 }
 
 pub(super) fn welcome(mut link: Link) -> Link {
@@ -116,8 +137,8 @@ fn plane(controller: SocketAddr) -> Plane {
         listener: None,
         dialer: Some(Dialer {
             controller,
-            controller_tls: None,
-            relay_tls: None,
+            to_controller: DialSecurity::Proof(dial_proof()),
+            to_relays: DialSecurity::Proof(dial_proof()),
         }),
         secret: None,
         socket_buffer_bytes: 256 * 1024,
@@ -301,15 +322,15 @@ fn a_plane_serves_what_it_is_still_getting() {
         send(link, asked.1, N_CHUNKS, None);
         next_pull(link);
     });
-    let listener = broadleaf_net::Listener::tcp(("127.0.0.1", 0)).unwrap();
+    let listener = broadleaf_net::Listener::tcp(("127.0.0.1", 0), listen_proof()).unwrap();
     let address = listener.tcp_address().unwrap();
     let head = Plane::start(Setup {
         hello: hello(1),
         listener: Some(listener),
         dialer: Some(Dialer {
             controller: origin,
-            controller_tls: None,
-            relay_tls: None,
+            to_controller: DialSecurity::Proof(dial_proof()),
+            to_relays: DialSecurity::Proof(dial_proof()),
         }),
         secret: None,
         socket_buffer_bytes: 256 * 1024,

@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::shared::{Incoming, Shared};
 use super::wire::poll;
+use crate::payload::TRIM_PERIOD;
 
 /// How often a thread that left the socket to callers looks whether they still read it. Each look costs a round trip
 /// a wake-up on its core.
@@ -49,7 +50,11 @@ impl Shared {
         while !self.is_closed() {
             // While a caller reads, this thread only looks now and then whether that has ended. Whoever needs it
             // sooner, for a callback or a submission, wakes it.
-            let timeout = (!watching).then_some(LOOK_PERIOD);
+            let timeout = if watching {
+                self.data.has_segments().then_some(TRIM_PERIOD)
+            } else {
+                Some(LOOK_PERIOD)
+            };
             let mut fds = [
                 PollFd::new(&self.wake, PollFlags::IN),
                 PollFd::new(&socket, PollFlags::IN),
@@ -58,6 +63,7 @@ impl Shared {
             poll(&mut fds[..n], timeout);
             let woken = !fds[0].revents().is_empty();
             let readable = watching && !fds[1].revents().is_empty();
+            let idle = watching && !woken && !readable;
             if woken {
                 let mut count = [0; 8];
                 let _ = rustix::io::read(&self.wake, &mut count);
@@ -68,6 +74,9 @@ impl Shared {
                 std::thread::sleep(self.linger(n_sent));
                 self.armed.store(false, Ordering::Release);
                 n_sent = self.counters.submitted.load(Ordering::Relaxed);
+                result = self.flush().map(drop);
+            } else if idle {
+                // What was dropped meanwhile is given back, and what is free and unused is freed.
                 result = self.flush().map(drop);
             }
             let nobody_waits = self.foreground.load(Ordering::Acquire) == 0;

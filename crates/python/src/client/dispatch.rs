@@ -7,7 +7,7 @@ use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::{self, ControlReply, Event};
 use broadleaf_proto::task::{OutputRecord, ResultRecord};
 use broadleaf_proto::wire::Reader;
-use broadleaf_proto::{CoalescedRecord, DecodeError, FrameKind};
+use broadleaf_proto::{CoalescedRecord, DecodeError, FrameKind, RefusedRun};
 
 use super::request::Request;
 use super::shared::{Incoming, Notice, Shared, json};
@@ -40,6 +40,21 @@ impl Shared {
                     );
                 }
             }
+            FrameKind::RefusedRun => {
+                let mut reader = Reader::new(frame.body);
+                while !reader.is_empty() {
+                    let run = RefusedRun::decode(&mut reader)?;
+                    for record in run.results() {
+                        let found = lock(&self.table).remove(record.seq.0);
+                        let Some(entry) = found else {
+                            continue;
+                        };
+                        self.on_resolved(1, entry.weight_bytes);
+                        let index = entry.index as usize;
+                        self.collect(entry.request.resolve(index, record, received_ns), incoming);
+                    }
+                }
+            }
             FrameKind::Coalesced => {
                 let mut reader = Reader::new(frame.body);
                 while !reader.is_empty() {
@@ -48,6 +63,9 @@ impl Shared {
                     let Some((request, weight_bytes)) = found else {
                         continue;
                     };
+                    if record.len() != request.len {
+                        return Err(DecodeError::Malformed.into());
+                    }
                     for outcome in &mut record.outcomes {
                         self.data.adopt(&mut outcome.payload);
                     }

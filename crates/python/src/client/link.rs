@@ -1,7 +1,5 @@
 //! `_native.Link`: one connection of a client to its controller.
 
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -9,95 +7,68 @@ use std::time::{Duration, Instant};
 
 use broadleaf_net::LinkError;
 use broadleaf_proto::control::{self, ControlReply, ControlRequest, DefineOptions, Role};
-use broadleaf_proto::task::FunctionRecord;
-use broadleaf_proto::{FrameKind, FunctionHash, FunctionId, OptionsId, TaskOptions};
-use bytes::Bytes;
+use broadleaf_proto::limits::{MAX_LABEL_BYTES, MAX_OPTIONS_BYTES};
+use broadleaf_proto::task::PREPARATION;
+use broadleaf_proto::{FrameKind, OptionsId, TaskOptions};
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyDict;
 use rustc_hash::FxHashMap;
-use sha2::{Digest, Sha256};
 
+use super::functions::Functions;
 use super::shared::{Incoming, Shared, Step, Tuning};
-use crate::connect::{Connection, handshake};
-use crate::errors::{link_closed, link_error};
+use super::tell::tell;
+use crate::connect::{Connection, dial, handshake};
+use crate::engine::{Engine, engine_to_free};
+use crate::errors::{forked, link_closed, link_error};
 use crate::payload::{DataPlane, lock};
-
-/// Functions cached by identity before the cache starts afresh.
-const MAX_CACHED_FUNCTIONS: usize = 10_000;
-
-/// Names given to functions on this connection.
-#[derive(Default)]
-struct Functions {
-    by_identity: FxHashMap<usize, (Py<PyAny>, FunctionId)>,
-    by_hash: FxHashMap<FunctionHash, FunctionId>,
-}
 
 /// One connection of a client to its controller. Thread-safe.
 #[pyclass(frozen, weakref, module = "broadleaf._native")]
 pub struct Link {
-    pub(super) shared: Arc<Shared>,
-    pub(super) hooks: Py<PyAny>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) hooks: Py<PyAny>,
     client_id: u32,
-    functions: Mutex<Functions>,
+    cluster_id: String,
+    pub(super) functions: Mutex<Functions>,
     options: Mutex<FxHashMap<String, OptionsId>>,
     background: Mutex<Option<JoinHandle<()>>>,
     close_started: AtomicBool,
 }
 
 impl Link {
-    /// The id of a function on this connection; its content is sent before the first task that names it.
-    pub(super) fn function_id(
-        &self,
-        py: Python<'_>,
-        function: &Bound<'_, PyAny>,
-    ) -> PyResult<FunctionId> {
-        let identity = function.as_ptr() as usize;
-        if let Some((_, id)) = lock(&self.functions).by_identity.get(&identity) {
-            return Ok(*id);
+    /// # Errors
+    /// `LinkClosed` in a child of the process that made it, where nothing else may be called.
+    pub(super) fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        if self.shared.owner.is_elsewhere() {
+            return Err(forked(py));
         }
-        let resolved = self
-            .hooks
-            .bind(py)
-            .call_method1(intern!(py, "resolve_function"), (function,))?;
-        let (body, cacheable): (Bound<'_, PyBytes>, bool) = resolved.extract()?;
-        let id = self.define_function(py, body.as_bytes())?;
-        if cacheable {
-            let mut functions = lock(&self.functions);
-            if functions.by_identity.len() >= MAX_CACHED_FUNCTIONS {
-                functions.by_identity.clear();
-            }
-            functions
-                .by_identity
-                .insert(identity, (function.clone().unbind(), id));
-        }
-        Ok(id)
+        Ok(())
     }
 
-    fn define_function(&self, py: Python<'_>, body: &[u8]) -> PyResult<FunctionId> {
-        let digest = Sha256::digest(body);
-        let mut hash = [0; 16];
-        hash.copy_from_slice(&digest[..16]);
-        let hash = FunctionHash(hash);
-        let mut functions = lock(&self.functions);
-        if let Some(id) = functions.by_hash.get(&hash) {
-            return Ok(*id);
+    /// Waits until `is_done`, which depends on tasks. An engine whose task waits runs others meanwhile.
+    pub(super) fn wait_for_tasks(
+        &self,
+        py: Python<'_>,
+        timeout_s: Option<f64>,
+        is_done: &(dyn Fn() -> bool + Sync),
+    ) -> PyResult<bool> {
+        if is_done() {
+            return Ok(true);
         }
-        let id = FunctionId(functions.by_hash.len() as u32);
-        let record = FunctionRecord {
-            function: id,
-            hash,
-            body: Bytes::copy_from_slice(body),
+        self.check_process(py)?;
+        let Some(engine) = engine_to_free(py, self) else {
+            return self.wait_until(py, timeout_s, is_done);
         };
-        let mut frame = Vec::with_capacity(body.len() + 32);
-        record.encode(&mut frame);
-        self.shared
-            .queue(FrameKind::Function, &frame, &[])
-            .map_err(|error| link_error(py, &error))?;
-        functions.by_hash.insert(hash, id);
-        Ok(id)
+        let deadline = timeout_s.map(deadline_after).transpose()?;
+        self.flush_fully(py)?;
+        Engine::wait_in_task(engine.bind(py), self, deadline, is_done)
+    }
+
+    /// The cluster it belongs to.
+    pub fn cluster_id(&self) -> &str {
+        &self.cluster_id
     }
 
     /// Waits until `is_done`, reading replies; runs Python's signal handlers. `false` when the time is over.
@@ -107,6 +78,7 @@ impl Link {
         timeout_s: Option<f64>,
         is_done: &(dyn Fn() -> bool + Sync),
     ) -> PyResult<bool> {
+        self.check_process(py)?;
         if is_done() {
             return Ok(true);
         }
@@ -172,34 +144,6 @@ fn deadline_after(seconds: f64) -> PyResult<Instant> {
         .ok_or_else(|| PyValueError::new_err("timeout is too long"))
 }
 
-/// Passes news to Python; an exception in a callback is reported as unraisable, as for any destructor.
-pub fn tell(py: Python<'_>, hooks: &Py<PyAny>, incoming: Incoming) {
-    if incoming.is_empty() {
-        return;
-    }
-    let hooks = hooks.bind(py);
-    for notice in incoming.notices {
-        if let Err(error) = hooks.call_method1(intern!(py, "on_event"), (notice.kind, notice.body))
-        {
-            error.write_unraisable(py, Some(hooks));
-        }
-    }
-    for (request, part, record) in incoming.output {
-        let data = PyBytes::new(py, &record.bytes);
-        if let Err(error) = hooks.call_method1(
-            intern!(py, "on_output"),
-            (request.base, part, record.stream, data),
-        ) {
-            error.write_unraisable(py, Some(hooks));
-        }
-    }
-    for callback in incoming.callbacks {
-        if let Err(error) = callback.call0(py) {
-            error.write_unraisable(py, Some(callback.bind(py)));
-        }
-    }
-}
-
 #[pymethods]
 impl Link {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -241,9 +185,9 @@ impl Link {
         let data = DataPlane::new(
             welcome.segment_token,
             connection.inline_limit_bytes(link.is_local()),
-            connection.options.pool_max_bytes,
+            &connection.options,
         );
-        let shared = Arc::new(Shared::new(link, &welcome, data, tuning)?);
+        let shared = Arc::new(Shared::new(py, link, &welcome, data, tuning)?);
         let mut incoming = Incoming::default();
         shared
             .take_frames(&mut incoming)
@@ -264,6 +208,7 @@ impl Link {
             shared,
             hooks,
             client_id: welcome.client.0,
+            cluster_id: connection.cluster_id,
             functions: Mutex::default(),
             options: Mutex::default(),
             background: Mutex::new(Some(background)),
@@ -297,6 +242,7 @@ impl Link {
     }
 
     fn define_options(&self, py: Python<'_>, options: &str) -> PyResult<u32> {
+        self.check_process(py)?;
         let mut known = lock(&self.options);
         if let Some(id) = known.get(options) {
             return Ok(id.0);
@@ -309,6 +255,19 @@ impl Link {
             options: parsed,
         };
         let body = control::encode(&define);
+        let label_bytes = define.options.label.len();
+        if label_bytes > MAX_LABEL_BYTES {
+            return Err(PyValueError::new_err(format!(
+                "a label may have {MAX_LABEL_BYTES} bytes, not {label_bytes}: give a shorter label"
+            )));
+        }
+        if body.len() > MAX_OPTIONS_BYTES {
+            return Err(PyValueError::new_err(format!(
+                "the task options take {} bytes, and {MAX_OPTIONS_BYTES} at most are sent: give a shorter label, or \
+                 fewer targets",
+                body.len()
+            )));
+        }
         self.shared
             .queue(FrameKind::Options, &body, &[])
             .map_err(|error| link_error(py, &error))?;
@@ -316,15 +275,16 @@ impl Link {
         Ok(id.0)
     }
 
-    fn engines(&self) -> Vec<(u32, String, u32, String)> {
-        self.shared
-            .engines()
-            .into_iter()
+    fn engines(&self, py: Python<'_>) -> PyResult<Vec<(u32, String, u32, String)>> {
+        self.check_process(py)?;
+        let engines = self.shared.engines().into_iter();
+        Ok(engines
             .map(|e| (e.engine.0, e.uuid, e.pid, e.host))
-            .collect()
+            .collect())
     }
 
     fn wait_for_engines(&self, py: Python<'_>, n: usize, timeout_s: Option<f64>) -> PyResult<bool> {
+        self.check_process(py)?;
         // Engines known from before the link closed are of no use to anyone.
         let there = || !self.shared.is_closed() && self.shared.engines().len() >= n;
         if self.wait_until(py, timeout_s, &there)? {
@@ -340,6 +300,7 @@ impl Link {
 
     #[pyo3(signature = (request, timeout_s = Some(10.0)))]
     fn request(&self, py: Python<'_>, request: &str, timeout_s: Option<f64>) -> PyResult<String> {
+        self.check_process(py)?;
         let request: ControlRequest = serde_json::from_str(request)
             .map_err(|e| PyValueError::new_err(format!("request: {e}")))?;
         if self.shared.is_closed() {
@@ -362,7 +323,62 @@ impl Link {
         }
     }
 
+    /// The id of a preparation, which is sent unless it was before.
+    fn define_preparation(&self, py: Python<'_>, content: &[u8]) -> PyResult<u32> {
+        self.check_process(py)?;
+        let body = [&[PREPARATION], content].concat();
+        let id = match self.known_function(&body) {
+            (_, Some(id)) => id,
+            (hash, None) => self.define_function(py, hash, &body)?,
+        };
+        Ok(id.0)
+    }
+
+    /// Sends a request, given as JSON, whose reply nobody waits for.
+    fn post(&self, py: Python<'_>, request: &str) -> PyResult<()> {
+        self.check_process(py)?;
+        let request: ControlRequest = serde_json::from_str(request)
+            .map_err(|e| PyValueError::new_err(format!("request: {e}")))?;
+        let number = self
+            .shared
+            .start_request(&request)
+            .map_err(|error| link_error(py, &error))?;
+        drop(self.shared.take_reply(number));
+        Ok(())
+    }
+
+    fn keep_sent_again(&self, keep: bool) {
+        if self.shared.owner.is_elsewhere() {
+            return;
+        }
+        if keep {
+            self.shared.data.start_keeping();
+        } else {
+            self.shared.data.stop_keeping();
+        }
+    }
+
+    /// Whether waiting here is a task's, whose engine runs others meanwhile.
+    fn frees_engine(&self, py: Python<'_>) -> bool {
+        engine_to_free(py, self).is_some()
+    }
+
+    /// Waits until `is_done()`, which results bring about.
+    fn wait_for(
+        &self,
+        py: Python<'_>,
+        is_done: &Bound<'_, PyAny>,
+        timeout_s: Option<f64>,
+    ) -> PyResult<bool> {
+        let is_done = is_done.clone().unbind();
+        self.wait_for_tasks(py, timeout_s, &|| {
+            let said = Python::attach(|py| is_done.call0(py)?.is_truthy(py));
+            said.unwrap_or(true)
+        })
+    }
+
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.check_process(py)?;
         self.flush_fully(py)
     }
 
@@ -370,12 +386,13 @@ impl Link {
         self.shared.outstanding.load(Ordering::Acquire)
     }
 
-    fn outstanding_seqs(&self) -> Vec<u64> {
-        self.shared.outstanding_seqs()
+    fn outstanding_seqs(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
+        self.check_process(py)?;
+        Ok(self.shared.outstanding_seqs())
     }
 
     fn wait_all(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<bool> {
-        self.wait_until(py, timeout_s, &|| {
+        self.wait_for_tasks(py, timeout_s, &|| {
             self.shared.outstanding.load(Ordering::Acquire) == 0
         })
     }
@@ -386,15 +403,17 @@ impl Link {
         mut seqs: Vec<u64>,
         timeout_s: Option<f64>,
     ) -> PyResult<bool> {
+        self.check_process(py)?;
         seqs.sort_unstable();
         let left = Mutex::new(seqs);
         self.shared.register_submissions();
-        self.wait_until(py, timeout_s, &|| {
+        self.wait_for_tasks(py, timeout_s, &|| {
             self.shared.drop_resolved(&mut lock(&left))
         })
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.check_process(py)?;
         let dict = PyDict::new(py);
         let counters = &self.shared.counters;
         dict.set_item("submitted", counters.submitted.load(Ordering::Relaxed))?;
@@ -420,6 +439,9 @@ impl Link {
     }
 
     fn close(&self, py: Python<'_>) {
+        if self.shared.owner.is_elsewhere() {
+            return;
+        }
         if self.close_started.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -440,34 +462,13 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
+        if self.shared.owner.is_elsewhere() {
+            // The thread is not one of this process: it is neither waited for nor let go.
+            if let Ok(background) = self.background.get_mut() {
+                std::mem::forget(background.take());
+            }
+            return;
+        }
         self.shared.close(&mut Incoming::default());
     }
-}
-
-fn dial(
-    connection: &Connection,
-    deadline: Instant,
-) -> Result<broadleaf_net::Link, crate::connect::ConnectError> {
-    if let Some(path) = connection
-        .unix_path
-        .as_deref()
-        .filter(|_| connection.transport.as_deref() != Some("tcp"))
-    {
-        return Ok(broadleaf_net::Link::unix(UnixStream::connect(path)?)?);
-    }
-    let Some(address) = &connection.tcp else {
-        return Err(crate::connect::ConnectError::NoAddress);
-    };
-    let left = deadline
-        .saturating_duration_since(Instant::now())
-        .max(Duration::from_millis(1));
-    let socket_address = address.resolve()?;
-    let stream = TcpStream::connect_timeout(&socket_address, left)?;
-    if !connection.tls {
-        return Ok(broadleaf_net::Link::tcp(stream)?);
-    }
-    Ok(broadleaf_net::Link::tls_client(
-        stream,
-        &connection.client_tls()?,
-    )?)
 }

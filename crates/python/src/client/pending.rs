@@ -15,6 +15,8 @@ use smallvec::SmallVec;
 
 use super::link::Link;
 use super::request::{Part, Request};
+use super::shared::{Incoming, wall_ns};
+use super::tell::tell;
 use crate::buffer::{track, untrack};
 use crate::payload::lock;
 use crate::plain;
@@ -82,7 +84,8 @@ impl Pending {
         timeout_s: Option<f64>,
         is_done: &(dyn Fn() -> bool + Sync),
     ) -> PyResult<bool> {
-        self.inner()?.link.get().wait_until(py, timeout_s, is_done)
+        let link = self.inner()?.link.get();
+        link.wait_for_tasks(py, timeout_s, is_done)
     }
 
     /// The value or the exception of a resolved part; decoded once.
@@ -144,13 +147,14 @@ fn decode_value<'py>(py: Python<'py>, inner: &Inner, part: &Part) -> PyResult<Bo
         Some((&PLAIN, rest)) => plain::decode(py, rest, Vec::new()),
         Some((&COMPOUND, _)) => {
             let link = inner.link.get();
-            let (value, buffers) = link.shared.data.decode_compound(py, &part.payload)?;
-            if let Some((&PLAIN, rest)) = value.split_first() {
+            let decoded = link.shared.data.decode_compound(py, &part.payload)?;
+            let (value, buffers) = (decoded.value, decoded.buffers);
+            if let Some(rest) = value.as_plain() {
                 return plain::decode(py, rest, buffers);
             }
             link.hooks.bind(py).call_method1(
                 intern!(py, "load_value"),
-                (PyBytes::new(py, value), PyList::new(py, buffers)?),
+                (value.into_pickle(py), PyList::new(py, buffers)?),
             )
         }
         Some(_) => Err(PyValueError::new_err("malformed result")),
@@ -347,25 +351,46 @@ impl Pending {
         Ok((part.started_ns, part.completed_ns, part.received_ns, engine))
     }
 
-    fn output<'py>(
+    fn text_since(
         &self,
-        py: Python<'py>,
         part: usize,
-    ) -> PyResult<(String, String, Vec<Bound<'py, PyBytes>>)> {
+        stream: u8,
+        position_bytes: usize,
+    ) -> PyResult<(String, usize)> {
+        let more_to_come = self.part(part)?.status.is_none();
+        let request = &self.inner()?.request;
+        Ok(request.read_written(part, |written| {
+            written.text_since(stream, position_bytes, more_to_come)
+        }))
+    }
+
+    fn messages<'py>(&self, py: Python<'py>, part: usize) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         self.part(part)?;
-        let written = self.inner()?.request.written(part);
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        let messages = written
-            .messages
-            .iter()
-            .map(|m| PyBytes::new(py, m))
-            .collect();
-        Ok((text(written.stdout), text(written.stderr), messages))
+        let request = &self.inner()?.request;
+        let messages = request.read_written(part, |written| written.messages().clone());
+        Ok(messages.iter().map(|m| PyBytes::new(py, m)).collect())
+    }
+
+    /// Makes the unresolved ones of these parts cancelled. Waiting threads look again by themselves.
+    fn abandon(&self, py: Python<'_>, parts: Vec<usize>) -> PyResult<()> {
+        let inner = self.inner()?;
+        let mut incoming = Incoming::default();
+        let link = inner.link.get();
+        link.check_process(py)?;
+        let callbacks = inner.request.abandon(parts, wall_ns());
+        link.shared.collect(callbacks, &mut incoming);
+        tell(py, &link.hooks, incoming);
+        Ok(())
+    }
+
+    fn n_failed(&self) -> PyResult<usize> {
+        Ok(self.inner()?.request.n_failed())
     }
 
     fn on_done(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
         let inner = self.inner()?;
         let link = inner.link.get();
+        link.check_process(py)?;
         link.shared.callbacks.fetch_add(1, Ordering::AcqRel);
         if let Some(callback) = inner.request.on_done(callback) {
             link.shared.callbacks.fetch_sub(1, Ordering::AcqRel);

@@ -1,18 +1,17 @@
 //! What a client knows of one request: its parts, and how each ended. No Python code runs here.
 
-use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use broadleaf_proto::layout::PLAIN;
 use broadleaf_proto::task::{OutputRecord, ResultRecord};
-use broadleaf_proto::{CoalescedRecord, Payload, Status};
-use bytes::Bytes;
+use broadleaf_proto::{CoalescedRecord, EngineId, Payload, Status, TaskSeq};
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::payload::lock;
+use super::written::Written;
+use crate::payload::{Counted, lock};
 
 /// How one part stands.
 #[derive(Clone, Debug, Default)]
@@ -31,36 +30,6 @@ pub struct Part {
     pub payload: Payload,
 }
 
-/// What a part wrote.
-#[derive(Clone, Debug, Default)]
-pub struct Written {
-    /// Standard output.
-    pub stdout: Vec<u8>,
-    /// Standard error.
-    pub stderr: Vec<u8>,
-    /// Pickled display and data messages.
-    pub messages: VecDeque<Bytes>,
-    message_bytes: usize,
-}
-
-impl Written {
-    /// Keeps a message, the latest in any case, and forgets the oldest that are too much.
-    fn keep_message(&mut self, bytes: &[u8]) {
-        // Copied: a slice of the frame would keep all of that.
-        self.messages.push_back(Bytes::copy_from_slice(bytes));
-        self.message_bytes += bytes.len();
-        while self.message_bytes > MAX_MESSAGE_BYTES && self.messages.len() > 1 {
-            let oldest = self.messages.pop_front().map_or(0, |m| m.len());
-            self.message_bytes -= oldest;
-        }
-    }
-}
-
-/// Most bytes of one stream kept for one part; what comes later is dropped from its start.
-const MAX_WRITTEN_BYTES: usize = 16 * 1024 * 1024;
-/// Most bytes of messages kept for one part; the oldest are forgotten first.
-const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
-
 struct State {
     /// Empty while a coalescing request has no result of a part by itself.
     parts: SmallVec<[Part; 1]>,
@@ -76,6 +45,8 @@ struct Rest {
     /// Parts in the order of their arrival; left empty for a single part.
     order: Vec<u32>,
     callbacks: Vec<Py<PyAny>>,
+    /// What several payloads name, counted until the last part is resolved.
+    counted: Vec<Arc<Counted>>,
     written: Option<Box<FxHashMap<usize, Written>>>,
 }
 
@@ -88,9 +59,13 @@ impl State {
         self.rest.as_ref()?.together.as_ref()
     }
 
-    fn take_callbacks(&mut self) -> Vec<Py<PyAny>> {
+    /// All parts are resolved: gives the callbacks to run, and up what is counted.
+    fn finish(&mut self) -> Vec<Py<PyAny>> {
         let rest = self.rest.as_mut();
-        rest.map_or_else(Vec::new, |rest| std::mem::take(&mut rest.callbacks))
+        rest.map_or_else(Vec::new, |rest| {
+            rest.counted.clear();
+            std::mem::take(&mut rest.callbacks)
+        })
     }
 
     fn part(&self, index: usize, len: usize) -> Option<Part> {
@@ -181,60 +156,138 @@ impl Request {
         if state.parts.is_empty() && state.together().is_none() {
             state.parts = blank_parts(self.len);
         }
-        let Some(part) = state
-            .parts
-            .get_mut(index)
-            .filter(|part| part.status.is_none())
-        else {
+        self.resolve_part(&mut state, index, record, received_ns);
+        self.callbacks_if_done(&mut state)
+    }
+
+    /// A part that was abandoned stays cancelled; only where and when it ran is news then.
+    #[inline]
+    fn resolve_part(
+        &self,
+        state: &mut State,
+        index: usize,
+        record: ResultRecord,
+        received_ns: u64,
+    ) {
+        let Some(part) = state.parts.get_mut(index) else {
+            return;
+        };
+        let is_new = part.status.is_none();
+        if !is_new && part.status != Some(Status::Cancelled) {
+            return;
+        }
+        part.engine = record.engine.0;
+        part.started_ns = record.started_ns;
+        part.completed_ns = record.completed_ns;
+        if is_new {
+            part.status = Some(record.status);
+            part.received_ns = received_ns;
+            part.payload = record.payload;
+            if self.len > 1 {
+                state.rest().order.push(index as u32);
+            }
+            self.done.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn callbacks_if_done(&self, state: &mut State) -> Vec<Py<PyAny>> {
+        if self.all_done() {
+            state.finish()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Makes the unresolved ones of these parts cancelled, whatever becomes of their tasks; returns the callbacks to run.
+    pub fn abandon(&self, parts: Vec<usize>, received_ns: u64) -> Vec<Py<PyAny>> {
+        let mut state = lock(&self.state);
+        if state.together().is_some() {
             return Vec::new();
-        };
-        *part = Part {
-            status: Some(record.status),
-            engine: record.engine.0,
-            started_ns: record.started_ns,
-            completed_ns: record.completed_ns,
-            received_ns,
-            payload: record.payload,
-        };
-        if self.len > 1 {
-            state.rest().order.push(index as u32);
         }
-        if self.done.fetch_add(1, Ordering::AcqRel) + 1 == self.len {
-            return state.take_callbacks();
+        if state.parts.is_empty() {
+            state.parts = blank_parts(self.len);
         }
-        Vec::new()
+        for index in parts {
+            let is_open = state.parts.get(index).is_some_and(|p| p.status.is_none());
+            if is_open {
+                let record = ResultRecord {
+                    seq: TaskSeq(self.base + index as u64),
+                    status: Status::Cancelled,
+                    engine: EngineId(u32::MAX),
+                    started_ns: 0,
+                    completed_ns: 0,
+                    payload: Payload::default(),
+                };
+                self.resolve_part(&mut state, index, record, received_ns);
+            }
+        }
+        self.callbacks_if_done(&mut state)
+    }
+
+    /// Parts that are resolved and did not return.
+    pub fn n_failed(&self) -> usize {
+        let state = lock(&self.state);
+        let failed = |status: Status| usize::from(status != Status::Ok);
+        let Some((record, _)) = state.together() else {
+            let resolved = state.parts.iter().filter_map(|part| part.status);
+            return resolved.map(failed).sum();
+        };
+        let mut first = 0;
+        let counts = record.outcomes.iter().map(|outcome| {
+            let n = (outcome.end - first) as usize;
+            first = outcome.end;
+            n * failed(outcome.status)
+        });
+        counts.sum()
     }
 
     /// Stores how all parts of a coalescing request ended; returns the callbacks to run.
     pub fn resolve_together(&self, record: CoalescedRecord, received_ns: u64) -> Vec<Py<PyAny>> {
         let mut state = lock(&self.state);
-        if record.len() != self.len || !state.parts.is_empty() || state.together().is_some() {
+        if record.len() != self.len || state.together().is_some() {
             return Vec::new();
+        }
+        if !state.parts.is_empty() {
+            // Some parts were abandoned.
+            for (index, record) in record.results().enumerate() {
+                self.resolve_part(&mut state, index, record, received_ns);
+            }
+            return self.callbacks_if_done(&mut state);
         }
         state.rest().together = Some((record, received_ns));
         self.done.store(self.len, Ordering::Release);
-        state.take_callbacks()
+        state.finish()
+    }
+
+    /// Counts what a part's payload names, until all parts are resolved.
+    #[inline]
+    pub fn count(&self, counted: impl IntoIterator<Item = Arc<Counted>>) {
+        let mut counted = counted.into_iter();
+        if let Some(first) = counted.next() {
+            let mut state = lock(&self.state);
+            let all = &mut state.rest().counted;
+            all.push(first);
+            all.extend(counted);
+        }
     }
 
     /// Keeps what a part wrote.
     pub fn on_output(&self, index: usize, record: &OutputRecord) {
         let mut state = lock(&self.state);
         let all = state.rest().written.get_or_insert_default();
-        let written = all.entry(index).or_default();
-        match record.stream {
-            1 => keep_tail(&mut written.stdout, &record.bytes),
-            2 => keep_tail(&mut written.stderr, &record.bytes),
-            _ => written.keep_message(&record.bytes),
-        }
+        all.entry(index)
+            .or_default()
+            .append(record.stream, &record.bytes);
     }
 
-    /// What a part wrote so far.
-    pub fn written(&self, index: usize) -> Written {
+    /// What `read` finds in what a part wrote so far.
+    pub fn read_written<R>(&self, index: usize, read: impl FnOnce(&Written) -> R) -> R {
         let state = lock(&self.state);
         let all = state.rest.as_ref().and_then(|rest| rest.written.as_ref());
-        all.and_then(|all| all.get(&index))
-            .cloned()
-            .unwrap_or_default()
+        match all.and_then(|all| all.get(&index)) {
+            Some(written) => read(written),
+            None => read(&Written::default()),
+        }
     }
 
     /// A copy of a part's state; payload bytes are shared, not copied.
@@ -295,12 +348,5 @@ impl Request {
         }
         state.rest().callbacks.push(callback);
         None
-    }
-}
-
-fn keep_tail(kept: &mut Vec<u8>, bytes: &[u8]) {
-    kept.extend_from_slice(bytes);
-    if kept.len() > MAX_WRITTEN_BYTES {
-        kept.drain(..kept.len() - MAX_WRITTEN_BYTES / 2);
     }
 }

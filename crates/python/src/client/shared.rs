@@ -18,15 +18,13 @@ use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, PollFlags};
 
+use super::record::Records;
 use super::request::Request;
 use super::unresolved::Table;
+use super::waiting::SIGNAL_SLICE;
 use super::wire::Wire;
+use crate::forks::Owner;
 use crate::payload::{DataPlane, lock};
-
-/// Longest time a waiting thread goes without looking at Python's signals.
-const SIGNAL_SLICE: Duration = Duration::from_millis(100);
-/// Longest time a second waiting thread relies on the reader to wake it.
-const FOLLOWER_SLICE: Duration = Duration::from_millis(20);
 
 /// Wall clock, ns since 1970.
 pub fn wall_ns() -> u64 {
@@ -39,7 +37,7 @@ pub fn wall_ns() -> u64 {
 #[derive(Default)]
 pub struct Submission {
     /// Encoded [`broadleaf_proto::SubmitRecord`]s.
-    pub bytes: Vec<u8>,
+    pub records: Records,
     /// The parts they stand for.
     pub parts: Vec<SubmittedParts>,
 }
@@ -121,6 +119,8 @@ pub struct Counters {
 
 /// See the module.
 pub struct Shared {
+    /// The process whose connection it is.
+    pub owner: Owner,
     /// The connection.
     pub wire: Wire,
     /// What is to be sent.
@@ -131,12 +131,12 @@ pub struct Shared {
     /// Unresolved tasks.
     pub outstanding: AtomicU64,
     /// Their payload bytes.
-    pub outstanding_bytes: AtomicU64,
-    reader: Mutex<()>,
+    pub outstanding_bytes: Arc<AtomicU64>,
+    pub(super) reader: Mutex<()>,
     /// Threads waiting for replies.
     pub foreground: AtomicUsize,
-    generation: Mutex<u64>,
-    progress: Condvar,
+    pub(super) generation: Mutex<u64>,
+    pub(super) progress: Condvar,
     /// Read by the background thread, written by whoever wants it.
     pub(super) wake: OwnedFd,
     /// The background thread has been asked to flush.
@@ -150,11 +150,11 @@ pub struct Shared {
     pub n_engines: AtomicU64,
     pub(super) replies: Mutex<FxHashMap<u64, Option<ControlReply>>>,
     pub(super) next_request: AtomicU64,
-    epoch: Instant,
+    pub(super) epoch: Instant,
     /// When tasks were last handed to the socket, ns after `epoch`.
-    sent_ns: AtomicU64,
+    pub(super) sent_ns: AtomicU64,
     /// Cores that this process may use.
-    n_cores: u64,
+    pub(super) n_cores: u64,
     closed: AtomicBool,
     /// Requests whose completion somebody wants to be called for.
     pub callbacks: AtomicUsize,
@@ -169,6 +169,7 @@ pub struct Shared {
 impl Shared {
     /// Wraps an accepted connection.
     pub fn new(
+        py: Python<'_>,
         net: Link,
         welcome: &control::Welcome,
         data: DataPlane,
@@ -180,12 +181,13 @@ impl Shared {
             .map(|info| (info.engine, info.clone()))
             .collect();
         Ok(Self {
-            wire: Wire::new(net)?,
+            owner: Owner::this(),
+            wire: Wire::new(py, net)?,
             submission: Mutex::default(),
             table: Mutex::default(),
             next_seq: AtomicU64::new(0),
             outstanding: AtomicU64::new(0),
-            outstanding_bytes: AtomicU64::new(0),
+            outstanding_bytes: Arc::clone(data.outstanding_bytes()),
             reader: Mutex::new(()),
             foreground: AtomicUsize::new(0),
             generation: Mutex::new(0),
@@ -209,9 +211,9 @@ impl Shared {
         })
     }
 
-    /// Whether the connection is gone.
+    /// Whether the connection is gone. It always is in children of the process that made it.
     pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.closed.load(Ordering::Acquire) || self.owner.is_elsewhere()
     }
 
     /// Engines known now, by id.
@@ -274,15 +276,16 @@ impl Shared {
     pub(super) fn append_submissions(&self, net: &mut Link) {
         let mut submission = lock(&self.submission);
         self.register(&mut submission);
-        if submission.bytes.is_empty() {
+        if submission.records.is_empty() {
             return;
         }
-        let capacity = submission.bytes.capacity();
-        let bytes = std::mem::replace(&mut submission.bytes, Vec::with_capacity(capacity));
+        let bodies = submission.records.take();
         drop(submission);
         self.sent_ns
             .store(self.epoch.elapsed().as_nanos() as u64, Ordering::Release);
-        net.append(FrameKind::Submit, |frame| frame.extend_from_slice(&bytes));
+        for body in bodies {
+            net.append(FrameKind::Submit, |frame| frame.extend_from_slice(&body));
+        }
     }
 
     /// Sends one control frame behind what was submitted before it.
@@ -327,7 +330,7 @@ impl Shared {
         Ok(true)
     }
 
-    fn read(&self, incoming: &mut Incoming) -> Result<(), LinkError> {
+    pub(super) fn read(&self, incoming: &mut Incoming) -> Result<(), LinkError> {
         self.wire.with(Link::fill)?;
         self.take_frames(incoming)
     }
@@ -387,67 +390,6 @@ impl Shared {
         self.wake_background();
     }
 
-    /// One step of a thread that waits: reads the socket itself, or follows the thread that does.
-    pub fn wait_step(
-        &self,
-        deadline: Option<Instant>,
-        is_done: &dyn Fn() -> bool,
-        incoming: &mut Incoming,
-    ) -> Step {
-        if self.is_closed() {
-            return Step::Progress;
-        }
-        let slice = match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
-            Some(left) if left.is_zero() => return Step::TimedOut,
-            Some(left) => left.min(SIGNAL_SLICE),
-            None => SIGNAL_SLICE,
-        };
-        self.foreground.fetch_add(1, Ordering::AcqRel);
-        let before = *lock(&self.generation);
-        if let Ok(role) = self.reader.try_lock() {
-            if !is_done() {
-                let readable = self.await_reply(slice);
-                if !readable.is_empty()
-                    && let Err(error) = self.read(incoming)
-                {
-                    self.on_lost(&error, incoming);
-                }
-            }
-            drop(role);
-        } else {
-            let guard = lock(&self.generation);
-            if *guard == before && !is_done() {
-                drop(self.progress.wait_timeout(guard, slice.min(FOLLOWER_SLICE)));
-            }
-        }
-        if self.foreground.fetch_sub(1, Ordering::AcqRel) > 1 {
-            self.progress.notify_all();
-        }
-        Step::Progress
-    }
-
-    /// Waits until the socket can be read. A reply to what has just been sent to idle engines is due in less time than
-    /// it takes to wake a sleeping thread, so this one looks for it first, and lets others run in between.
-    fn await_reply(&self, longest: Duration) -> PollFlags {
-        if self.outstanding.load(Ordering::Acquire) <= self.spin_limit() {
-            let due_ns = self.sent_ns.load(Ordering::Acquire) + self.tuning.spin.as_nanos() as u64;
-            while (self.epoch.elapsed().as_nanos() as u64) < due_ns {
-                let ready = self.wire.poll(PollFlags::IN, Some(Duration::ZERO));
-                if !ready.is_empty() {
-                    return ready;
-                }
-                std::thread::yield_now();
-            }
-        }
-        self.wire.poll(PollFlags::IN, Some(longest))
-    }
-
-    /// Tasks that can be running all at once: with more of them somebody else needs the processor.
-    fn spin_limit(&self) -> u64 {
-        self.n_engines.load(Ordering::Relaxed).min(self.n_cores)
-    }
-
-    /// Takes over the callbacks of a request that is complete.
     pub(super) fn collect(&self, callbacks: Vec<Py<PyAny>>, incoming: &mut Incoming) {
         if !callbacks.is_empty() {
             self.callbacks.fetch_sub(callbacks.len(), Ordering::AcqRel);
@@ -466,8 +408,11 @@ impl Shared {
     pub fn start_request(&self, request: &control::ControlRequest) -> Result<u64, LinkError> {
         let number = self.next_request.fetch_add(1, Ordering::Relaxed);
         lock(&self.replies).insert(number, None);
-        self.send(FrameKind::Request, &control::encode(&(number, request)))?;
-        Ok(number)
+        let sent = self.send(FrameKind::Request, &control::encode(&(number, request)));
+        if sent.is_err() {
+            lock(&self.replies).remove(&number);
+        }
+        sent.map(|()| number)
     }
 
     /// Whether the reply is there.

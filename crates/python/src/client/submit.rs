@@ -5,28 +5,27 @@
     reason = "Python's arguments arrive as values"
 )]
 
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use broadleaf_proto::control::{ControlRequest, TaskName};
-use broadleaf_proto::layout::{Delivery, PLAIN};
-use broadleaf_proto::task::SegmentRef;
-use broadleaf_proto::{ClientId, FrameKind, FunctionId, OptionsId, TaskSeq, control};
+use broadleaf_proto::layout::Delivery;
+use broadleaf_proto::{ClientId, OptionsId, TaskSeq};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
+use pyo3::types::{PyDict, PyTuple, PyType};
 
+use super::call::{encode_call, place_function};
 use super::history::History;
 use super::link::Link;
 use super::pending::Pending;
+use super::record::{Dependencies, Head, check_dependencies, dependency_weight, parts_of};
 use super::request::Request;
 use super::shared::{SubmittedParts, wall_ns};
+use crate::engine::checked_depth;
 use crate::errors::{link_closed, link_error};
-use crate::payload::{Encoded, lock};
-use crate::plain;
+use crate::payload::{Counted, Encoded, Way, lock};
 
 /// Submits for one view: options, targets and result type fixed once, so a call is cheap.
 #[pyclass(frozen, module = "broadleaf._native")]
@@ -39,8 +38,8 @@ pub struct Submitter {
     n_targets: usize,
     /// The options' results come together.
     coalesce: bool,
-    /// What its engines may do with the buffers they get.
-    delivery: Delivery,
+    /// How the buffers of its calls are sent.
+    way: Way,
     /// The client's and the view's.
     histories: Vec<Py<History>>,
     scratch: Mutex<Vec<u8>>,
@@ -53,95 +52,7 @@ enum Waiter {
     Anyone,
 }
 
-fn put_head(
-    out: &mut Vec<u8>,
-    seq: u64,
-    function: FunctionId,
-    options: OptionsId,
-    after: &[u64],
-    follow: &[u64],
-) {
-    let mut head = [0; 20];
-    head[..8].copy_from_slice(&seq.to_le_bytes());
-    head[8..12].copy_from_slice(&function.0.to_le_bytes());
-    head[12..16].copy_from_slice(&options.0.to_le_bytes());
-    head[16..18].copy_from_slice(&(after.len() as u16).to_le_bytes());
-    head[18..].copy_from_slice(&(follow.len() as u16).to_le_bytes());
-    out.extend_from_slice(&head);
-    for seq in after.iter().chain(follow) {
-        out.extend_from_slice(&seq.to_le_bytes());
-    }
-}
-
-fn put_payload(out: &mut Vec<u8>, bytes: &[u8], segments: &[SegmentRef]) {
-    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-    out.extend_from_slice(&(segments.len() as u16).to_le_bytes());
-    for s in segments {
-        out.extend_from_slice(&s.segment.0.to_le_bytes());
-        out.extend_from_slice(&s.offset_bytes.to_le_bytes());
-        out.extend_from_slice(&s.len_bytes.to_le_bytes());
-    }
-    out.extend_from_slice(bytes);
-}
-
-fn parts_of<'a>(encoded: Option<&'a Encoded>, plain: &'a [u8]) -> (&'a [u8], &'a [SegmentRef]) {
-    encoded.map_or((plain, &[]), |e| (&e.bytes, &e.segments))
-}
-
-fn weight_bytes(bytes: &[u8], segments: &[SegmentRef]) -> u64 {
-    bytes.len() as u64 + segments.iter().map(|s| s.len_bytes).sum::<u64>()
-}
-
 impl Submitter {
-    /// Encodes a call into `scratch` if it is plain and has no buffers, else returns the payload.
-    fn encode_call(
-        link: &Link,
-        args: &Bound<'_, PyTuple>,
-        kwargs: Option<&Bound<'_, PyDict>>,
-        delivery: Delivery,
-        scratch: &mut Vec<u8>,
-    ) -> PyResult<Option<Encoded>> {
-        scratch.clear();
-        let kwargs = kwargs.filter(|kwargs| !kwargs.is_empty());
-        if args.is_empty() && kwargs.is_none() {
-            return Ok(None);
-        }
-        scratch.push(PLAIN);
-        let mut apart = plain::Apart::default();
-        let is_plain = plain::encode_call(args, kwargs, scratch, &mut apart);
-        if is_plain && apart.buffers.is_empty() {
-            return Ok(None);
-        }
-        let py = args.py();
-        let data = &link.shared.data;
-        let mut encoded = if is_plain {
-            data.encode_compound(scratch, &apart.buffers, delivery)?
-        } else {
-            let (pickle, buffers) = Self::pickle(link, args, kwargs, delivery)?;
-            data.encode_compound(pickle.as_bytes(), &buffers, delivery)?
-        };
-        if !encoded.announce.is_empty() {
-            announce(py, link, &mut encoded)?;
-        }
-        Ok(Some(encoded))
-    }
-
-    /// A call's arguments as a pickle and its buffers.
-    fn pickle<'py>(
-        link: &Link,
-        args: &Bound<'py, PyTuple>,
-        kwargs: Option<&Bound<'py, PyDict>>,
-        delivery: Delivery,
-    ) -> PyResult<(Bound<'py, PyBytes>, Vec<Bound<'py, PyAny>>)> {
-        let py = args.py();
-        let kwargs = kwargs.map_or_else(|| PyDict::new(py), Clone::clone);
-        let dumped = link.hooks.bind(py).call_method1(
-            intern!(py, "dump_args"),
-            (args, kwargs, delivery == Delivery::Shared),
-        )?;
-        dumped.extract()
-    }
-
     fn pending<'py>(
         &self,
         py: Python<'py>,
@@ -161,11 +72,11 @@ impl Submitter {
         py: Python<'_>,
         link: &Link,
         at_once: bool,
-        pending_bytes: usize,
+        is_full: bool,
         waiter: Waiter,
     ) -> PyResult<()> {
         let shared = &link.shared;
-        if at_once || pending_bytes >= shared.tuning.flush_bytes {
+        if at_once || is_full {
             link.flush_fully(py)?;
             if at_once && waiter == Waiter::Anyone && shared.parked.load(Ordering::Acquire) {
                 shared.wake_background();
@@ -176,19 +87,28 @@ impl Submitter {
         Ok(())
     }
 
-    /// As `admit`; where that fails, what the call refers to is given up.
-    fn admit_or_give_back(
+    /// As `admit`, with what the payload and the function name besides; where that fails, what the call refers to is
+    /// given up.
+    fn admit_call(
         py: Python<'_>,
         link: &Link,
-        n: u64,
-        weight_bytes: u64,
-        encoded: &mut Option<Encoded>,
+        (n, weight_bytes): (u64, u64),
+        encoded: Option<&mut Encoded>,
+        captured: &[Arc<Counted>],
     ) -> PyResult<bool> {
-        let admitted = Self::admit(py, link, n, weight_bytes);
-        if admitted.is_err()
-            && let Some(encoded) = encoded
-        {
-            link.shared.data.give_back(encoded);
+        if encoded.is_none() && captured.is_empty() {
+            return Self::admit(py, link, n, weight_bytes);
+        }
+        let named = encoded.iter().flat_map(|encoded| encoded.counted.iter());
+        let claimed_bytes: u64 = named.chain(captured).map(|c| c.claim()).sum();
+        let admitted = Self::admit(py, link, n, weight_bytes + claimed_bytes);
+        if admitted.is_err() {
+            // What was claimed is given up by those who hold it.
+            let outstanding_bytes = &link.shared.outstanding_bytes;
+            outstanding_bytes.fetch_add(claimed_bytes, Ordering::AcqRel);
+            if let Some(encoded) = encoded {
+                link.shared.data.give_back(encoded);
+            }
         }
         admitted
     }
@@ -205,9 +125,12 @@ impl Submitter {
             .outstanding_bytes
             .fetch_add(weight_bytes, Ordering::AcqRel);
         shared.counters.submitted.fetch_add(n, Ordering::Relaxed);
+        let most_bytes = shared.tuning.max_bytes;
+        // What is over the bound by itself waits for others only if these are many bytes.
+        let is_much_beside_few = |bytes: u64| weight_bytes > most_bytes && bytes <= most_bytes / 16;
         let over = |tasks: u64, bytes: u64| {
             (tasks + n > shared.tuning.max_tasks && tasks > 0)
-                || (bytes + weight_bytes > shared.tuning.max_bytes && bytes > 0)
+                || (bytes + weight_bytes > most_bytes && bytes > 0 && !is_much_beside_few(bytes))
         };
         if !over(before, bytes_before) {
             return Ok(before < shared.n_engines.load(Ordering::Relaxed));
@@ -223,7 +146,7 @@ impl Submitter {
                 shared.outstanding_bytes.load(Ordering::Acquire),
             )
         };
-        let admitted = link.wait_until(py, None, &fits);
+        let admitted = link.wait_for_tasks(py, None, &fits);
         let before = shared.outstanding.fetch_add(n, Ordering::AcqRel);
         shared
             .outstanding_bytes
@@ -242,23 +165,39 @@ impl Submitter {
         &self,
         py: Python<'py>,
         function: &Bound<'py, PyAny>,
-        args: &Bound<'py, PyTuple>,
-        kwargs: Option<&Bound<'py, PyDict>>,
-        deps: (&[u64], &[u64]),
+        call: (&Bound<'py, PyTuple>, Option<&Bound<'py, PyDict>>),
+        dependencies: Dependencies<'_>,
         waiter: Waiter,
     ) -> PyResult<Bound<'py, Pending>> {
         let link = self.link.get();
-        let id = link.function_id(py, function)?;
+        link.check_process(py)?;
+        check_dependencies(dependencies)?;
+        let depth = checked_depth()?;
+        let (id, mut captured) = place_function(py, link, function, false)?;
         let mut scratch = std::mem::take(&mut *lock(&self.scratch));
-        let mut encoded = Self::encode_call(link, args, kwargs, self.delivery, &mut scratch)?;
-        let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
-        let weight = weight_bytes(bytes, segments);
+        let mut encoded = encode_call(
+            link,
+            self.way,
+            function,
+            call,
+            captured.as_deref(),
+            dependencies,
+            &mut scratch,
+        )?;
+        let weight = encoded
+            .as_deref()
+            .map_or(scratch.len() as u64, Encoded::own_weight_bytes);
         let n = self.n_targets.max(1);
         // The arguments exist once, however many engines share them.
-        let share = weight.div_ceil(n as u64);
-        let at_once = Self::admit_or_give_back(py, link, n as u64, share * n as u64, &mut encoded)?;
-        let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
-        let (request, pending_bytes) = {
+        let share = weight.div_ceil(n as u64) + dependency_weight(dependencies);
+        let counted = captured
+            .as_mut()
+            .map(|captured| &mut captured.encoded().counted);
+        let counted = counted.map(std::mem::take).unwrap_or_default();
+        let weights = (n as u64, share * n as u64);
+        let at_once = Self::admit_call(py, link, weights, encoded.as_deref_mut(), &counted)?;
+        let (bytes, segments) = parts_of(encoded.as_deref(), &scratch);
+        let (request, is_full) = {
             let mut submission = lock(&link.shared.submission);
             let seq = link.shared.next_seq.fetch_add(n as u64, Ordering::Relaxed);
             let request = if self.coalesce {
@@ -267,19 +206,29 @@ impl Submitter {
                 Request::new(seq, n, wall_ns())
             };
             let request = Arc::new(request);
-            put_head(&mut submission.bytes, seq, id, self.options, deps.0, deps.1);
-            put_payload(&mut submission.bytes, bytes, segments);
+            let head = Head {
+                seq,
+                function: id,
+                options: self.options,
+                depth,
+                dependencies,
+            };
+            submission.records.push(&head, bytes, segments);
             submission.parts.push(SubmittedParts {
                 seq,
                 len: n,
                 weight_bytes: share,
                 request: Arc::clone(&request),
             });
-            (request, submission.bytes.len())
+            let is_full = submission.records.hold(link.shared.tuning.flush_bytes);
+            (request, is_full)
         };
+        if let Some(encoded) = &mut encoded {
+            request.count(encoded.counted.drain(..).chain(counted));
+        }
         *lock(&self.scratch) = scratch;
         let pending = self.pending(py, request, function)?;
-        Self::after_submit(py, link, at_once, pending_bytes, waiter)?;
+        Self::after_submit(py, link, at_once, is_full, waiter)?;
         Ok(pending)
     }
 
@@ -288,80 +237,74 @@ impl Submitter {
         py: Python<'py>,
         function: &Bound<'py, PyAny>,
         calls: &Bound<'py, PyAny>,
-        deps: (&[u64], &[u64]),
+        dependencies: Dependencies<'_>,
         options_of: impl Fn(usize) -> OptionsId,
     ) -> PyResult<Bound<'py, Pending>> {
         let link = self.link.get();
-        let id = link.function_id(py, function)?;
+        link.check_process(py)?;
+        check_dependencies(dependencies)?;
+        let depth = checked_depth()?;
         let calls = calls.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         let n = calls.len();
         if n == 0 {
             return Err(PyValueError::new_err("a request needs one call at least"));
         }
+        let (id, mut captured) = place_function(py, link, function, n > 1)?;
         let base = link.shared.next_seq.fetch_add(n as u64, Ordering::Relaxed);
         let request = Arc::new(Request::new(base, n, wall_ns()));
+        let counted = captured
+            .as_mut()
+            .map(|captured| &mut captured.encoded().counted);
+        let mut counted = counted.map(std::mem::take).unwrap_or_default();
         let pending = self.pending(py, Arc::clone(&request), function)?;
         let mut scratch = Vec::new();
         for (index, call) in calls.iter().enumerate() {
-            let args = call.cast::<PyTuple>()?;
-            let mut encoded = Self::encode_call(link, args, None, self.delivery, &mut scratch)?;
-            let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
-            let weight = weight_bytes(bytes, segments);
-            let at_once = Self::admit_or_give_back(py, link, 1, weight, &mut encoded)?;
-            let (bytes, segments) = parts_of(encoded.as_ref(), &scratch);
-            let pending_bytes = {
+            let call = (call.cast::<PyTuple>()?, None);
+            let mut encoded = encode_call(
+                link,
+                self.way,
+                function,
+                call,
+                captured.as_deref(),
+                dependencies,
+                &mut scratch,
+            )?;
+            let weight = encoded
+                .as_deref()
+                .map_or(scratch.len() as u64, Encoded::own_weight_bytes);
+            let weight = weight + dependency_weight(dependencies);
+            let at_once =
+                Self::admit_call(py, link, (1, weight), encoded.as_deref_mut(), &counted)?;
+            if !counted.is_empty() {
+                request.count(counted.drain(..));
+            }
+            let (bytes, segments) = parts_of(encoded.as_deref(), &scratch);
+            let is_full = {
                 let mut submission = lock(&link.shared.submission);
                 let seq = base + index as u64;
-                put_head(
-                    &mut submission.bytes,
+                let head = Head {
                     seq,
-                    id,
-                    options_of(index),
-                    deps.0,
-                    deps.1,
-                );
-                put_payload(&mut submission.bytes, bytes, segments);
+                    function: id,
+                    options: options_of(index),
+                    depth,
+                    dependencies,
+                };
+                submission.records.push(&head, bytes, segments);
                 submission.parts.push(SubmittedParts {
                     seq,
                     len: 1,
                     weight_bytes: weight,
                     request: Arc::clone(&request),
                 });
-                submission.bytes.len()
+                submission.records.hold(link.shared.tuning.flush_bytes)
             };
-            Self::after_submit(py, link, at_once, pending_bytes, Waiter::Anyone)?;
+            if let Some(encoded) = &mut encoded {
+                request.count(encoded.counted.drain(..));
+            }
+            Self::after_submit(py, link, at_once, is_full, Waiter::Anyone)?;
         }
         Ok(pending)
     }
-}
-
-fn announce(py: Python<'_>, link: &Link, encoded: &mut Encoded) -> PyResult<()> {
-    for (body, fds) in split_announce(encoded) {
-        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        link.shared
-            .queue(FrameKind::SegmentAnnounce, &body, &fds)
-            .map_err(|error| link_error(py, &error))?;
-    }
-    Ok(())
-}
-
-/// Frames that announce an encoded payload's new segments, each within the limit of descriptors.
-pub fn split_announce(encoded: &mut Encoded) -> Vec<(Vec<u8>, Vec<std::os::fd::OwnedFd>)> {
-    let mut frames = Vec::new();
-    let mut rest = std::mem::take(&mut encoded.announce).into_iter().peekable();
-    while rest.peek().is_some() {
-        let mut segments = Vec::new();
-        let mut fds = Vec::new();
-        for (id, len, fd) in rest
-            .by_ref()
-            .take(usize::from(broadleaf_proto::limits::MAX_FRAME_FDS))
-        {
-            segments.push((id, len));
-            fds.push(fd);
-        }
-        frames.push((control::encode(&control::SegmentAnnounce { segments }), fds));
-    }
-    frames
 }
 
 #[pymethods]
@@ -403,7 +346,11 @@ impl Submitter {
             options: OptionsId(options_id),
             n_targets,
             coalesce,
-            delivery,
+            way: Way {
+                delivery,
+                // A call that has one target is often one of many with the same argument.
+                again: n_targets == 0,
+            },
             histories,
             scratch: Mutex::default(),
         })
@@ -427,7 +374,7 @@ impl Submitter {
         } else {
             Waiter::Anyone
         };
-        self.submit(py, function, args, kwargs, (&after, &follow), waiter)
+        self.submit(py, function, (args, kwargs), (&after, &follow), waiter)
     }
 
     #[pyo3(signature = (function, calls, after = Vec::new(), follow = Vec::new()))]
@@ -451,15 +398,26 @@ impl Submitter {
         run_again: bool,
     ) -> PyResult<Bound<'py, Pending>> {
         let link = self.link.get();
+        link.check_process(py)?;
         let tasks: Vec<TaskName> = tasks
             .into_iter()
             .map(|(client, seq)| (ClientId(client), TaskSeq(seq)))
             .collect();
-        let n = tasks.len();
+        let (n, depth) = (tasks.len(), checked_depth()?);
+        let most = link.shared.tuning.max_tasks;
+        if n as u64 > most {
+            return Err(PyValueError::new_err(format!(
+                "{n} results are asked for at once, and {most} at most may be waited for: ask for fewer at a time"
+            )));
+        }
         Self::admit(py, link, n as u64, 0)?;
         let make = |first| {
             if run_again {
-                ControlRequest::Resubmit { first, tasks }
+                ControlRequest::Resubmit {
+                    first,
+                    tasks,
+                    depth,
+                }
             } else {
                 ControlRequest::Adopt { first, tasks }
             }
@@ -469,7 +427,7 @@ impl Submitter {
             .start_adoption(n, make)
             .map_err(|error| link_error(py, &error))?;
         let pending = self.pending(py, request, function)?;
-        Self::after_submit(py, link, true, 0, Waiter::Anyone)?;
+        Self::after_submit(py, link, true, false, Waiter::Anyone)?;
         Ok(pending)
     }
 

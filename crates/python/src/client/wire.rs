@@ -1,25 +1,30 @@
 //! The socket of a connection: written and read under one lock, polled without it.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broadleaf_net::{Link, LinkError};
+use pyo3::Python;
 use rustix::event::{PollFd, PollFlags};
 
+use crate::forks::Sockets;
 use crate::payload::lock;
 
 /// A link that any thread may use, until it is shut down.
 pub struct Wire {
+    /// Dropped before the descriptors are closed.
+    sockets: Arc<Sockets>,
     link: Mutex<Option<Link>>,
     poll_fd: Mutex<Option<Arc<OwnedFd>>>,
 }
 
 impl Wire {
     /// Takes over a link.
-    pub fn new(link: Link) -> std::io::Result<Self> {
+    pub fn new(py: Python<'_>, link: Link) -> std::io::Result<Self> {
         let poll_fd = Arc::new(link.as_fd().try_clone_to_owned()?);
         Ok(Self {
+            sockets: Sockets::register(py, &[link.as_fd(), poll_fd.as_fd()]),
             link: Mutex::new(Some(link)),
             poll_fd: Mutex::new(Some(poll_fd)),
         })
@@ -50,6 +55,7 @@ impl Wire {
 
     /// Closes the connection and gives its descriptors back.
     pub fn shut_down(&self) {
+        self.sockets.on_closing();
         if let Some(fd) = lock(&self.poll_fd).take() {
             // Wakes whoever polls the descriptor still; a socket the peer closed needs it no more.
             let _ = rustix::net::shutdown(&fd, rustix::net::Shutdown::Both);

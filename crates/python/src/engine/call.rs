@@ -1,22 +1,111 @@
 //! The call that a task is: its function, its arguments, and what came of it.
 
-use broadleaf_proto::Status;
-use broadleaf_proto::layout::{COMPOUND, Delivery, PLAIN};
-use broadleaf_proto::task::AssignRecord;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use broadleaf_net::LinkError;
+use broadleaf_proto::layout::{COMPOUND, PLAIN};
+use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
+use broadleaf_proto::task::{AssignRecord, DoneRecord};
+use broadleaf_proto::{FrameKind, Payload, Status, TaskKey};
+use pyo3::exceptions::{PyBaseException, PyRuntimeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyList, PyTuple, PyType};
 
 use super::{Engine, Function};
-use crate::payload::{Encoded, lock};
+use crate::client::{split_announce, wall_ns};
+use crate::payload::{Decoded, Encoded, Value, Way, lock};
 use crate::plain;
 
+static COROUTINE_TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+/// Why a task has no value: what it raised, and the arguments it was called with, if it came to that.
+pub(super) struct Failure<'py> {
+    error: PyErr,
+    args: Option<Bound<'py, PyTuple>>,
+}
+
+impl Failure<'_> {
+    /// What the task raised.
+    pub(super) fn error(&self) -> &PyErr {
+        &self.error
+    }
+}
+
+impl From<PyErr> for Failure<'_> {
+    fn from(error: PyErr) -> Self {
+        Self { error, args: None }
+    }
+}
+
 impl Engine {
+    /// Runs one claimed task; its outcome is queued for sending.
+    pub(super) fn run_task(&self, py: Python<'_>, task: AssignRecord) -> Result<(), LinkError> {
+        let outer = self.enter(&task);
+        let started_ns = wall_ns();
+        let outcome = self
+            .call(py, &task)
+            .and_then(|value| Ok(self.awaited(value)?))
+            .and_then(|value| {
+                self.end_child(py, None);
+                Ok(self.encode_value(&value)?)
+            });
+        self.end_child(py, outcome.as_ref().err().map(Failure::error));
+        // An interrupt meant for this task ends with it.
+        self.board.finish(self.stack.level());
+        let completed_ns = wall_ns();
+        let (status, mut encoded) = match outcome {
+            Ok(encoded) => (Status::Ok, encoded),
+            Err(error) => self.encode_error(py, error),
+        };
+        self.leave(&outer, completed_ns.saturating_sub(started_ns));
+        if self.unfit.get().is_some() {
+            // No result at all: its client is told how the engine ended.
+            return Err(LinkError::Closed);
+        }
+        let key = task.key;
+        // The arguments' segments are given back before the reply leaves, so that both travel together.
+        drop(task);
+        self.queue_done(key, status, (started_ns, completed_ns), &mut encoded)
+    }
+
+    fn queue_done(
+        &self,
+        key: TaskKey,
+        status: Status,
+        (started_ns, completed_ns): (u64, u64),
+        encoded: &mut Encoded,
+    ) -> Result<(), LinkError> {
+        let announcements = split_announce(encoded);
+        let payload = Payload {
+            bytes: std::mem::take(&mut encoded.bytes).into(),
+            segments: std::mem::take(&mut encoded.segments),
+            lease: None,
+        };
+        let record = DoneRecord {
+            key,
+            status,
+            started_ns,
+            completed_ns,
+            payload,
+        };
+        let queued_bytes = {
+            let mut link = lock(&self.io.link);
+            for announcement in announcements {
+                let fds = announcement.fds();
+                link.send(FrameKind::SegmentAnnounce, &announcement.body, &fds)?;
+                self.io.data.on_announced(&announcement.ids);
+            }
+            link.append(FrameKind::Done, |frame| record.encode(frame));
+            link.queued_bytes()
+        };
+        let more = !lock(&self.work).tasks.is_empty();
+        self.io
+            .on_reply(queued_bytes, completed_ns.saturating_sub(started_ns), more)
+    }
+
     fn function(&self, py: Python<'_>, id: u32) -> PyResult<Py<PyAny>> {
         let body = match lock(&self.work).functions.get(&id) {
             Some(Function::Loaded(function)) => return Ok(function.clone_ref(py)),
-            Some(Function::Failed(error)) => return Err(PyErr::from_value(error.bind(py).clone())),
             Some(Function::Unloaded(body)) => body.clone(),
             None => {
                 return Err(PyRuntimeError::new_err(
@@ -24,63 +113,87 @@ impl Engine {
                 ));
             }
         };
-        let loaded = self
+        // One that cannot be loaded may be another time: a module it needs can come later.
+        let function = self
             .hooks
             .bind(py)
-            .call_method1(intern!(py, "load_function"), (PyBytes::new(py, &body),));
-        let (entry, result) = match loaded {
-            Ok(function) => (
-                Function::Loaded(function.clone().unbind()),
-                Ok(function.unbind()),
-            ),
-            Err(error) => (
-                Function::Failed(error.value(py).clone().into_any().unbind()),
-                Err(error),
-            ),
-        };
-        lock(&self.work).functions.insert(id, entry);
-        result
+            .call_method1(intern!(py, "load_function"), (PyBytes::new(py, &body),))?
+            .unbind();
+        let loaded = Function::Loaded(function.clone_ref(py));
+        lock(&self.work).functions.insert(id, loaded);
+        Ok(function)
     }
 
     pub(super) fn call<'py>(
         &self,
         py: Python<'py>,
         task: &AssignRecord,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    ) -> Result<Bound<'py, PyAny>, Failure<'py>> {
         let function = self.function(py, task.function.0)?;
         let function = function.bind(py);
         match task.payload.bytes.split_first() {
-            None => function.call0(),
+            None => Ok(function.call0()?),
             Some((&PLAIN, rest)) => {
                 let (args, kwargs) = plain::decode_call(py, rest, Vec::new())?;
-                function.call(args, kwargs.as_ref())
+                let called = function.call(&args, kwargs.as_ref());
+                called.map_err(|error| Failure {
+                    error,
+                    args: Some(args),
+                })
             }
             Some((&COMPOUND, _)) => {
-                let (args, kwargs) = self.compound_call(py, task)?;
-                let value = function.call(args.clone(), kwargs.as_ref());
+                let (captured, (args, kwargs)) = self.compound_call(py, task)?;
+                let bound = if captured.is_empty() {
+                    function.clone()
+                } else {
+                    function.call_method1(intern!(py, "bind"), (captured,))?
+                };
+                let called = bound.call(&args, kwargs.as_ref());
                 // The arguments are dropped here, and the caller need not wait for that.
                 self.io.data.received().retire();
-                value
+                called.map_err(|error| Failure {
+                    error,
+                    args: Some(args),
+                })
             }
-            Some(_) => Err(PyValueError::new_err("malformed arguments")),
+            Some(_) => Err(PyValueError::new_err("malformed arguments").into()),
         }
     }
 
-    /// The arguments of a call that has buffers, or is pickled.
+    /// What the function of a call captured, and the arguments of a call that has buffers, or is pickled.
     fn compound_call<'py>(
         &self,
         py: Python<'py>,
         task: &AssignRecord,
-    ) -> PyResult<plain::Call<'py>> {
-        let (value, buffers) = self.io.data.decode_compound(py, &task.payload)?;
-        if let Some((&PLAIN, rest)) = value.split_first() {
-            return plain::decode_call(py, rest, buffers);
+    ) -> PyResult<(Vec<Bound<'py, PyAny>>, plain::Call<'py>)> {
+        let Decoded {
+            value,
+            captured,
+            buffers,
+        } = self.io.data.decode_compound(py, &task.payload)?;
+        if let Some(rest) = value.as_plain() {
+            return Ok((captured, plain::decode_call(py, rest, buffers)?));
+        }
+        if matches!(value, Value::Inline(&[])) {
+            return Ok((captured, (PyTuple::empty(py), None)));
         }
         let call = self.hooks.bind(py).call_method1(
             intern!(py, "load_args"),
-            (PyBytes::new(py, value), PyList::new(py, buffers)?),
+            (value.into_pickle(py), PyList::new(py, buffers)?),
         )?;
-        call.extract()
+        Ok((captured, call.extract()?))
+    }
+
+    /// The value of what a task returned: that of the coroutine, if it is one.
+    pub(super) fn awaited<'py>(&self, value: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = value.py();
+        let coroutine_type = COROUTINE_TYPE.import(py, "types", "CoroutineType")?;
+        if !value.get_type().is(coroutine_type) {
+            return Ok(value);
+        }
+        self.hooks
+            .bind(py)
+            .call_method1(intern!(py, "run_coroutine"), (value,))
     }
 
     pub(super) fn encode_value(&self, value: &Bound<'_, PyAny>) -> PyResult<Encoded> {
@@ -91,15 +204,12 @@ impl Engine {
         let mut apart = plain::Apart::default();
         if plain::encode(value, &mut bytes, &mut apart) {
             if apart.buffers.is_empty() {
-                return Ok(Encoded {
-                    bytes,
-                    ..Encoded::default()
-                });
+                return Ok(Encoded::inline(bytes));
             }
             return self
                 .io
                 .data
-                .encode_compound(&bytes, &apart.buffers, Delivery::Private);
+                .encode_compound(&bytes, &apart.buffers, Way::default(), None);
         }
         let dumped = self
             .hooks
@@ -108,10 +218,11 @@ impl Engine {
         let (pickle, buffers): (Bound<'_, PyBytes>, Vec<Bound<'_, PyAny>>) = dumped.extract()?;
         self.io
             .data
-            .encode_compound(pickle.as_bytes(), &buffers, Delivery::Private)
+            .encode_compound(pickle.as_bytes(), &buffers, Way::default(), None)
     }
 
-    pub(super) fn encode_error(&self, py: Python<'_>, error: &PyErr) -> (Status, Encoded) {
+    pub(super) fn encode_error(&self, py: Python<'_>, failure: Failure<'_>) -> (Status, Encoded) {
+        let Failure { error, args } = failure;
         let hooks = self.hooks.bind(py);
         let unmet = hooks
             .getattr(intern!(py, "unmet_type"))
@@ -121,24 +232,30 @@ impl Engine {
         }
         let value = error.value(py);
         // Before Python 3.12 an exception on its way does not carry its traceback itself.
+        // Its type may forbid setting attributes.
         if let Some(traceback) = error.traceback(py)
-            && let Err(second) = value.setattr("__traceback__", traceback)
+            && let Err(second) = py.get_type::<PyBaseException>().call_method1(
+                intern!(py, "__setattr__"),
+                (value, intern!(py, "__traceback__"), traceback),
+            )
         {
             second.write_unraisable(py, None);
         }
         let record = hooks
-            .call_method1(intern!(py, "dump_error"), (value,))
+            .call_method1(
+                intern!(py, "dump_error"),
+                (value, args.unwrap_or_else(|| PyTuple::empty(py))),
+            )
             .and_then(|r| r.extract::<Vec<u8>>());
-        let bytes = record.unwrap_or_else(|second| {
+        let mut bytes = record.unwrap_or_else(|second| {
+            self.note_unfit(py, &second);
             second.write_unraisable(py, None);
             Vec::new()
         });
-        (
-            Status::Error,
-            Encoded {
-                bytes,
-                ..Encoded::default()
-            },
-        )
+        // It is bounded where it is made; no record may cost the engine its connection all the same.
+        if bytes.len() > MAX_INLINE_PAYLOAD_BYTES {
+            bytes.clear();
+        }
+        (Status::Error, Encoded::inline(bytes))
     }
 }

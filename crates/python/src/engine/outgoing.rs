@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use broadleaf_net::{Link, LinkError};
 use broadleaf_proto::{FrameKind, control};
+use rustix::event::{PollFd, PollFlags};
 
 use crate::payload::{DataPlane, lock};
 
@@ -13,6 +14,8 @@ use crate::payload::{DataPlane, lock};
 const FLUSHER_IDLE_TICKS: u32 = 20;
 /// Twice this is the least time between two of its looks.
 const LEAST_TICK: Duration = Duration::from_micros(250);
+/// Bytes in the queue above which those who write output wait.
+const MAX_QUEUED_BYTES: usize = 4 * 1024 * 1024;
 
 /// The half that the flusher thread shares with the main thread.
 pub struct Io {
@@ -86,15 +89,57 @@ impl Io {
         }
     }
 
-    /// A running task wrote something.
-    pub fn on_output(&self, queued_bytes: usize) -> Result<(), LinkError> {
+    /// Segments may be gone, whose memory the next task may need: their end is told behind no task.
+    pub fn on_segments_retired(&self) {
+        if self.data.has_retired() && self.unflushed_since_ns.load(Ordering::Acquire) == 0 {
+            self.unflushed_since_ns
+                .store(self.now_ns(), Ordering::Release);
+        }
+    }
+
+    /// A running task wrote something, which is queued.
+    pub fn on_output(&self) -> Result<(), LinkError> {
         if self.unflushed_since_ns.load(Ordering::Acquire) == 0 {
             self.unflushed_since_ns
                 .store(self.now_ns(), Ordering::Release);
         }
         self.before_user_code();
-        if queued_bytes >= self.flush_bytes {
+        if lock(&self.link).queued_bytes() >= self.flush_bytes {
             self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Whether `await_room` need not wait.
+    pub fn has_room(&self) -> bool {
+        lock(&self.link).queued_bytes() < MAX_QUEUED_BYTES
+    }
+
+    /// Waits while more than `MAX_QUEUED_BYTES` are queued: whoever writes more than the node takes is slowed down.
+    pub fn await_room(&self) -> Result<(), LinkError> {
+        loop {
+            let socket = {
+                let link = lock(&self.link);
+                if link.queued_bytes() < MAX_QUEUED_BYTES {
+                    return Ok(());
+                }
+                link.as_fd().try_clone_to_owned()?
+            };
+            // A signal, or a socket that has ended, is found by the flush.
+            let _ = rustix::event::poll(&mut [PollFd::new(&socket, PollFlags::OUT)], None);
+            self.flush()?;
+        }
+    }
+
+    /// Waits until everything queued was handed to the socket, where it outlives this process.
+    pub fn drain(&self) -> Result<(), LinkError> {
+        if lock(&self.link).queued_bytes() == 0 {
+            return Ok(());
+        }
+        while !self.flush()? {
+            let socket = lock(&self.link).as_fd().try_clone_to_owned()?;
+            // A signal, or a socket that has ended, is found by the flush.
+            let _ = rustix::event::poll(&mut [PollFd::new(&socket, PollFlags::OUT)], None);
         }
         Ok(())
     }
@@ -113,6 +158,10 @@ impl Io {
                 }
                 self.flusher_asleep.store(false, Ordering::Release);
                 idle_ticks = 0;
+                if self.data.needs_trim() {
+                    // The main thread may run user code for long, and what is free ages meanwhile.
+                    let _ = self.flush();
+                }
             }
             std::thread::sleep(tick);
             let since = self.unflushed_since_ns.load(Ordering::Acquire);

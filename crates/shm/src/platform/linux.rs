@@ -33,8 +33,11 @@ const ASIDE_FROM_BYTES: usize = 1024 * 1024;
 /// Bytes unmapped by one call.
 const UNMAP_STEP_BYTES: usize = 8 * 1024 * 1024;
 
-/// Size from which a segment is checked against the memory available.
+/// After so many bytes of new segments the next one is checked against the memory available.
 const ASK_FROM_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Bytes of segments made since the last check.
+static UNASKED_BYTES: AtomicU64 = AtomicU64::new(0);
 
 static LIVE_REGIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -55,13 +58,6 @@ fn max_file_bytes() -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// Descriptors this process may hold.
-pub(crate) fn max_open_files() -> u64 {
-    rustix::process::getrlimit(Resource::Nofile)
-        .current
-        .unwrap_or(u64::MAX)
-}
-
 fn refused(action: &'static str, requested_bytes: u64, errno: Errno) -> ShmError {
     match errno {
         Errno::NOMEM | Errno::NOSPC | Errno::FBIG | Errno::DQUOT | Errno::FAULT => {
@@ -72,9 +68,12 @@ fn refused(action: &'static str, requested_bytes: u64, errno: Errno) -> ShmError
 }
 
 fn system(action: &'static str, errno: Errno) -> ShmError {
-    ShmError::System {
-        action,
-        source: errno.into(),
+    match errno {
+        Errno::MFILE | Errno::NFILE => ShmError::DescriptorsShort,
+        errno => ShmError::System {
+            action,
+            source: errno.into(),
+        },
     }
 }
 
@@ -84,8 +83,13 @@ pub(crate) fn create(len_bytes: u64, content: &[u8]) -> Result<OwnedFd, ShmError
     debug_assert!(content.len() as u64 <= len_bytes);
     // Taking the pages of a large segment without asking could end the process, or another one:
     // the kernel would rather kill than refuse. Small ones are bounded by the pool, and asking
-    // would cost more than making them.
-    let refused_early = len_bytes >= ASK_FROM_BYTES && len_bytes > available_bytes() / 16 * 15;
+    // would cost more than making them, so that is done once for many.
+    let unasked_bytes = UNASKED_BYTES.fetch_add(len_bytes, Ordering::Relaxed) + len_bytes;
+    let asks = unasked_bytes >= ASK_FROM_BYTES;
+    if asks {
+        UNASKED_BYTES.store(0, Ordering::Relaxed);
+    }
+    let refused_early = asks && !has_room(len_bytes);
     if refused_early || len_bytes > max_file_bytes() {
         return Err(ShmError::OutOfMemory {
             requested_bytes: len_bytes,
@@ -208,6 +212,20 @@ impl Region {
         let (prot, flags) = protection(access);
         // SAFETY: the kernel picks an unused range, so no memory of ours is replaced.
         let start = unsafe { rustix::mm::mmap(null_mut(), len, prot, flags, fd, offset_bytes) }
+            .map_err(|e| refused("mmap", len_bytes, e))?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or(ShmError::OutOfMemory {
+            requested_bytes: len_bytes,
+        })?;
+        LIVE_REGIONS.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { start, len })
+    }
+
+    /// Memory of this process alone, all zero.
+    pub(crate) fn anonymous(len_bytes: u64) -> Result<Self, ShmError> {
+        let len = usize::try_from(len_bytes).map_err(|_| ShmError::BadSize(len_bytes))?;
+        let (prot, flags) = protection(Access::Private);
+        // SAFETY: the kernel picks an unused range, so no memory of ours is replaced.
+        let start = unsafe { rustix::mm::mmap_anonymous(null_mut(), len, prot, flags) }
             .map_err(|e| refused("mmap", len_bytes, e))?;
         let start = NonNull::new(start.cast::<u8>()).ok_or(ShmError::OutOfMemory {
             requested_bytes: len_bytes,
@@ -409,8 +427,19 @@ pub(crate) fn memory_limit_bytes() -> u64 {
     crate::memory::limit_bytes(&read)
 }
 
-fn available_bytes() -> u64 {
-    crate::memory::available_bytes(&read)
+/// See [`crate::memory::Room`].
+pub(crate) fn memory_room() -> crate::memory::Room {
+    crate::memory::room(&read)
+}
+
+/// Whether so many bytes of new memory leave others some.
+pub(crate) fn has_room(bytes: u64) -> bool {
+    bytes <= memory_room().left_bytes / 16 * 15
+}
+
+/// See [`crate::memory::Strain`].
+pub(crate) fn memory_strain() -> crate::memory::Strain {
+    crate::memory::strain(&read)
 }
 
 fn read(path: &str) -> Option<String> {

@@ -20,7 +20,7 @@ import time
 import traceback
 from typing import Any, TextIO
 
-from . import measure, spread
+from . import measure, parallel, spread
 from .adapter import Adapter
 
 MODE_TABLES = {
@@ -36,6 +36,8 @@ MODE_TABLES = {
     "fan-out-cost": "fan_out_queued",
     "broadcast": "broadcast",
     "broadcast-memory": "broadcast",
+    "shared-argument": "parallel_contexts",
+    "grid-search": "parallel_contexts",
 }
 SIOCSIFFLAGS, IFF_UP = 0x8914, 0x1
 
@@ -73,7 +75,7 @@ class Server:
 
     def run(self, case: str, arguments: dict[str, Any]) -> dict[str, Any]:
         try:
-            measured = self.peer.measures.get(case) or (measure.MEASURES | spread.MEASURES)[case]
+            measured = self.peer.measures.get(case) or (measure.MEASURES | spread.MEASURES | parallel.MEASURES)[case]
             return {"values": measured(self.peer, **arguments)}
         finally:
             self.peer.after_step()

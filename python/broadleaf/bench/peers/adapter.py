@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, NamedTuple
 
 from . import tasks
@@ -77,6 +78,14 @@ class Adapter:
 
     def broadcast(self) -> dict[str, Way]:
         return {}
+
+    def parallel_contexts(self) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
+        """Blocks in which joblib's `Parallel` runs on this system."""
+        return {}
+
+    def parallel_program(self) -> str:
+        """The beginning of a program of its own that uses this system by joblib, up to `timed_search`."""
+        raise NotImplementedError
 
     def worker_pids(self) -> list[int]:
         """Process ids of the workers."""

@@ -1,5 +1,6 @@
 """Broadleaf itself, over the same public API its users have."""
 
+import importlib.util
 import json
 import os
 import resource
@@ -191,6 +192,22 @@ class Peer(ViewsAdapter):
         modes["born shared"] = Way(give(together, "private"), check, born_shared)
         modes["born shared, shared"] = Way(give(together, "shared"), check, born_shared)
         return ways | {f"broadcast view, coalescing, {mode}": way for mode, way in modes.items()}
+
+    def parallel_contexts(self) -> dict[str, Any]:
+        if importlib.util.find_spec("joblib") is None or importlib.util.find_spec("sklearn") is None:
+            return {}
+        import joblib
+
+        self.balanced.register_joblib_backend()
+        return {"joblib backend": lambda: joblib.parallel_config(backend="broadleaf", n_jobs=len(self.pids))}
+
+    def parallel_program(self) -> str:
+        return f"""
+import broadleaf, joblib
+from peers.parallel import timed_search
+broadleaf.Client({str(self.cluster.connection_file)!r}).load_balanced_view().register_joblib_backend()
+joblib.parallel_config(backend="broadleaf", n_jobs={len(self.pids)})
+"""
 
     def map(self) -> dict[str, Callable[[int], list[int]]]:
         return {

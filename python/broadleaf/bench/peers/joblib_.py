@@ -35,6 +35,16 @@ class Peer(Adapter):
     def fan_out(self) -> Any:
         return {"a call for each worker": lambda: self.run(tasks.noop)}
 
+    def parallel_contexts(self) -> dict[str, Any]:
+        return {"loky": lambda: joblib.parallel_config(backend="loky", n_jobs=self.workers)}
+
+    def parallel_program(self) -> str:
+        return f"""
+import joblib
+from peers.parallel import timed_search
+joblib.parallel_config(backend="loky", n_jobs={self.workers})
+"""
+
     def broadcast(self) -> dict[str, Way]:
         # A worker keeps nothing between calls: the checksum is taken by the next call with the same value.
         def give(value: Any) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from broadleaf.cli.console import console
+from broadleaf.cli.extras import require
 from broadleaf.cli.lab.options import load_study, study_argument
 
 if TYPE_CHECKING:
@@ -38,10 +39,11 @@ def command(
     no_drift: bool,
     as_json: bool,
 ) -> None:
-    """Effects, interactions and verdicts, with intervals.
+    """Show effects, interactions and verdicts, with intervals.
 
     Writes effects.csv and interactions.csv beside the study file.
     """
+    require("lab", ("numpy", "pandas", "scipy", "statsmodels"), "`broadleaf lab analyse`")
     from broadleaf.lab.analysis import frame as frames
     from broadleaf.lab.analysis.summary import summarise
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from broadleaf.cli.console import console
+from broadleaf.cli.entry import print_error
 from broadleaf.cli.lab.options import load_study
 from broadleaf.cli.lab.running import COULD_NOT_RUN, quiet, quiet_options, seconds, study_option
 
@@ -39,7 +40,7 @@ def command(
     max_busy_cores: float,
     max_wait_s: float,
 ) -> None:
-    """Would this change help or hinder?
+    """Judge whether a change would help or hinder.
 
     Compares B with A: two git refs, or two settings such as `cfg_log=debug` and `cfg_log=off` (`baseline` for none),
     or the source with and without a --patch.
@@ -66,7 +67,7 @@ def command(
             quiet=quiet(max_busy_cores, max_wait_s), on_run=on_run, say=out.print,
         )  # fmt: skip
     except LabError as error:
-        click.echo(click.style("error: ", fg="red", bold=True) + str(error), err=True)
+        print_error(str(error))
         sys.exit(COULD_NOT_RUN)
     out.print(found.sentence, markup=False, style="bold")
     if found.heterogeneity_p < 0.05:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from broadleaf.cli.console import console
+from broadleaf.cli.extras import require
 from broadleaf.cli.lab.options import load_study, study_argument
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Write the table of every X and X + treatment, and show the mean change of each treatment."""
+    require("lab", ("numpy", "pandas"), "`broadleaf lab deltas`")
     from broadleaf.lab import deltas
     from broadleaf.lab.analysis import frame as frames
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from broadleaf.cli.console import console, duration
+from broadleaf.cli.console import console
+from broadleaf.cli.entry import print_error
 from broadleaf.cli.lab.options import load_study
 from broadleaf.cli.lab.running import COULD_NOT_RUN, quiet, quiet_options, seconds, study_option
+from broadleaf.units import duration
 
 if TYPE_CHECKING:
     from broadleaf.lab.intervals import Interval
@@ -56,7 +58,7 @@ def command(
             quiet=quiet(max_busy_cores, max_wait_s), on_look=on_look, say=out.print,
         )  # fmt: skip
     except LabError as error:
-        click.echo(click.style("error: ", fg="red", bold=True) + str(error), err=True)
+        print_error(str(error))
         sys.exit(COULD_NOT_RUN)
     out.print(found.sentence, markup=False, style="bold")
     out.print(f"{found.base_sha[:10]} against {found.head_sha[:10]}, measured for {duration(found.elapsed_s)}")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from broadleaf.cli.console import console
+from broadleaf.cli.extras import require
 from broadleaf.cli.lab.options import load_study
 from broadleaf.cli.lab.running import quiet, quiet_options, study_option
 
@@ -39,6 +40,7 @@ def command(
     pairs of runs of parent and child decide. The runs go to history.csv beside the study, the medians to
     history-otava.csv for Apache Otava.
     """
+    require("lab", ("numpy", "ruptures"), "`broadleaf lab history`")
     from broadleaf.lab import history_runs
 
     study = load_study(study_path)

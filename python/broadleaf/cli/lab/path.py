@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broadleaf.cli.console import console, fail
+from broadleaf.cli.extras import require
 from broadleaf.cli.lab.options import load_study
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def command(order: str, study_path: Path, all_steps: bool, again: int | None, as
     orders; or name treatments in yours. Where the path was measured again (--again, then run), that is shown, else
     what the model predicts. Writes paths.csv and, where random orders were run, path_vectors.csv.
     """
+    require("lab", ("numpy", "pandas", "scipy", "statsmodels"), "`broadleaf lab path`")
     from broadleaf.lab.analysis import frame as frames
     from broadleaf.lab.analysis import remeasure
     from broadleaf.lab.analysis.fit import fit

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broadleaf.cli.console import console, duration, fail
+from broadleaf.cli.console import console, fail
 from broadleaf.cli.lab.options import load_study, study_argument
 from broadleaf.lab.study import DESIGNS
+from broadleaf.units import duration
 
 if TYPE_CHECKING:
     from broadleaf.lab.plan import Plan

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from broadleaf.cli.console import console, duration
+from broadleaf.cli.console import console
+from broadleaf.units import duration
 
 
 @click.command("power")
@@ -37,7 +38,7 @@ def command(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Runs needed to see an effect, or with --runs the least effect that so many show.
+    """Show how many runs an effect needs, or with --runs the least effect that so many show.
 
     For designs of off/on factors in which every effect is clear of the others. What a study's own plan can tell is
     shown by `broadleaf lab plan`.

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import click
 
-from broadleaf.cli.console import console, fail
+from broadleaf.cli.console import console
+from broadleaf.cli.extras import require
 from broadleaf.cli.lab.options import load_study, study_argument
+from broadleaf.units import size
+
+_MODULES = ("numpy", "pandas", "scipy", "statsmodels", "sklearn", "altair", "jinja2", "vl_convert", "squarify")
 
 
 @click.command("report")
@@ -21,18 +25,12 @@ def command(study_path: Path, folder: Path | None, images: bool, show: bool) -> 
 
     The page needs no network. The figures that the runs cannot give are named with the reason.
     """
-    try:
-        from broadleaf.lab.report.build import write
-    except ModuleNotFoundError as error:
-        fail(f"the report needs the module {error.name}: pip install 'broadleaf[lab]'")
-    from broadleaf.errors import IPythonError
+    require("lab", _MODULES, "`broadleaf lab report`")
+    from broadleaf.lab.report.build import write
 
-    try:
-        report = write(load_study(study_path), folder, images)
-    except IPythonError as error:
-        fail(str(error))
+    report = write(load_study(study_path), folder, images)
     out = console()
-    out.print(f"Report: {report.html} ({report.html.stat().st_size / 1e6:.1f} MB, works without network)")
+    out.print(f"Report: {report.html} ({size(report.html.stat().st_size)}, works without network)")
     kinds = "PNG, SVG and CSV" if images else "CSV"
     out.print(f"Figures: {report.folder / 'figures'} ({len(report.drawn)} as {kinds})")
     for figure in report.missing:

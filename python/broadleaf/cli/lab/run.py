@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from broadleaf.cli.console import console, duration
+from broadleaf.cli.console import console
 from broadleaf.cli.lab.options import load_study, study_argument
 from broadleaf.cli.lab.running import quiet, quiet_options, seconds
+from broadleaf.units import duration
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -38,7 +39,7 @@ def command(
     max_busy_cores: float,
     max_wait_s: float,
 ) -> None:
-    """Run what is planned and not yet measured.
+    """Make the runs that are planned and not yet measured.
 
     Makes the plan first if there is none. May be stopped, even killed, at any time: started again it continues.
     """

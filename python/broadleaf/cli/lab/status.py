@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from broadleaf.cli.console import console, duration
+from broadleaf.cli.console import console
 from broadleaf.cli.lab.options import load_study, study_argument
+from broadleaf.units import duration
 
 _ERRORS_SHOWN = 5
 

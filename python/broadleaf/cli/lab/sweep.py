@@ -33,7 +33,7 @@ def command(
     max_busy_cores: float,
     max_wait_s: float,
 ) -> None:
-    """Vary one factor: scaling and response curves.
+    """Vary one numeric factor and show its response curve.
 
     Ratios compare with the factor's default, in runs of the same round; their intervals are of 95 %.
     """

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from broadleaf.cli.console import console
+from broadleaf.cli.extras import require
 from broadleaf.cli.lab.options import load_study, study_argument
 from broadleaf.cli.lab.running import quiet, quiet_options, seconds
 
@@ -37,11 +38,12 @@ def command(
     max_busy_cores: float,
     max_wait_s: float,
 ) -> None:
-    """Search the best setting of the workload of STUDY, and prove it on fresh runs.
+    """Search for the best setting of the workload of STUDY, and prove it on fresh runs.
 
     The default is recommended unless something is faster with an interval that leaves out 1. Runs that runs.csv has
     already guide the search.
     """
+    require("lab", ("numpy", "optuna"), "`broadleaf lab tune`")
     from broadleaf.lab.environments import with_excludes
     from broadleaf.lab.tune import outcome
     from broadleaf.lab.tune.measured import MeasuredRuns, known_trials

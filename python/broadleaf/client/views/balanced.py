@@ -10,13 +10,16 @@ from broadleaf.client.failures import link_lost
 from broadleaf.client.map_results import AsyncMapResult
 from broadleaf.client.options import TaskOptions
 from broadleaf.client.origin import Origin
-from broadleaf.client.partition import as_sequence, automatic_chunk_items, chunks
+from broadleaf.client.partition import as_rows, as_sequence, automatic_chunk_items, chunks
 from broadleaf.client.results import AsyncResult
 from broadleaf.client.views.base import Flag, View
+from broadleaf.errors import hides_frames
 from broadleaf.serialize.functions import MapChunk
 
 if TYPE_CHECKING:
     from broadleaf.client.views.lazy_map import LazyMapIterator
+
+__tracebackhide__ = hides_frames
 
 Seqs = tuple[int, ...]
 
@@ -55,6 +58,9 @@ class LoadBalancedView(View):
     _after: Seqs
     _follow: Seqs
 
+    def _engines_in_words(self, targets: str) -> str:
+        return f"any of {targets}" if targets else f"any engine ({len(self):,} now)"
+
     def on_flag_changed(self) -> None:
         self._submit_one = None
 
@@ -80,8 +86,8 @@ class LoadBalancedView(View):
         self._after, self._follow = after, follow
         types = client.result_types
         submitter = client.native.Submitter
-        one = Origin(client, None, True, label=self.label, timeout_s=self.timeout)
-        mapped = Origin(client, None, False, label=self.label, timeout_s=self.timeout)
+        one = Origin(client, None, True, label=self.label, timeout_s=self.timeout, retries=self.retries)
+        mapped = Origin(client, None, False, label=self.label, timeout_s=self.timeout, retries=self.retries)
         histories = (client.submitted, self._submitted)
         self._submit_mapped = submitter(client.link, types.mapped, mapped, options, 0, histories=histories)
         self._submit_one = submitter(client.link, types.single, one, options, 0, histories=histories)
@@ -161,19 +167,21 @@ class LoadBalancedView(View):
         whole_parts: bool = False,
     ) -> AsyncMapResult:
         """Calls `function` with chunks of the sequences. With `whole_parts` a chunk counts as one item."""
-        cut, n_items, items = self._cut(sequences, chunksize)
+        cut, n_items, items = self._cut(sequences, chunksize, as_rows if whole_parts else as_sequence)
         n_chunks = -(-n_items // items)
         if whole_parts:
             return self._submit_map(function, chunks(cut, n_items, items), n_chunks, n_chunks, 1)
         return self._submit_map(function, chunks(cut, n_items, items), n_chunks, n_items, items)
 
-    def _cut(self, sequences: tuple[Any, ...], chunksize: int | None) -> tuple[list[Any], int, int]:
+    def _cut(
+        self, sequences: tuple[Any, ...], chunksize: int | None, prepare: Callable[[Any], Any] = as_sequence
+    ) -> tuple[list[Any], int, int]:
         """The sequences as what can be cut, how many items they have, and how many go into a chunk."""
         if not sequences:
             raise TypeError("must have some sequences to map onto")
         if chunksize is not None and chunksize < 0:
             raise ValueError(f"chunksize is a number of items, not {chunksize}")
-        cut = [as_sequence(sequence) for sequence in sequences]
+        cut = [prepare(sequence) for sequence in sequences]
         n_items = min(map(len, cut))
         return cut, n_items, chunksize or automatic_chunk_items(n_items, len(self), self.client.chunk_target)
 

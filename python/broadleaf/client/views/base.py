@@ -6,12 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from broadleaf.client.descriptions import targets_in_words
 from broadleaf.client.results import AsyncResult
+from broadleaf.errors import hides_frames
+from broadleaf.public_names import PublicNames
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
     from broadleaf.client.remote_functions import ParallelFunction, RemoteFunction
     from broadleaf.interop.concurrent import ViewExecutor
+
+__tracebackhide__ = hides_frames
 
 # Tasks that a client or a view remembers by number.
 HISTORY_TASKS = 65_536
@@ -39,8 +44,10 @@ class Flag:
         view.on_flag_changed()
 
 
-class View:
+class View(PublicNames):
     """Common base of `DirectView` and `LoadBalancedView`. Views come from a client."""
+
+    _internal_names = frozenset(("flag_names", "map_chunks", "map_parts", "on_flag_changed"))
 
     flag_names: ClassVar[tuple[str, ...]] = ()
 
@@ -60,7 +67,22 @@ class View:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.targets}>"
+        return f"<{type(self).__name__} of {self._described()}>"
+
+    def _repr_html_(self) -> str:
+        from broadleaf.client.html_reprs import view_html
+
+        return view_html(self)
+
+    def _described(self) -> str:
+        """Its engines and what is special about it, for `repr`."""
+        words = self._engines_in_words(targets_in_words(self.targets, self.client))
+        if self.label:
+            words += f", label {self.label!r}"
+        return f"{words}, closed" if self.client.closed else words
+
+    def _engines_in_words(self, targets: str) -> str:
+        return targets or f"all engines ({len(self):,} now)"
 
     def __len__(self) -> int:
         targets = self.targets
@@ -128,7 +150,9 @@ class View:
 
     def imap(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> Iterator[Any]:
         """`map` that returns an iterator over the values as they arrive."""
-        return iter(self.map_async(function, *sequences, **options))
+        from broadleaf.client.map_results import MapIterator
+
+        return MapIterator(self.map_async(function, *sequences, **options))
 
     def remote(self, block: bool | None = None, **flags: Any) -> Callable[[Callable[..., Any]], RemoteFunction]:
         """Decorator: calls of the function run on this view."""

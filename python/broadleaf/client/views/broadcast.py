@@ -26,5 +26,8 @@ class BroadcastView(DirectView):
             flags["is_coalescing"] = coalescing
         super().__init__(client, targets, **flags)
 
+    def _described(self) -> str:
+        return super()._described() + (", coalescing" if self.is_coalescing else "")
+
     def _coalesces(self) -> bool:
         return bool(self.is_coalescing)

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 from broadleaf.client.failures import link_lost
 from broadleaf.client.options import TaskOptions
 from broadleaf.client.origin import Origin
-from broadleaf.client.partition import as_sequence, check_dist, join_parts, part_bounds, part_of
+from broadleaf.client.partition import as_rows, as_sequence, check_dist, join_parts, part_bounds, part_of
 from broadleaf.client.results import AsyncResult
+from broadleaf.client.rows import only_item
 from broadleaf.client.views.base import Flag, View
 from broadleaf.client.views.in_place import InPlace
-from broadleaf.errors import NoEnginesRegistered
-from broadleaf.serialize import pickle as pickling
+from broadleaf.errors import NoEnginesRegistered, hides_frames
+from broadleaf.serialize import last_resort
 from broadleaf.serialize.functions import MapChunk
 
 if TYPE_CHECKING:
     from broadleaf.client.map_results import AsyncMapResult
+
+__tracebackhide__ = hides_frames
 
 # Names of functions of `broadleaf.engine.operations`, each called with what its method here says.
 _OPERATIONS = "broadleaf.engine.operations"
@@ -179,19 +182,28 @@ class DirectView(View):
     # Code ---------------------------------------------------------------------------------------
 
     def execute(
-        self, code: str, silent: bool = True, targets: Any = None, block: bool | None = None, label: str | None = None
+        self,
+        code: str,
+        silent: bool = True,
+        targets: Any = None,
+        block: bool | None = None,
+        label: str | None = None,
+        chain: str | None = None,
     ) -> AsyncResult:
         """Runs `code` in each engine's namespace. With `silent=False` the last expression's value is displayed.
 
-        Returns the result, done if `block`. Its values are `ExecuteReply`s.
+        Magics and `!commands` work as in IPython. Of executions of one `chain`, an engine runs none after one that
+        raised there: they raise `TaskAborted`. Returns the result, done if `block`. Its values are `ExecuteReply`s.
         """
         wait = self.block if block is None else block
-        result = self._submit(
-            self._operation("execute"), (code, silent), {}, "execute", "executed", targets, label, wait
-        )
+        self.client.local_modules.update()  # the code may import what has come to the path
+        arguments = (code, silent) if chain is None else (code, silent, chain)
+        result = self._submit(self._operation("execute"), arguments, {}, "execute", "executed", targets, label, wait)
         result.code = code
         if wait:
-            result.get()
+            result.wait()
+            if result.n_failed():
+                result.get()
         return result  # type: ignore[no-any-return]
 
     def run(
@@ -202,6 +214,25 @@ class DirectView(View):
             # A last line of blanks alone would be a syntax error.
             code = file.read() + "\n"
         return self.execute(code, targets=targets, block=block, label=label)
+
+    def activate(self, suffix: str = "") -> None:
+        """Has `%px`, `%%px` and their kin act on this view, with `suffix` behind their names. Warns outside IPython."""
+        from broadleaf.notebook import activate
+
+        activate(self, suffix)
+
+    def complete(self, text: str, position: int, timeout: float | None = None) -> tuple[list[str], int]:
+        """What may stand at `position` of a cell `text` on the first engine, and where what it replaces begins.
+
+        Raises `TimeoutError` where the engine is busy for longer than `timeout` seconds; the question is withdrawn.
+        """
+        ids, _ = self.client.resolve_targets(self.targets)
+        result = self._submit(self._operation("complete"), (text, position), {}, "complete", targets=ids[0])
+        try:
+            return result.get(timeout)  # type: ignore[no-any-return]
+        except TimeoutError:
+            result.abort()
+            raise
 
     # Variables ----------------------------------------------------------------------------------
 
@@ -277,15 +308,16 @@ class DirectView(View):
     ) -> Any:
         """Sets `key` to a part of `seq` on each engine: contiguous (`dist='b'`) or every n-th item (`'r'`).
 
-        With `flatten` a part of one item is set as that item.
+        Of a data frame, an Arrow or Polars table, or a sparse matrix the items are the rows, and a part is one of its
+        kind. With `flatten` a part of one item is set as that item.
         """
         check_dist(dist)
-        seq = as_sequence(seq)
+        seq = as_rows(seq)
         ids, _ = self.client.resolve_targets(self.targets if targets is None else targets)
         calls = []
         for i in range(len(ids)):
             part = part_of(seq, i, len(ids), len(seq), dist)
-            calls.append(({key: part[0] if flatten and len(part) == 1 else part},))
+            calls.append(({key: only_item(part) if flatten else part},))
         result = self._submit_each(self._operation("push"), calls, "scatter", "applied", ids)
         if self.block if block is None else block:
             result.get()
@@ -293,7 +325,7 @@ class DirectView(View):
         return result
 
     def gather(self, key: str, dist: str = "b", targets: Any = None, block: bool | None = None) -> Any:
-        """The inverse of `scatter`: one sequence (or array) of the parts that `key` names on each engine."""
+        """The inverse of `scatter`: one sequence, array, table or matrix of the parts that `key` names on engines."""
         check_dist(dist)
         ids, _ = self.client.resolve_targets(self.targets if targets is None else targets)
         result = self._submit(self._operation("pull"), (key,), {}, "gather", "mapped", list(ids))
@@ -337,7 +369,8 @@ class DirectView(View):
         if not sequences:
             raise TypeError("must have some sequences to map onto")
         check_dist(dist)
-        parts = [as_sequence(sequence) for sequence in sequences]
+        cut = as_rows if whole_parts else as_sequence
+        parts = [cut(sequence) for sequence in sequences]
         n_items = min(map(len, parts))
         ids, _ = self.client.resolve_targets(self.targets)
         n_parts = min(n_items, len(ids))
@@ -359,15 +392,15 @@ class DirectView(View):
 
     def use_dill(self) -> Any:
         """Has dill pickle what pickle and cloudpickle cannot, here and on these engines."""
-        return self._use(pickling.use_dill)
+        return self._use(last_resort.use_dill)
 
     def use_cloudpickle(self) -> Any:
         """Undoes `use_dill`: cloudpickle is used without being asked, where plain pickle cannot do it."""
-        return self._use(pickling.use_cloudpickle)
+        return self._use(last_resort.use_cloudpickle)
 
     def use_pickle(self) -> Any:
         """Undoes `use_dill`."""
-        return self._use(pickling.use_pickle)
+        return self._use(last_resort.use_pickle)
 
     def _use(self, switch: Callable[[], None]) -> Any:
         switch()

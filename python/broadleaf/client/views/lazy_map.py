@@ -7,14 +7,27 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from broadleaf.client.nested_waits import wait_until
 from broadleaf.client.results import AsyncResult
+from broadleaf.errors import RemoteError, hides_frames
+from broadleaf.public_names import PublicNames
+from broadleaf.serialize.functions import function_name
 
 if TYPE_CHECKING:
     from broadleaf.client.views.balanced import LoadBalancedView
 
 
-class LazyMapIterator:
+__tracebackhide__ = hides_frames
+
+Numbered = tuple[int, AsyncResult]
+
+
+class LazyMapIterator(PublicNames):
     """Iterates over the values of a map while it submits it; see `LoadBalancedView.imap`."""
+
+    raises_original = False
+    """Whether a failure is raised as what the task raised, as executors do, in place of a `RemoteError`."""
+    _internal_names = frozenset(("put", "raises_original"))
 
     def __init__(
         self,
@@ -26,15 +39,20 @@ class LazyMapIterator:
         return_exceptions: bool,
     ) -> None:
         self._submit = view.apply_async
+        self._link = view.client.link
         self._function = function
         self._calls: Iterator[tuple[Any, ...]] | None = zip(*sequences, strict=False)
         self._ordered = ordered
         self._max_outstanding = max_outstanding
         self._return_exceptions = return_exceptions
-        self._waiting: deque[AsyncResult] = deque()
+        # Results with the positions of their items.
+        self._waiting: deque[Numbered] = deque()
         # Unordered: results put themselves here when they are done.
-        self._done: SimpleQueue[AsyncResult] = SimpleQueue()
+        self._done: SimpleQueue[Numbered] = SimpleQueue()
+        self._n_submitted = 0
+        self._on_done: Callable[[], None] = _ignore
         self._n_waiting = 0
+        self._n_taken = 0
         self._input_error: Exception | None = None
         self._submit_more()
 
@@ -50,11 +68,13 @@ class LazyMapIterator:
                 self._calls, self._input_error = None, error
                 return
             result = self._submit(self._function, *arguments)
+            numbered = self._n_submitted, result
+            self._n_submitted += 1
             self._n_waiting += 1
             if self._ordered:
-                self._waiting.append(result)
+                self._waiting.append(numbered)
             else:
-                result.on_done(_putter(self._done, result))
+                result.on_done(_putter(self, numbered))
 
     def __iter__(self) -> LazyMapIterator:
         return self
@@ -66,23 +86,69 @@ class LazyMapIterator:
                 error, self._input_error = self._input_error, None
                 raise error
             raise StopIteration
-        result = self._waiting[0] if self._ordered else self._done.get()
+        index, result = self._waiting[0] if self._ordered else self._next_done()
+        value: Any = None
+        raised: BaseException | None = None
         try:
             value = result.get(return_exceptions=self._return_exceptions)
+            if self._return_exceptions and isinstance(value, RemoteError):
+                value.item_index = index
+        except RemoteError as error:
+            error.item_index = index
+            raised = error.as_original() if self.raises_original else error
         finally:
             # One that raised has been taken, too: the caller may go on with the next. An interrupted wait has not.
             if result.done():
                 if self._ordered:
                     self._waiting.popleft()
                 self._n_waiting -= 1
+                self._n_taken += 1
+        if raised is not None:
+            raise raised
         # Before the caller works on the value, so that the engines have work meanwhile.
         self._submit_more()
         return value
+
+    def __aiter__(self) -> LazyMapIterator:
+        return self
+
+    async def __anext__(self) -> Any:
+        from broadleaf.client.async_iteration import Wake, resolved
+
+        self._submit_more()
+        if self._n_waiting and self._ordered:
+            await resolved(self._waiting[0][1])
+        elif self._n_waiting:
+            wake = Wake()
+            self._on_done = wake.set
+            while self._done.empty():
+                await wake.wait()
+        try:
+            return next(self)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    def __repr__(self) -> str:
+        name = function_name(self._function)
+        return f"<LazyMapIterator({name}): {self._n_taken:,} taken, {self._n_waiting:,} under way>"
+
+    def put(self, numbered: Numbered) -> None:
+        """Takes in a result that is done, with the position of its item."""
+        self._done.put(numbered)
+        self._on_done()
+
+    def _next_done(self) -> Numbered:
+        wait_until(self._link, lambda: not self._done.empty(), lambda _: None, None)
+        return self._done.get()
 
     def cancel(self) -> None:
         """Takes no more items. What is under way still arrives."""
         self._calls = None
 
 
-def _putter(queue: SimpleQueue[AsyncResult], result: AsyncResult) -> Callable[[], None]:
-    return lambda: queue.put(result)
+def _putter(values: LazyMapIterator, numbered: Numbered) -> Callable[[], None]:
+    return lambda: values.put(numbered)
+
+
+def _ignore() -> None:
+    """Called when a result is done and nobody awaits it."""

@@ -10,7 +10,10 @@ ENTRY_POINTS = "broadleaf.launchers"
 
 
 def find_launcher(name: str) -> type[Launcher]:
-    """The launcher class registered as `name`. Raises ValueError that lists those there are."""
+    """The launcher class registered as `name`. Raises ValueError that lists those there are.
+
+    Of one that IPython Parallel has and nobody has registered here, the start fails.
+    """
     if name == "local":  # the default need not wait for a scan of the installed packages
         from broadleaf.cluster.launchers.local import LocalLauncher
 
@@ -20,6 +23,10 @@ def find_launcher(name: str) -> type[Launcher]:
     for entry_point in entry_points(group=ENTRY_POINTS, name=name):
         launcher: type[Launcher] = entry_point.load()
         return launcher
+    from broadleaf.compat.launchers import absent_launcher
+
+    if (absent := absent_launcher(name)) is not None:
+        return absent
     raise ValueError(f"no launcher is called {name!r}; there are {', '.join(launcher_names())}")
 
 

@@ -66,6 +66,10 @@ class Launcher(ABC):
     def wait(self, timeout_s: float | None) -> bool:
         """Whether its processes were gone in time."""
 
+    def exit_code(self, timeout_s: float) -> int | None:
+        """With what its controller ended, 128 + n for signal n; None where that is not known within `timeout_s`."""
+        return None
+
     @abstractmethod
     def end(self) -> None:
         """Ends its processes without asking and removes the cluster's files."""

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broadleaf import _native
-from broadleaf.cluster import files
+from broadleaf.cluster import addresses, files
 from broadleaf.cluster.cores import usable_cores
-from broadleaf.cluster.host_process import python_version, search_path, start_host
-from broadleaf.cluster.launchers.base import ClusterStartError, Launcher, StartRequest
+from broadleaf.cluster.host_process import python_version, start_host
+from broadleaf.cluster.launchers.base import Launcher, StartRequest
 from broadleaf.config import Settings
+from broadleaf.modules.search_path import search_path, working_directory
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -39,19 +40,25 @@ class LocalLauncher(Launcher):
     @classmethod
     def start(cls, request: StartRequest) -> LocalLauncher:
         """Starts the host process and waits until its node listens."""
-        run_dir = files.make_run_dir(request.cluster_id)
-        log = files.open_log(request.cluster_dir / files.NODE_LOG)
+        if request.settings["listen"] and not request.settings["tls"]:
+            addresses.warn_of_plaintext()
+        run_dir = files.make_run_dir(request.cluster_id, outlives_session=request.detached)
         launcher = cls(request.cluster_id, request.cluster_dir, run_dir, 0, 0)
+        try:
+            log = files.open_log(request.cluster_dir / files.NODE_LOG)
+        except BaseException:
+            launcher.end()
+            raise
         try:
             keys = json.loads(_native.generate_keys())
             readiness = launcher._start_host(request, keys, log)
+            launcher.node_pid = readiness["pid"]
+            launcher._write_connections(request, keys, readiness.get("tcp_port"))
         except BaseException:
             launcher.end()
             raise
         finally:
             os.close(log)
-        launcher.node_pid = readiness["pid"]
-        launcher._write_connections(request, keys, readiness.get("tcp_port"))
         return launcher
 
     @classmethod
@@ -103,6 +110,13 @@ class LocalLauncher(Launcher):
         finally:
             os.close(descriptor)
 
+    def exit_code(self, timeout_s: float) -> int | None:
+        """The node's, which the host process passes on."""
+        if self._child is None or not self.wait(timeout_s):
+            return None
+        code: int = self._child.returncode
+        return code if code >= 0 else None  # the host itself was ended, and has taken the node with it
+
     def end(self) -> None:
         """Kills every process of the cluster's session and removes the files."""
         self.release()
@@ -119,7 +133,6 @@ class LocalLauncher(Launcher):
     def release(self) -> None:
         """Closes the lifeline."""
         if self._lifeline is not None:
-            _lifelines.discard(self)
             os.close(self._lifeline)
             self._lifeline = None
 
@@ -130,10 +143,7 @@ class LocalLauncher(Launcher):
         return self.run_dir / f"engine-{engine_id}.log"
 
     def _unix_path(self) -> str:
-        path = str(self.run_dir / "node.sock")
-        if len(path) > files.MAX_SOCKET_PATH_BYTES:
-            raise ClusterStartError(f"{path} is too long for a unix socket; use a shorter cluster id")
-        return path
+        return str(self.run_dir / "node.sock")
 
     def _start_host(self, request: StartRequest, keys: dict[str, Any], log: int) -> dict[str, Any]:
         unix_path, tcp = self._unix_path(), _tcp(request.settings)
@@ -156,11 +166,11 @@ class LocalLauncher(Launcher):
             "n_engines": request.n,
             "n_cores": usable_cores(),
             "sys_path": search_path(),
+            "directory": working_directory(),
         }
         started = start_host(self.cluster_id, node_config, host_config, log, with_lifeline=not request.detached)
         self._child, self._lifeline, self.host_pid = started.child, started.lifeline, started.child.pid
-        if self._lifeline is not None:
-            _lifelines.add(self)
+        _parents.add(self)
         return started.wait_ready(request.settings["start_timeout_s"], self._log_tail)
 
     def _log_tail(self) -> str:
@@ -176,13 +186,16 @@ class LocalLauncher(Launcher):
         return {
             "cluster_id": self.cluster_id,
             "unix_path": self._unix_path(),
-            "tcp": {"host": tcp["host"], "port": tcp_port} if tcp and tcp_port else None,
+            "tcp": {"host": addresses.to_dial(tcp["host"]), "port": tcp_port} if tcp and tcp_port else None,
             "tls": request.settings["tls"],
+            "role": role,
             "server_public_key": keys["server"]["public"],
             "private_key": keys[role]["private"],
             "broadleaf": _native.__version__,
             "python": python_version(),
             "pid": self.node_pid,
+            "search_path": search_path(),
+            "directory": working_directory(),
             "options": request.settings.to_native() | {"preload": preload_modules(request.settings["preload"])},
         }
 
@@ -194,9 +207,13 @@ class LocalLauncher(Launcher):
 def preload_modules(option: list[str]) -> list[str]:
     """The modules that the `preload` option names, with `auto` resolved for this process."""
     modules = [name for name in option if name != "auto"]
-    if "auto" in option and "numpy" in sys.modules and "numpy" not in modules:
-        modules.append("numpy")
-    return modules
+    if "auto" in option:
+        if "numpy" in sys.modules:
+            modules.append("numpy")
+        ipython = sys.modules.get("IPython")
+        if ipython is not None and ipython.get_ipython() is not None:
+            modules.append("IPython")
+    return list(dict.fromkeys(modules))
 
 
 def _session(session_id: int, cluster_id: str) -> list[int]:
@@ -233,13 +250,18 @@ def _tcp(settings: Settings) -> dict[str, Any] | None:
     return {"host": host.strip("[]"), "port": int(port), "tls": settings["tls"]}
 
 
-# A child that this process forks later must not keep the cluster alive, nor close the lifeline's number twice.
-_lifelines: weakref.WeakSet[LocalLauncher] = weakref.WeakSet()
+# Of host processes that this one has started. A child that this process forks later must not keep the cluster alive,
+# nor close the lifeline's number twice; and the host is no child of its own.
+_parents: weakref.WeakSet[LocalLauncher] = weakref.WeakSet()
 
 
-def _forget_lifelines() -> None:
-    for launcher in list(_lifelines):
+def _forget_children() -> None:
+    for launcher in list(_parents):
         launcher.release()
+        if launcher._child is not None:
+            launcher._child.returncode = 0  # so that nobody waits for it here
+            launcher._child = None
+    _parents.clear()
 
 
-os.register_at_fork(after_in_child=_forget_lifelines)
+os.register_at_fork(after_in_child=_forget_children)

@@ -33,6 +33,8 @@ def load(
         from broadleaf.lab.runs import read_runs
 
         rows = pd.DataFrame(read_runs(Path(source), factors))
+        if rows.empty:
+            raise AnalysisError(f"{source}: there are no runs yet. Make them with `broadleaf lab run`.")
     else:
         rows = pd.DataFrame(list(source))
     if "y_us" not in rows and "time_per_task_us" not in rows:

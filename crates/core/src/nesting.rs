@@ -1,0 +1,180 @@
+//! Tasks that wait for tasks. An engine whose task waits runs others meanwhile, on top of it, but only those nested
+//! deeper than the task that waits.
+//!
+//! So an engine's stack holds at most one task of each depth, nothing that waits is held up by its equals, and there is
+//! always progress: of the tasks that have not ended, one nested deepest waits for nobody, and any engine that waits may
+//! run it.
+
+use broadleaf_proto::engine::EngineEvent;
+use broadleaf_proto::ids::{EngineId, TaskKey};
+
+use crate::engines::Engine;
+use crate::offers::{Claim, Offer};
+use crate::tasks::{Place, Stopping};
+use crate::{Controller, Nanos, Output};
+
+/// A task that waits for others, or has waited.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Suspended {
+    /// The offer's number.
+    pub number: u32,
+    pub offer: Offer,
+    /// Whether it waits now. Only the last of a stack may not.
+    pub waits: bool,
+}
+
+impl Engine {
+    /// The depth that tasks must exceed which the engine may start now; `None` when none of its tasks waits.
+    pub fn floor(&self) -> Option<u16> {
+        let waiting = self.stack.iter().rev().find(|s| s.waits);
+        waiting.map(|s| s.offer.depth)
+    }
+
+    /// Whether it may start a task of this depth.
+    pub fn accepts(&self, depth: u16) -> bool {
+        self.stack.is_empty() || self.floor().is_none_or(|floor| depth > floor)
+    }
+
+    /// What orders engines: an engine without tasks goes before one whose tasks all wait, and that before one with a task
+    /// that runs, from which it would only be stolen.
+    pub fn load(&self) -> u32 {
+        (self.outstanding << 8) + self.stack.len() as u32
+    }
+
+    pub fn suspended(&self, number: u32) -> Option<&Suspended> {
+        self.stack.iter().find(|s| s.number == number)
+    }
+
+    /// Tasks that wait now.
+    pub fn n_waiting(&self) -> usize {
+        self.stack.iter().filter(|s| s.waits).count()
+    }
+
+    /// The task to interrupt when it is not said which: the one believed to run, or the last to wait.
+    pub fn current(&self) -> Option<(TaskKey, u32)> {
+        let top = || self.stack.last().map(|top| (top.offer.key, top.number));
+        self.head()
+            .or_else(|| top().and_then(|(key, number)| Some((key?, number))))
+    }
+
+    /// Whether a task cannot act on an interrupt yet, because another runs on top of it.
+    pub fn is_buried(&self, number: u32) -> bool {
+        let is_top = self.stack.last().is_some_and(|top| top.number == number);
+        self.suspended(number)
+            .is_some_and(|s| s.waits && !(is_top && self.outstanding == 0))
+    }
+
+    /// The task of an offer waits from now on. False for what cannot be.
+    fn suspend(&mut self, number: u32) -> bool {
+        if let Some(top) = self.stack.last_mut().filter(|top| !top.waits) {
+            if top.number != number {
+                return false;
+            }
+            top.waits = true;
+            self.outstanding -= 1;
+            return true;
+        }
+        let depth = self.offers_by_number(number).map(|offer| offer.depth);
+        if depth.is_none_or(|depth| !self.accepts(depth)) {
+            return false;
+        }
+        let Some(mut offer) = self.take_out(number) else {
+            return false;
+        };
+        if offer.claim == Claim::Open {
+            offer.claim = Claim::Claimed;
+        }
+        self.stack.push(Suspended {
+            number,
+            offer,
+            waits: true,
+        });
+        true
+    }
+
+    /// The last task of the stack goes on. False for what cannot be.
+    fn resume(&mut self, number: u32) -> bool {
+        let top = self.stack.last_mut();
+        let Some(top) = top.filter(|top| top.number == number && top.waits) else {
+            return false;
+        };
+        top.waits = false;
+        self.outstanding += 1;
+        true
+    }
+
+    /// Whether depths grow along the stack, and only the last of it does not wait.
+    pub fn is_stack_consistent(&self) -> bool {
+        let last = self.stack.len().saturating_sub(1);
+        self.stack.iter().take(last).all(|s| s.waits)
+            && self
+                .stack
+                .windows(2)
+                .all(|pair| pair[0].offer.depth < pair[1].offer.depth)
+            && self.stack.iter().all(|s| s.offer.key.is_some())
+    }
+}
+
+impl Controller {
+    pub(crate) fn on_engine_event(
+        &mut self,
+        now: Nanos,
+        engine: EngineId,
+        event: EngineEvent,
+        out: &mut Vec<Output>,
+    ) {
+        let (EngineEvent::WaitStarted(key) | EngineEvent::WaitEnded(key)) = event;
+        let place = self.tasks.get(key).map(|t| t.place);
+        let Some(Place::Offered(_, offer)) =
+            place.filter(|place| matches!(place, Place::Offered(at, _) if *at == engine))
+        else {
+            self.totals.ignored += 1;
+            return;
+        };
+        let done = match event {
+            EngineEvent::WaitStarted(_) => self.on_wait_started(engine, offer, out),
+            EngineEvent::WaitEnded(_) => self.on_wait_ended(engine, offer),
+        };
+        if !done {
+            self.totals.ignored += 1;
+            return;
+        }
+        self.engines[engine.0 as usize].head_since = now;
+        self.time_head(now, engine);
+    }
+
+    fn on_wait_started(&mut self, engine: EngineId, offer: u32, out: &mut Vec<Output>) -> bool {
+        let books = &mut self.engines[engine.0 as usize];
+        if !books.suspend(offer) {
+            return false;
+        }
+        // What the engine may not start meanwhile goes back to its queue, and to the front of it: the latest first.
+        let held_up: Vec<(u32, TaskKey)> = books
+            .open_offers()
+            .filter(|(number, _)| {
+                let depth = books.offers_by_number(*number).map(|o| o.depth);
+                depth.is_some_and(|depth| !books.accepts(depth))
+            })
+            .collect();
+        for (offer, key) in held_up.into_iter().rev() {
+            books.set_claim(offer, Claim::Returning);
+            out.push(Output::Revoke { engine, key, offer });
+        }
+        true
+    }
+
+    fn on_wait_ended(&mut self, engine: EngineId, offer: u32) -> bool {
+        let books = &mut self.engines[engine.0 as usize];
+        let believed = books.head();
+        if !books.resume(offer) {
+            return false;
+        }
+        // What was believed to run had not started: its time begins anew when it does.
+        if let Some((key, _)) = believed
+            && self.tasks.at(key).stopping == Stopping::No
+        {
+            self.clear_timer(key);
+        }
+        true
+    }
+}

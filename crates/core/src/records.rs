@@ -1,0 +1,66 @@
+//! What the controller tells of tasks: those that live, and ended ones that are kept.
+
+use std::collections::BTreeSet;
+
+use broadleaf_proto::control::{TaskName, TaskRecord};
+use broadleaf_proto::ids::TaskKey;
+
+use crate::Controller;
+use crate::dependencies::NOWHERE;
+use crate::tasks::{Place, Task};
+
+impl Controller {
+    /// What is known of these tasks, or of all.
+    pub(crate) fn records(&self, names: Option<Vec<TaskName>>) -> Vec<TaskRecord> {
+        let Some(names) = names else {
+            let live = self
+                .tasks
+                .iter()
+                .filter_map(|(key, t)| self.live_record(key, t));
+            let kept = self.kept.iter().map(|task| self.kept_record(task));
+            return live.chain(kept).collect();
+        };
+        let kept = self.kept.find(&names);
+        let in_order: BTreeSet<_> = names.into_iter().collect();
+        let record = |name: TaskName| {
+            let live = self
+                .live(name)
+                .and_then(|key| Some((key, self.tasks.get(key)?)));
+            live.and_then(|(key, task)| self.live_record(key, task))
+                .or_else(|| kept.get(&name).map(|task| self.kept_record(task)))
+        };
+        in_order.into_iter().filter_map(record).collect()
+    }
+
+    fn live_record(&self, key: TaskKey, task: &Task) -> Option<TaskRecord> {
+        let engine = match task.place {
+            Place::Offered(engine, _) | Place::Pinned(engine) | Place::Limbo(engine) => engine,
+            _ => NOWHERE,
+        };
+        Some(TaskRecord {
+            client: task.client?,
+            seq: task.seq,
+            status: None,
+            engine,
+            is_running: self.is_running(key, task),
+            submitted_ns: task.submitted_ns,
+            started_ns: 0,
+            completed_ns: 0,
+            label: self.options.at(task.options).options.label.clone(),
+            has_result: true,
+            can_run_again: true,
+        })
+    }
+
+    /// Whether a task has been started and has not ended: it waits for others in the middle, or it is first on its engine's
+    /// board, and its arguments are there.
+    /// True a moment too early for an idle engine, which is about to claim it.
+    fn is_running(&self, key: TaskKey, task: &Task) -> bool {
+        let Place::Offered(engine, offer) = task.place else {
+            return false;
+        };
+        let engine = &self.engines[engine.0 as usize];
+        let is_first = engine.head() == Some((key, offer));
+        !task.is_travelling && (is_first || engine.suspended(offer).is_some())
+    }
+}

@@ -1,0 +1,142 @@
+//! Unix sockets that nobody but this user can put another process in the place of.
+//!
+//! A socket is reached through a descriptor of its directory, which is checked first: so no other user can have made it,
+//! nor exchange it in between, and its path may be longer than the 107 bytes of a socket's address.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+/// A directory that only this user can use, and a socket's name in it.
+#[derive(Debug)]
+struct Place {
+    directory: OwnedFd,
+    name: PathBuf,
+}
+
+impl Place {
+    fn open(path: &Path) -> io::Result<Self> {
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(directory, flags, Mode::empty())?;
+        let found = rustix::fs::fstat(&opened)?;
+        let me = rustix::process::geteuid().as_raw();
+        if found.st_uid != me {
+            let owner = found.st_uid;
+            return Err(denied(format!(
+                "{} belongs to user {owner}, and you are user {me}: whatever listens there is not yours; connect as \
+                 the user who started the cluster",
+                directory.display()
+            )));
+        }
+        if found.st_mode & 0o077 != 0 {
+            return Err(denied(format!(
+                "{} is open to other users: whatever listens there may not be yours; chmod 700 it",
+                directory.display()
+            )));
+        }
+        Ok(Self {
+            directory: opened,
+            name: name.into(),
+        })
+    }
+
+    /// A path of the socket that is short, and stays with the directory that was checked.
+    fn path(&self) -> PathBuf {
+        Path::new("/proc/self/fd")
+            .join(self.directory.as_raw_fd().to_string())
+            .join(&self.name)
+    }
+}
+
+/// Dials a socket of this user's. Before a byte is sent both its directory and the process that listens are checked.
+///
+/// # Errors
+/// `PermissionDenied` when the directory or the listener is another user's; else as connecting fails.
+pub fn dial(path: &Path) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(Place::open(path)?.path())?;
+    let listener = rustix::net::sockopt::socket_peercred(&stream)?.uid.as_raw();
+    let me = rustix::process::geteuid().as_raw();
+    if listener != me {
+        return Err(denied(format!(
+            "a process of user {listener} listens at {}, and you are user {me}: it is not your cluster",
+            path.display()
+        )));
+    }
+    Ok(stream)
+}
+
+/// A listening socket; removed when dropped.
+#[derive(Debug)]
+pub(crate) struct LocalListener {
+    pub(crate) socket: UnixListener,
+    place: Place,
+    inode: u64,
+}
+
+impl LocalListener {
+    /// Listens at `path`, with mode 0600. Its directory is made if missing; a socket left by a dead process is replaced.
+    pub(crate) fn bind(path: &Path) -> io::Result<Self> {
+        let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)?;
+        let place = Place::open(path)?;
+        let short = place.path();
+        remove_stale(&short, path)?;
+        let socket = UnixListener::bind(&short)?;
+        fs::set_permissions(&short, Permissions::from_mode(0o600))?;
+        socket.set_nonblocking(true)?;
+        let inode = fs::symlink_metadata(&short)?.ino();
+        Ok(Self {
+            socket,
+            place,
+            inode,
+        })
+    }
+}
+
+impl Drop for LocalListener {
+    fn drop(&mut self) {
+        let path = self.place.path();
+        // Only if it is still ours: a successor may have replaced it.
+        if fs::symlink_metadata(&path).is_ok_and(|m| m.ino() == self.inode) {
+            // Nothing is lost if it stays: the next listener replaces it.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn denied(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, message)
+}
+
+fn remove_stale(short: &Path, path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(short) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                format!("{} exists and is no socket", path.display()),
+            ));
+        }
+        Ok(_) => {}
+    }
+    match UnixStream::connect(short) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(short),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::AddrInUse,
+            format!("another process listens at {}", path.display()),
+        )),
+    }
+}

@@ -1,0 +1,129 @@
+//! The proof of keys as part of a link: it runs inside `fill` and `flush`, and other frames wait for its end.
+
+use std::io;
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use broadleaf_proto::FrameKind;
+use broadleaf_proto::control::{self, Refusal};
+
+use crate::error::LinkError;
+use crate::link::Link;
+use crate::proof::{DialProof, ListenProof, Proving};
+use crate::tls::ClientTls;
+
+/// How the dialling end of a TCP connection proves who it is, and learns who listens.
+#[derive(Clone, Debug)]
+pub enum DialSecurity {
+    /// Everything is encrypted.
+    Tls(ClientTls),
+    /// The keys are proven, and nothing is encrypted.
+    Proof(DialProof),
+}
+
+impl DialSecurity {
+    /// The dialling end of a connection.
+    ///
+    /// # Errors
+    /// When a socket option cannot be set or TLS cannot start.
+    pub fn link(&self, stream: TcpStream) -> io::Result<Link> {
+        match self {
+            Self::Tls(tls) => Link::tls_client(stream, tls),
+            Self::Proof(proof) => Link::tcp(stream)?.prove_as_dialer(proof),
+        }
+    }
+}
+
+impl Link {
+    /// Has the two ends prove their keys before any other frame travels; this is the dialling one.
+    ///
+    /// The proof runs inside [`Link::flush`] and [`Link::fill`]; frames may be queued at once and leave when it is done.
+    ///
+    /// # Errors
+    /// When the operating system gives no randomness.
+    pub fn prove_as_dialer(mut self, proof: &DialProof) -> io::Result<Self> {
+        self.proving = Some(Box::new(Proving::dialer(proof)?));
+        Ok(self)
+    }
+
+    /// The listening end; see [`Link::prove_as_dialer`].
+    ///
+    /// # Errors
+    /// When the operating system gives no randomness.
+    pub fn prove_as_listener(mut self, proof: &Arc<ListenProof>) -> io::Result<Self> {
+        self.proving = Some(Box::new(Proving::listener(proof)?));
+        Ok(self)
+    }
+
+    /// Takes in the frames of the proof, and answers them.
+    pub(crate) fn prove(&mut self) -> Result<(), LinkError> {
+        while let Some(proving) = self.proving.as_mut().filter(|p| p.peer.is_none()) {
+            let Some(frame) = self.inbox.next_proof_frame()? else {
+                break;
+            };
+            let result = proving.on_frame(&frame);
+            if proving.peer.is_some() {
+                self.proven = proving.peer;
+                if let Some(bytes) = proving.frame_limit_bytes {
+                    self.inbox.set_frame_limit(bytes);
+                }
+                if let Some(count) = proving.max_fds {
+                    self.inbox.set_max_fds(count);
+                }
+            }
+            // An answer, what waited for the end of the proof, or the reason why not. After a failure that is a courtesy,
+            // so the first error is the one to report.
+            let flushed = self.flush();
+            result?;
+            flushed?;
+        }
+        Ok(())
+    }
+
+    /// Sends frames of the proof; whether other frames may follow.
+    pub(crate) fn flush_proof(&mut self) -> Result<bool, LinkError> {
+        while let Some(proving) = &self.proving {
+            let bytes = proving.outgoing();
+            if bytes.is_empty() {
+                break;
+            }
+            let piece_bytes = bytes.len();
+            let sent = self.socket.send(bytes, &[]);
+            let count = match self.count_sent(sent) {
+                Ok(count) => count,
+                Err(error) => return Err(self.last_word(error)),
+            };
+            if let Some(proving) = &mut self.proving {
+                proving.sent(count);
+            }
+            if count < piece_bytes {
+                return Ok(false);
+            }
+        }
+        let is_over = self.proving.as_ref().is_none_or(|p| p.peer.is_some());
+        if is_over {
+            self.proving = None;
+        }
+        Ok(is_over)
+    }
+
+    /// Why the peer has closed the connection, if it said so before this side had said anything.
+    fn last_word(&mut self, error: LinkError) -> LinkError {
+        match self.fill() {
+            Err(refused @ LinkError::Refused(_)) => refused,
+            _ => error,
+        }
+    }
+
+    /// Tells the peer why it is not let in, as far as it can be told: before TLS is established it cannot.
+    ///
+    /// # Errors
+    /// When the peer cannot be written to; it is to be closed anyway.
+    pub fn refuse(&mut self, refusal: &Refusal) -> Result<(), LinkError> {
+        match &mut self.proving {
+            Some(proving) => drop(proving.refuse(refusal.kind, refusal.message.clone())),
+            None => self.send(FrameKind::Refused, &control::encode(refusal), &[])?,
+        }
+        self.flush().map(drop)
+    }
+}

@@ -1,0 +1,58 @@
+//! Clients that do not read what they asked for.
+
+use broadleaf_core::Input;
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::node::Node;
+use crate::peers::Role;
+
+impl Node {
+    /// Has the poller watch a peer for what is waited for. A client that does not read its answers is not read from: what
+    /// it would ask for next could not be sent either.
+    pub(crate) fn watch_peer(&mut self, token: usize, watches_write: bool) {
+        let Some(peer) = self.peers.get_mut(token) else {
+            return;
+        };
+        let is_congested = matches!(
+            peer.role,
+            Role::Client {
+                congested: true,
+                ..
+            }
+        );
+        if (peer.watches_write, peer.watches_read) == (watches_write, !is_congested) {
+            return;
+        }
+        peer.watches_write = watches_write;
+        peer.watches_read = !is_congested;
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, peer.watches_read);
+        flags.set(EventFlags::OUT, peer.watches_write);
+        let data = EventData::new_u64(token as u64);
+        // It can only fail for a descriptor that is not registered, and this one is.
+        let _ = epoll::modify(&self.poller, peer.link.as_fd(), data, flags);
+    }
+
+    /// Tells the controller when a client's queue of answers has become long, or short again.
+    pub(crate) fn note_congestion(&mut self, token: usize) {
+        let limit = self.config.options.congestion_bytes;
+        let peer = &mut self.peers[token];
+        let queued = peer.link.queued_bytes();
+        if let Role::Client { client, congested } = &mut peer.role {
+            let now_congested = if *congested {
+                queued > limit / 2
+            } else {
+                queued > limit
+            };
+            if now_congested != *congested {
+                *congested = now_congested;
+                let client = *client;
+                self.input(Input::ClientCongested {
+                    client,
+                    congested: now_congested,
+                });
+                self.carry_out();
+            }
+        }
+    }
+}

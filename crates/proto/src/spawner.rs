@@ -1,0 +1,56 @@
+//! What a node and the fork server of its host say to each other.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::EngineId;
+
+/// Node to spawner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SpawnerCommand {
+    /// Start an engine for this place.
+    Spawn(EngineId, BTreeMap<String, String>),
+    /// End everything and leave.
+    Stop,
+}
+
+/// Spawner to node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SpawnerEvent {
+    /// An engine's process exists.
+    Spawned(EngineId, u32),
+    /// No process could be made for an engine.
+    NotStarted {
+        /// Its place.
+        engine: EngineId,
+        /// For the user: what the operating system said.
+        reason: String,
+    },
+    /// An engine's process ended.
+    Exited {
+        /// Its place.
+        engine: EngineId,
+        /// Its process.
+        pid: u32,
+        /// Its exit code, or `None` when a signal ended it.
+        code: Option<i32>,
+        /// The signal, or `None`.
+        signal: Option<i32>,
+        /// Whether the out-of-memory killer did it.
+        out_of_memory: bool,
+        /// The end of its output.
+        last_output: String,
+    },
+}
+
+impl SpawnerEvent {
+    /// The place that it is about.
+    pub fn engine(&self) -> EngineId {
+        match self {
+            Self::Spawned(engine, _)
+            | Self::NotStarted { engine, .. }
+            | Self::Exited { engine, .. } => *engine,
+        }
+    }
+}

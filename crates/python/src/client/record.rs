@@ -1,0 +1,144 @@
+//! Submit records, written without building one first.
+
+use broadleaf_proto::limits::{DEPENDENCY_BYTES, MAX_DEPENDENCIES, MAX_INLINE_PAYLOAD_BYTES};
+use broadleaf_proto::task::SegmentRef;
+use broadleaf_proto::{FunctionId, OptionsId};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::payload::Encoded;
+
+/// The tasks that a task must run after, and those whose engine it must run on.
+pub type Dependencies<'a> = (&'a [u64], &'a [u64]);
+
+/// What a record says besides its payload.
+pub struct Head<'a> {
+    /// The task's number, or the first of its targets'.
+    pub seq: u64,
+    /// What to call.
+    pub function: FunctionId,
+    /// How to run it.
+    pub options: OptionsId,
+    /// How many tasks it is nested in.
+    pub depth: u16,
+    /// What it depends on.
+    pub dependencies: Dependencies<'a>,
+}
+
+impl Head<'_> {
+    #[inline]
+    fn write(&self, out: &mut Vec<u8>) {
+        let (after, follow) = self.dependencies;
+        let mut head = [0; 26]; // one copy instead of one per field
+        head[..8].copy_from_slice(&self.seq.to_le_bytes());
+        head[8..12].copy_from_slice(&self.function.0.to_le_bytes());
+        head[12..16].copy_from_slice(&self.options.0.to_le_bytes());
+        head[16..18].copy_from_slice(&self.depth.to_le_bytes());
+        head[18..22].copy_from_slice(&(after.len() as u32).to_le_bytes());
+        head[22..].copy_from_slice(&(follow.len() as u32).to_le_bytes());
+        out.extend_from_slice(&head);
+        for seq in after.iter().chain(follow) {
+            out.extend_from_slice(&seq.to_le_bytes());
+        }
+    }
+}
+
+#[inline]
+fn write_payload(out: &mut Vec<u8>, bytes: &[u8], segments: &[SegmentRef]) {
+    let mut lengths = [0; 6];
+    lengths[..4].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+    lengths[4..].copy_from_slice(&(segments.len() as u16).to_le_bytes());
+    out.extend_from_slice(&lengths);
+    for s in segments {
+        out.extend_from_slice(&s.segment.0.to_le_bytes());
+        out.extend_from_slice(&s.offset_bytes.to_le_bytes());
+        out.extend_from_slice(&s.len_bytes.to_le_bytes());
+    }
+    out.extend_from_slice(bytes);
+}
+
+/// Bytes and segments of a payload that is `plain` where it is not encoded.
+pub fn parts_of<'a>(encoded: Option<&'a Encoded>, plain: &'a [u8]) -> (&'a [u8], &'a [SegmentRef]) {
+    encoded.map_or((plain, &[]), |e| (&e.bytes, &e.segments))
+}
+
+/// `ValueError` for more dependencies than a record may name.
+pub fn check_dependencies((after, follow): Dependencies<'_>) -> PyResult<()> {
+    let n = after.len() + follow.len();
+    if n <= MAX_DEPENDENCIES {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "a task can depend on {MAX_DEPENDENCIES} tasks at most, not on {n}: submit tasks between that wait for a part \
+         of them each"
+    )))
+}
+
+/// What a task's dependencies count for among the client's unresolved bytes.
+pub fn dependency_weight((after, follow): Dependencies<'_>) -> u64 {
+    DEPENDENCY_BYTES * (after.len() + follow.len()) as u64
+}
+
+fn dependency_bytes((after, follow): Dependencies<'_>) -> usize {
+    8 * (after.len() + follow.len())
+}
+
+/// `ValueError` for a payload that fits into a message, but not with so many dependencies.
+pub fn check_together(dependencies: Dependencies<'_>, bytes: &[u8]) -> PyResult<()> {
+    if bytes.len() + dependency_bytes(dependencies) <= MAX_INLINE_PAYLOAD_BYTES {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "the arguments of {} bytes and the dependencies of the task are too long for one message",
+        bytes.len()
+    )))
+}
+
+/// Records that wait to be sent together, as bodies of frames.
+#[derive(Default)]
+pub struct Records {
+    /// Bodies that had no room for the next record.
+    full: Vec<Vec<u8>>,
+    last: Vec<u8>,
+}
+
+impl Records {
+    /// Appends a record.
+    #[inline]
+    pub fn push(&mut self, head: &Head<'_>, bytes: &[u8], segments: &[SegmentRef]) {
+        let record_bytes = bytes.len() + dependency_bytes(head.dependencies);
+        if self.last.len() + record_bytes > MAX_INLINE_PAYLOAD_BYTES {
+            self.begin_next();
+        }
+        head.write(&mut self.last);
+        write_payload(&mut self.last, bytes, segments);
+    }
+
+    /// With the next record the body could be longer than a frame.
+    #[cold]
+    fn begin_next(&mut self) {
+        if !self.last.is_empty() {
+            self.full.push(std::mem::take(&mut self.last));
+        }
+    }
+
+    /// Whether so many bytes wait.
+    pub fn hold(&self, n_bytes: usize) -> bool {
+        self.last.len() >= n_bytes || !self.full.is_empty()
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.last.is_empty()
+    }
+
+    /// Takes out all bodies.
+    pub fn take(&mut self) -> impl Iterator<Item = Vec<u8>> + use<> {
+        let capacity = self.last.capacity().min(MAX_KEPT_BYTES);
+        let last = std::mem::replace(&mut self.last, Vec::with_capacity(capacity));
+        std::mem::take(&mut self.full).into_iter().chain([last])
+    }
+}
+
+/// Memory kept for the records to come.
+const MAX_KEPT_BYTES: usize = 512 * 1024;

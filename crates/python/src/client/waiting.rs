@@ -1,0 +1,124 @@
+//! Steps of threads that wait for replies: one of them reads the socket, the others follow it.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::shared::{Incoming, Shared, Step};
+use super::wire::poll;
+use crate::payload::lock;
+
+/// Longest time a waiting thread goes without looking at Python's signals.
+pub(super) const SIGNAL_SLICE: Duration = Duration::from_millis(100);
+/// Longest time a second waiting thread relies on the reader to wake it.
+const FOLLOWER_SLICE: Duration = Duration::from_millis(20);
+
+impl Shared {
+    /// One step of a thread that waits: reads the socket itself, or follows the thread that does.
+    pub fn wait_step(
+        &self,
+        deadline: Option<Instant>,
+        is_done: &dyn Fn() -> bool,
+        incoming: &mut Incoming,
+    ) -> Step {
+        if self.is_closed() {
+            return Step::Progress;
+        }
+        let Some(slice) = Self::slice_until(deadline) else {
+            return Step::TimedOut;
+        };
+        self.foreground.fetch_add(1, Ordering::AcqRel);
+        let before = *lock(&self.generation);
+        if let Ok(role) = self.reader.try_lock() {
+            if !is_done() {
+                let readable = self.await_reply(slice);
+                if !readable.is_empty() {
+                    self.read_or_lose(incoming);
+                }
+            }
+            drop(role);
+        } else {
+            let guard = lock(&self.generation);
+            if *guard == before && !is_done() {
+                drop(self.progress.wait_timeout(guard, slice.min(FOLLOWER_SLICE)));
+            }
+        }
+        self.stop_waiting();
+        Step::Progress
+    }
+
+    /// Longest time that a thread sleeps at once; `None` when the deadline has passed.
+    fn slice_until(deadline: Option<Instant>) -> Option<Duration> {
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let slice = left.map_or(SIGNAL_SLICE, |left| left.min(SIGNAL_SLICE));
+        (!slice.is_zero()).then_some(slice)
+    }
+
+    /// Reads, with the reader's role.
+    fn read_or_lose(&self, incoming: &mut Incoming) {
+        if let Err(error) = self.read(incoming) {
+            self.on_lost(&error, incoming);
+        }
+    }
+
+    /// A thread that waited does not any more: another takes the reader's role.
+    fn stop_waiting(&self) {
+        if self.foreground.fetch_sub(1, Ordering::AcqRel) > 1 {
+            self.progress.notify_all();
+        }
+    }
+
+    /// Waits until the socket can be read. A reply to what has just been sent to idle engines is due in less time than
+    /// it takes to wake a sleeping thread, so this one looks for it first, and lets others run in between.
+    fn await_reply(&self, longest: Duration) -> PollFlags {
+        if self.outstanding.load(Ordering::Acquire) <= self.spin_limit() {
+            let due_ns = self.sent_ns.load(Ordering::Acquire) + self.tuning.spin.as_nanos() as u64;
+            while (self.epoch.elapsed().as_nanos() as u64) < due_ns {
+                let ready = self.wire.poll(PollFlags::IN, Some(Duration::ZERO));
+                if !ready.is_empty() {
+                    return ready;
+                }
+                std::thread::yield_now();
+            }
+        }
+        self.wire.poll(PollFlags::IN, Some(longest))
+    }
+
+    /// Tasks that can be running all at once: with more of them somebody else needs the processor.
+    fn spin_limit(&self) -> u64 {
+        self.n_engines.load(Ordering::Relaxed).min(self.n_cores)
+    }
+
+    /// Takes over the callbacks of a request that is complete.
+    /// As [`Shared::wait_step`], but also ends when `other` is ready.
+    pub fn wait_step_beside(
+        &self,
+        deadline: Option<Instant>,
+        is_done: &dyn Fn() -> bool,
+        incoming: &mut Incoming,
+        other: PollFd<'_>,
+    ) -> Step {
+        let Some(slice) = Self::slice_until(deadline) else {
+            return Step::TimedOut;
+        };
+        let Some(socket) = self.wire.poll_fd() else {
+            return Step::Progress;
+        };
+        self.foreground.fetch_add(1, Ordering::AcqRel);
+        if let Ok(role) = self.reader.try_lock() {
+            if !is_done() {
+                let mut fds = [PollFd::new(&socket, PollFlags::IN), other];
+                poll(&mut fds, Some(slice));
+                if !fds[0].revents().is_empty() {
+                    self.read_or_lose(incoming);
+                }
+            }
+            drop(role);
+        } else {
+            poll(&mut [other], Some(slice.min(FOLLOWER_SLICE)));
+        }
+        self.stop_waiting();
+        Step::Progress
+    }
+}

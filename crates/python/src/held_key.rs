@@ -1,0 +1,66 @@
+//! The key of the cluster that this process belongs to, kept where no frame of a task refers to it.
+//!
+//! A traceback with local variables, a pickled frame or a debugger's dump of an engine would else carry the key away. It is
+//! no wall against a task that means harm: that one runs as the same user, and may read what the user may.
+
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::connect::Connection;
+
+struct HeldKey {
+    cluster_id: String,
+    private_key: String,
+    /// Whether tasks run in this process, which then gives the key to nobody.
+    is_engine: bool,
+}
+
+static HELD: Mutex<Option<HeldKey>> = Mutex::new(None);
+
+fn held() -> std::sync::MutexGuard<'static, Option<HeldKey>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The key for connections of this process to the cluster.
+pub fn held_key(cluster_id: &str) -> Option<String> {
+    let held = held();
+    let of_cluster = held.as_ref().filter(|key| key.cluster_id == cluster_id);
+    of_cluster.map(|key| key.private_key.clone())
+}
+
+/// From here on tasks run in this process.
+pub fn become_engine() {
+    if let Some(key) = held().as_mut() {
+        key.is_engine = true;
+    }
+}
+
+/// A connection file's text without its key, which is kept for connections by the text that is returned.
+#[pyfunction]
+pub fn hold_key(connection: &str) -> PyResult<String> {
+    let mut content: serde_json::Map<String, serde_json::Value> = serde_json::from_str(connection)
+        .map_err(|e| PyValueError::new_err(format!("connection file: {e}")))?;
+    let Some((cluster_id, private_key)) = Connection::parse(connection)?.into_key() else {
+        return Err(PyValueError::new_err(
+            "the connection file has no key; take the one that the cluster has written",
+        ));
+    };
+    content.remove("private_key");
+    *held() = Some(HeldKey {
+        cluster_id,
+        private_key,
+        is_engine: false,
+    });
+    Ok(serde_json::Value::Object(content).to_string())
+}
+
+/// The key that is held, for a process that this one starts; not where tasks run.
+#[pyfunction]
+pub fn give_key() -> PyResult<String> {
+    match held().as_ref() {
+        Some(key) if !key.is_engine => Ok(key.private_key.clone()),
+        _ => Err(PyRuntimeError::new_err("an engine gives its key to nobody")),
+    }
+}

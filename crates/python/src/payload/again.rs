@@ -1,0 +1,226 @@
+//! Buffers that are sent again: found by their address, compared with what was sent, and named again if nothing
+//! changed. Whether it did is never guessed: every byte is compared, which takes a fraction of what a first copy takes,
+//! and a host that has the bytes is not sent them again.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use broadleaf_proto::task::SegmentRef;
+use broadleaf_proto::{SegmentId, control};
+use rustc_hash::FxHashMap;
+
+use super::{DataPlane, lock};
+
+/// A smaller buffer is copied faster than it is looked for.
+pub(super) const LEAST_BYTES: usize = 1024 * 1024;
+/// Most buffers remembered.
+const MOST_BUFFERS: usize = 1024;
+/// Most bytes of buffers that are kept and were sent once; the latest is kept in any case.
+const MOST_NEW_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Bytes that several payloads name and that count once against the client's bound, until the last request of them
+/// is done.
+pub struct Counted {
+    len_bytes: u64,
+    is_claimed: AtomicBool,
+    outstanding_bytes: Arc<AtomicU64>,
+}
+
+impl Counted {
+    /// Bytes that the caller has to answer for: none if another request does.
+    pub fn claim(&self) -> u64 {
+        if self.is_claimed.swap(true, Ordering::AcqRel) {
+            0
+        } else {
+            self.len_bytes
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if *self.is_claimed.get_mut() {
+            self.outstanding_bytes
+                .fetch_sub(self.len_bytes, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Address and length.
+type Key = (usize, usize);
+
+/// A buffer that was sent.
+struct Sent {
+    place: SegmentRef,
+    counted: Weak<Counted>,
+    /// It has a reference of its own here.
+    is_kept: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Again {
+    sent: FxHashMap<Key, Sent>,
+    /// Those who want what is sent again to be kept in between.
+    n_keepers: usize,
+    /// What is kept and was sent once, oldest first.
+    new: VecDeque<(Key, SegmentRef)>,
+    new_bytes: u64,
+}
+
+impl Again {
+    /// Forgets what was sent; gives the segments that were kept.
+    pub(super) fn clear(&mut self) -> Vec<SegmentId> {
+        self.new.clear();
+        self.new_bytes = 0;
+        let kept = self.sent.drain().filter(|(_, sent)| sent.is_kept);
+        kept.map(|(_, sent)| sent.place.segment).collect()
+    }
+
+    /// Notes that a buffer which was sent once is kept. Gives those that make room for it.
+    fn keep_new(&mut self, key: Key, place: SegmentRef) -> Vec<SegmentId> {
+        self.new.push_back((key, place));
+        self.new_bytes += place.len_bytes;
+        let mut given_up = Vec::new();
+        while self.new_bytes > MOST_NEW_BYTES && self.new.len() > 1 {
+            let Some((key, place)) = self.new.pop_front() else {
+                break;
+            };
+            self.new_bytes -= place.len_bytes;
+            given_up.extend(self.forget(key, place));
+        }
+        given_up
+    }
+
+    /// A buffer came again: it need not make room for new ones any more.
+    fn on_found(&mut self, key: Key, place: SegmentRef) {
+        if let Some(index) = self.new.iter().position(|new| *new == (key, place)) {
+            self.new.remove(index);
+            self.new_bytes -= place.len_bytes;
+        }
+    }
+
+    fn forget(&mut self, key: Key, place: SegmentRef) -> Option<SegmentId> {
+        let Entry::Occupied(entry) = self.sent.entry(key) else {
+            return None;
+        };
+        if entry.get().place != place {
+            return None;
+        }
+        let sent = entry.remove();
+        self.on_found(key, place);
+        sent.is_kept.then_some(sent.place.segment)
+    }
+}
+
+impl DataPlane {
+    /// A count of its own for bytes that more than one payload will name.
+    pub(super) fn counted(&self, len_bytes: u64) -> Arc<Counted> {
+        Arc::new(Counted {
+            len_bytes,
+            is_claimed: AtomicBool::new(false),
+            outstanding_bytes: Arc::clone(&self.outstanding_bytes),
+        })
+    }
+
+    /// One more reference to the segment in which this very buffer was sent, if its bytes are the same still.
+    pub(super) fn find_again(&self, data: &[u8]) -> Option<(SegmentRef, Arc<Counted>)> {
+        let key = (data.as_ptr() as usize, data.len());
+        let place = lock(&self.again).sent.get(&key)?.place;
+        let reading = lock(&self.pool).read(&place);
+        // Compared outside the lock, as copies are made.
+        let is_same = reading.is_ok_and(|reading| {
+            let is_same = reading.equals(data);
+            drop(reading);
+            if !is_same {
+                self.release(vec![place.segment]);
+            }
+            is_same
+        });
+        let mut again = lock(&self.again);
+        if !is_same {
+            let kept = again.forget(key, place);
+            drop(again);
+            self.release(kept.into_iter().collect());
+            return None;
+        }
+        again.on_found(key, place);
+        let keeps = again.n_keepers > 0;
+        let fresh = || self.counted(place.len_bytes);
+        let Some(sent) = again.sent.get_mut(&key).filter(|sent| sent.place == place) else {
+            return Some((place, fresh()));
+        };
+        if keeps && !sent.is_kept {
+            sent.is_kept = lock(&self.pool).add_reference(place.segment, 1).is_ok();
+        }
+        let counted = sent.counted.upgrade().unwrap_or_else(|| {
+            let counted = fresh();
+            sent.counted = Arc::downgrade(&counted);
+            counted
+        });
+        Some((place, counted))
+    }
+
+    /// Remembers where a buffer was sent.
+    pub(super) fn remember(&self, data: &[u8], place: SegmentRef) -> Arc<Counted> {
+        let counted = self.counted(place.len_bytes);
+        let mut again = lock(&self.again);
+        let mut kept = if again.sent.len() >= MOST_BUFFERS {
+            again.clear()
+        } else {
+            Vec::new()
+        };
+        let key = (data.as_ptr() as usize, data.len());
+        let before = again.sent.get(&key).map(|sent| sent.place);
+        kept.extend(before.and_then(|place| again.forget(key, place)));
+        let is_kept =
+            again.n_keepers > 0 && lock(&self.pool).add_reference(place.segment, 1).is_ok();
+        let sent = Sent {
+            place,
+            counted: Arc::downgrade(&counted),
+            is_kept,
+        };
+        again.sent.insert(key, sent);
+        if is_kept {
+            kept.extend(again.keep_new(key, place));
+        }
+        drop(again);
+        self.release(kept);
+        counted
+    }
+
+    /// From here on what is sent again is kept until as many calls of [`Self::stop_keeping`].
+    pub fn start_keeping(&self) {
+        lock(&self.again).n_keepers += 1;
+    }
+
+    /// See [`Self::start_keeping`].
+    pub fn stop_keeping(&self) {
+        let mut again = lock(&self.again);
+        again.n_keepers = again.n_keepers.saturating_sub(1);
+        if again.n_keepers == 0 {
+            let kept = again.clear();
+            drop(again);
+            self.release(kept);
+        }
+    }
+
+    /// Gives up what is kept, for want of memory; whether that was anything.
+    pub(super) fn give_up_kept(&self) -> bool {
+        let kept = lock(&self.again).clear();
+        let any = !kept.is_empty();
+        self.release(kept);
+        any
+    }
+
+    fn release(&self, released: Vec<SegmentId>) {
+        if !released.is_empty() {
+            self.on_release(&control::SegmentRelease {
+                released,
+                retired: Vec::new(),
+            });
+        }
+    }
+}

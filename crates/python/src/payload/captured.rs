@@ -1,0 +1,95 @@
+//! What a function captured, as values of its calls.
+
+use broadleaf_proto::layout::Delivery;
+use broadleaf_shm::ShmError;
+use pyo3::prelude::*;
+
+use super::encode::{Encoded, Table, Way, with_raw};
+use super::{DataPlane, lock, shm_error};
+
+/// What a function captured, placed once for all calls of one submission; given up when dropped.
+pub struct Captured<'a> {
+    data: &'a DataPlane,
+    table: Table,
+    /// Its references are those of the submission itself.
+    encoded: Encoded,
+}
+
+impl Captured<'_> {
+    /// What must be announced before a call names it.
+    pub fn encoded(&mut self) -> &mut Encoded {
+        &mut self.encoded
+    }
+
+    /// Begins the table of a call with its buffers; how many they are.
+    pub(super) fn begin(&self, table: &mut Table) -> usize {
+        table.n = self.table.n;
+        table.entries.extend_from_slice(&self.table.entries);
+        table.inline.extend_from_slice(&self.table.inline);
+        self.table.n
+    }
+
+    /// One more reference to what a function captured, for one more call of it.
+    pub(super) fn name_again(&self, out: &mut Encoded) -> PyResult<()> {
+        let (data, captured) = (self.data, &self.encoded);
+        for place in &captured.segments {
+            let counted = !data.owns(place.segment)
+                || lock(&data.pool).add_reference(place.segment, 1).is_ok()
+                || lock(&data.lent).add_reference(place.segment);
+            if !counted {
+                return Err(shm_error(ShmError::NotReferenced(place.segment)));
+            }
+            out.segments.push(*place);
+        }
+        out.counted_bytes += captured.segments.iter().map(|s| s.len_bytes).sum::<u64>();
+        out.held.extend(captured.held.iter().cloned());
+        Ok(())
+    }
+}
+
+impl Drop for Captured<'_> {
+    fn drop(&mut self) {
+        self.data.give_back(&mut self.encoded);
+    }
+}
+
+impl DataPlane {
+    /// Places a function's buffers. With `shared` even small ones go into segments, for many calls to name.
+    pub fn capture<'a>(
+        &'a self,
+        buffers: &[Bound<'_, PyAny>],
+        shared: bool,
+    ) -> PyResult<Captured<'a>> {
+        let mut captured = Captured {
+            data: self,
+            table: Table::default(),
+            encoded: Encoded::default(),
+        };
+        let way = Way {
+            delivery: Delivery::Private,
+            again: true,
+        };
+        let limit_bytes = if shared && self.on_this_host() {
+            0
+        } else {
+            self.inline_limit_bytes
+        };
+        for buffer in buffers {
+            with_raw(buffer, |data| {
+                let place = self.place(data, way, limit_bytes, &mut captured.encoded)?;
+                captured.table.push(data, place, way.delivery);
+                if let Some(place) = place {
+                    captured.encoded.segments.push(place);
+                }
+                PyResult::Ok(())
+            })?;
+        }
+        let encoded = &mut captured.encoded;
+        let own_bytes = encoded.own_weight_bytes();
+        if own_bytes > 0 {
+            encoded.counted.push(self.counted(own_bytes));
+            encoded.counted_bytes += own_bytes;
+        }
+        Ok(captured)
+    }
+}

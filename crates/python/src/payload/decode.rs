@@ -1,0 +1,195 @@
+//! From payloads that arrived to values and their buffers.
+
+use broadleaf_proto::layout::{Compound, Delivery, ValueHead, pack_offsets};
+use broadleaf_proto::task::{LeaseGuard, Payload, SegmentRef};
+use broadleaf_proto::{DecodeError, layout};
+use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PySlice};
+use std::sync::Arc;
+
+use super::{DataPlane, lock, shm_error};
+use crate::buffer::Buffer;
+
+/// The encoding of a value.
+pub enum Value<'py, 'a> {
+    /// It rode inline: a plain encoding or a pickle; empty for a call without arguments.
+    Inline(&'a [u8]),
+    /// A pickle that came as a buffer.
+    Apart(Bound<'py, PyAny>),
+}
+
+impl<'py> Value<'py, '_> {
+    /// The pickle, as an object with a buffer.
+    pub fn into_pickle(self, py: Python<'py>) -> Bound<'py, PyAny> {
+        match self {
+            Self::Inline(bytes) => PyBytes::new(py, bytes).into_any(),
+            Self::Apart(buffer) => buffer,
+        }
+    }
+
+    /// The plain encoding, if it is one.
+    pub fn as_plain(&self) -> Option<&[u8]> {
+        match self {
+            Self::Inline(bytes) => bytes.split_first().and_then(|(first, rest)| {
+                let is_plain = *first == layout::PLAIN;
+                is_plain.then_some(rest)
+            }),
+            Self::Apart(_) => None,
+        }
+    }
+}
+
+/// A payload of a value and buffers, taken apart.
+pub struct Decoded<'py, 'a> {
+    /// The value.
+    pub value: Value<'py, 'a>,
+    /// Buffers that the call's function captured.
+    pub captured: Vec<Bound<'py, PyAny>>,
+    /// The value's own buffers.
+    pub buffers: Vec<Bound<'py, PyAny>>,
+}
+
+fn malformed(_: DecodeError) -> PyErr {
+    PyValueError::new_err("malformed payload")
+}
+
+/// A view of a place in a segment, as delivered, and the segment's size.
+macro_rules! map {
+    ($segment:expr, $place:expr, $delivery:expr) => {{
+        let (segment, place) = (&$segment, $place);
+        let (offset_bytes, len_bytes) = (place.offset_bytes, place.len_bytes);
+        let mapping = match $delivery {
+            Delivery::Private => segment.map_private(offset_bytes, len_bytes),
+            Delivery::Readonly => segment.map_readonly(offset_bytes, len_bytes),
+            Delivery::Shared => segment.map_shared(offset_bytes, len_bytes),
+        };
+        mapping.map(|mapping| (mapping, segment.len()))
+    }};
+}
+
+impl DataPlane {
+    /// Splits a payload into a value and its buffers, mapping what lies in segments.
+    pub fn decode_compound<'py, 'a>(
+        &self,
+        py: Python<'py>,
+        payload: &'a Payload,
+    ) -> PyResult<Decoded<'py, 'a>> {
+        let compound = Compound::decode(&payload.bytes).map_err(malformed)?;
+        let mut buffers = self.buffers(py, &compound, payload)?;
+        let (head, value) = ValueHead::decode(compound.value).map_err(malformed)?;
+        let truncated = || malformed(DecodeError::Truncated);
+        let value = if head.is_apart {
+            Value::Apart(buffers.pop().ok_or_else(truncated)?)
+        } else {
+            Value::Inline(value)
+        };
+        if !head.packed.is_empty() {
+            let pack = buffers.pop().ok_or_else(truncated)?;
+            buffers = unpack(&pack, &head.packed, buffers)?;
+        }
+        if head.n_captured > buffers.len() {
+            return Err(truncated());
+        }
+        let own = buffers.split_off(head.n_captured);
+        Ok(Decoded {
+            value,
+            captured: buffers,
+            buffers: own,
+        })
+    }
+
+    fn buffers<'py>(
+        &self,
+        py: Python<'py>,
+        compound: &Compound<'_>,
+        payload: &Payload,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let mut buffers = Vec::with_capacity(compound.buffers.len());
+        let mut segments = payload.segments.iter();
+        let mut inline = compound.inline;
+        for (place, len) in &compound.buffers {
+            let (is_inline, delivery) = Delivery::of(*place).map_err(malformed)?;
+            if is_inline {
+                let bytes = inline
+                    .split_off(..*len as usize)
+                    .expect("invariant: decoding checked the lengths");
+                if delivery == Delivery::Shared && !bytes.is_empty() {
+                    return Err(PyMemoryError::new_err(format!(
+                        "the host had no memory for a shared array of {} bytes",
+                        bytes.len()
+                    )));
+                }
+                if delivery == Delivery::Readonly {
+                    buffers.push(PyBytes::new(py, bytes).into_any());
+                } else {
+                    buffers.push(PyByteArray::new(py, bytes).into_any());
+                }
+            } else {
+                let place = segments
+                    .next()
+                    .ok_or_else(|| malformed(DecodeError::Truncated))?;
+                let lease = payload.lease.clone();
+                let lease = lease.ok_or_else(|| malformed(DecodeError::Truncated))?;
+                buffers.push(self.received_bytes(py, *place, delivery, lease)?);
+            }
+        }
+        Ok(buffers)
+    }
+
+    /// An object that shows a range of a segment.
+    fn received_bytes<'py>(
+        &self,
+        py: Python<'py>,
+        place: SegmentRef,
+        delivery: Delivery,
+        lease: LeaseGuard,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mapped = if self.owns(place.segment) {
+            let lent = lock(&self.lent).segment(place.segment);
+            if let Some(lent) = lent {
+                Some(map!(lent.segment(), place, delivery))
+            } else {
+                let pool = lock(&self.pool);
+                let segment = pool.segment(place.segment);
+                segment.map(|segment| map!(segment, place, delivery))
+            }
+        } else {
+            let announced = lock(&self.borrowed).by_id.get(&place.segment).cloned();
+            announced.map(|announced| map!(announced, place, delivery))
+        };
+        let mapped =
+            mapped.ok_or_else(|| PyValueError::new_err("payload names an unknown segment"))?;
+        let (mapping, segment_bytes) = mapped.map_err(shm_error)?;
+        let received = self.received.enter(mapping, place, segment_bytes, lease);
+        let buffer = Buffer::new(received, Arc::clone(&self.received));
+        Ok(Bound::new(py, buffer)?.into_any())
+    }
+}
+
+/// The buffers of a pack, put back among those that are by themselves.
+fn unpack<'py>(
+    pack: &Bound<'py, PyAny>,
+    packed: &[(u32, u64)],
+    others: Vec<Bound<'py, PyAny>>,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let py = pack.py();
+    let view = PyMemoryView::from(pack)?;
+    let lengths = packed.iter().map(|(_, len)| *len);
+    let (offsets, end) = pack_offsets(lengths).map_err(malformed)?;
+    if end > view.len()? as u64 {
+        return Err(malformed(DecodeError::Truncated));
+    }
+    let mut others = others.into_iter();
+    let mut all = Vec::with_capacity(packed.len() + others.len());
+    for ((index, len), start) in packed.iter().zip(offsets) {
+        while all.len() < *index as usize {
+            let other = others.next();
+            all.push(other.ok_or_else(|| malformed(DecodeError::Truncated))?);
+        }
+        let range = PySlice::new(py, start as isize, (start + len) as isize, 1);
+        all.push(view.get_item(range)?);
+    }
+    all.extend(others);
+    Ok(all)
+}

@@ -1,0 +1,487 @@
+//! From values and their buffers to payloads that are sent.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broadleaf_proto::layout::{COMPOUND, Delivery, ValueHead, pack_offsets};
+use broadleaf_proto::limits::{
+    INLINE_VALUE_BYTES, MAX_INLINE_PAYLOAD_BYTES, MAX_LARGE_BUFFERS, MAX_PAYLOAD_SEGMENTS,
+};
+use broadleaf_proto::task::{LeaseGuard, SegmentRef};
+use broadleaf_proto::{SegmentId, control};
+use broadleaf_shm::{BornSegment, Lease, SLAB_BUFFER_BYTES, ShmError, await_memory};
+use pyo3::exceptions::PyValueError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use smallvec::SmallVec;
+
+use super::again::{Counted, LEAST_BYTES};
+use super::captured::Captured;
+use super::{DataPlane, lock, shm_error};
+use crate::born;
+use crate::buffer::with_bytes;
+use crate::errors::PayloadTooLarge;
+
+/// How long memory that is on its way back to the system is waited for, before a payload is refused.
+const RETURN_TIME: Duration = Duration::from_millis(500);
+
+/// Buffers up to this size stay by themselves when a payload has too many large ones, if that is enough.
+const PACKED_BUFFER_BYTES: usize = 1024 * 1024;
+
+/// A payload ready to be written, with what must be announced before it.
+#[derive(Default)]
+pub struct Encoded {
+    /// The payload's inline bytes.
+    pub bytes: Vec<u8>,
+    /// The segments it names.
+    pub segments: SmallVec<[SegmentRef; 0]>,
+    /// Segments the peer has not seen.
+    pub announce: Vec<(SegmentId, u64, OwnedFd)>,
+    /// Keeps segments that are sent on until the payload is queued: they are given back behind it, not before.
+    pub held: Vec<LeaseGuard>,
+    /// What counts once for all payloads that name it.
+    pub counted: SmallVec<[Arc<Counted>; 0]>,
+    /// Bytes of `segments` that `counted` stands for.
+    pub(super) counted_bytes: u64,
+}
+
+impl Encoded {
+    /// One without buffers.
+    pub fn inline(bytes: Vec<u8>) -> Self {
+        Self {
+            bytes,
+            ..Self::default()
+        }
+    }
+
+    /// Bytes that count for this payload alone.
+    pub fn own_weight_bytes(&self) -> u64 {
+        let sizes = self.segments.iter().map(|s| s.len_bytes);
+        self.bytes.len() as u64 + sizes.sum::<u64>() - self.counted_bytes
+    }
+}
+
+/// How buffers are sent.
+#[derive(Clone, Copy, Default)]
+pub struct Way {
+    /// What their readers may do with them.
+    pub delivery: Delivery,
+    /// Those sent before from the same place, unchanged and still in use, are named again.
+    pub again: bool,
+}
+
+/// Buffers in the order of a payload's table.
+#[derive(Default)]
+pub(super) struct Table {
+    /// Place and length of each.
+    pub entries: Vec<u8>,
+    pub n: usize,
+    /// Those that have no place in a segment.
+    pub inline: Vec<u8>,
+}
+
+impl Table {
+    pub fn push(&mut self, data: &[u8], place: Option<SegmentRef>, delivery: Delivery) {
+        self.entries.push(match place {
+            Some(_) => delivery.in_segment(),
+            None => delivery.inline(),
+        });
+        self.entries
+            .extend_from_slice(&(data.len() as u64).to_le_bytes());
+        self.n += 1;
+        if place.is_none() {
+            self.inline.extend_from_slice(data);
+        }
+    }
+
+    fn push_place(&mut self, place: SegmentRef, delivery: Delivery) {
+        self.entries.push(delivery.in_segment());
+        self.entries
+            .extend_from_slice(&place.len_bytes.to_le_bytes());
+        self.n += 1;
+    }
+}
+
+impl DataPlane {
+    /// Whether the peer maps what lies in segments here.
+    pub fn on_this_host(&self) -> bool {
+        self.inline_limit_bytes != usize::MAX
+    }
+
+    /// Encodes a value and its out-of-band buffers. Each large buffer is copied once, into a segment, unless it
+    /// came in one, or was born in one, and was not written to since: then that segment is named again.
+    pub fn encode_compound(
+        &self,
+        value: &[u8],
+        buffers: &[Bound<'_, PyAny>],
+        way: Way,
+        captured: Option<&Captured<'_>>,
+    ) -> PyResult<Encoded> {
+        let mut out = Encoded::default();
+        let encoded = self.encode_into(value, buffers, way, captured, &mut out);
+        if encoded.is_err() {
+            self.give_back(&mut out);
+        }
+        encoded.map(|()| out)
+    }
+
+    /// Gives up what a payload that will not be sent refers to.
+    pub fn give_back(&self, encoded: &mut Encoded) {
+        let unsent: Vec<SegmentId> = encoded.announce.drain(..).map(|(id, ..)| id).collect();
+        let mut pool = lock(&self.pool);
+        for id in &unsent {
+            pool.unmark_announced(*id);
+        }
+        drop(pool);
+        let released = encoded.segments.drain(..).map(|s| s.segment).collect();
+        self.on_release(&control::SegmentRelease {
+            released,
+            retired: Vec::new(),
+        });
+        lock(&self.lent).forget_retired(&unsent);
+        encoded.held.clear();
+        encoded.counted.clear();
+    }
+
+    fn encode_into(
+        &self,
+        value: &[u8],
+        buffers: &[Bound<'_, PyAny>],
+        way: Way,
+        captured: Option<&Captured<'_>>,
+        out: &mut Encoded,
+    ) -> PyResult<()> {
+        let mut head = ValueHead::default();
+        let mut table = Table::default();
+        if let Some(captured) = captured {
+            head.n_captured = captured.begin(&mut table);
+            captured.name_again(out)?;
+        }
+        let mut in_pack = self.choose_packed(buffers, way.delivery)?;
+        let pack = if in_pack.is_empty() {
+            None
+        } else {
+            self.pack(buffers, &in_pack, &mut head, out)?
+        };
+        if pack.is_none() {
+            in_pack.clear();
+            head.packed.clear();
+        }
+        for (index, buffer) in buffers.iter().enumerate() {
+            if in_pack.binary_search(&index).is_ok() {
+                continue;
+            }
+            with_raw(buffer, |data| {
+                let place = self.place(data, way, self.inline_limit_bytes, out)?;
+                table.push(data, place, way.delivery);
+                out.segments.extend(place);
+                PyResult::Ok(())
+            })?;
+        }
+        if let Some(place) = pack {
+            table.push_place(place, way.delivery);
+            out.segments.push(place);
+        }
+        if self.on_this_host()
+            && value.len() > INLINE_VALUE_BYTES
+            && let Some(place) = self.copy_in(value, &mut out.announce)?
+        {
+            head.is_apart = true;
+            table.push_place(place, Delivery::Readonly);
+            out.segments.push(place);
+        }
+        let mut encoded_head = Vec::new();
+        head.encode(&mut encoded_head);
+        let value = if head.is_apart { &[] } else { value };
+        let n_bytes = table.entries.len() + encoded_head.len() + value.len() + table.inline.len();
+        if n_bytes + 16 > MAX_INLINE_PAYLOAD_BYTES {
+            return Err(PayloadTooLarge::new_err((
+                n_bytes,
+                MAX_INLINE_PAYLOAD_BYTES,
+            )));
+        }
+        if out.segments.len() > MAX_PAYLOAD_SEGMENTS {
+            return Err(PyValueError::new_err(format!(
+                "{} arrays are too many to share with one call, which takes at most {MAX_PAYLOAD_SEGMENTS}: share one \
+                 array and take parts of it",
+                out.segments.len()
+            )));
+        }
+        let mut bytes = Vec::with_capacity(n_bytes + 16);
+        bytes.push(COMPOUND);
+        bytes.extend_from_slice(&(table.n as u32).to_le_bytes());
+        bytes.append(&mut table.entries);
+        bytes.extend_from_slice(&((encoded_head.len() + value.len()) as u32).to_le_bytes());
+        bytes.append(&mut encoded_head);
+        bytes.extend_from_slice(value);
+        bytes.append(&mut table.inline);
+        out.bytes = bytes;
+        Ok(())
+    }
+
+    /// Which buffers are packed into one: where there are more than a payload can name, or so many small ones that
+    /// they are too long for a message.
+    fn choose_packed(
+        &self,
+        buffers: &[Bound<'_, PyAny>],
+        delivery: Delivery,
+    ) -> PyResult<Vec<usize>> {
+        let few = buffers.len() <= MAX_LARGE_BUFFERS
+            && buffers.len() * self.inline_limit_bytes <= INLINE_VALUE_BYTES;
+        if few || !self.on_this_host() || delivery == Delivery::Shared {
+            return Ok(Vec::new());
+        }
+        let mut lengths = Vec::with_capacity(buffers.len());
+        for buffer in buffers {
+            lengths.push(with_raw(buffer, |data| Ok(data.len()))?);
+        }
+        let count_above = |limit: usize| lengths.iter().filter(|len| **len > limit).count();
+        let is_small = |len: &&usize| **len <= self.inline_limit_bytes;
+        let small_bytes: usize = lengths.iter().filter(is_small).sum();
+        let limit_bytes = if count_above(self.inline_limit_bytes) > MAX_LARGE_BUFFERS {
+            if count_above(PACKED_BUFFER_BYTES) > MAX_LARGE_BUFFERS {
+                usize::MAX
+            } else {
+                PACKED_BUFFER_BYTES
+            }
+        } else if small_bytes > INLINE_VALUE_BYTES {
+            self.inline_limit_bytes
+        } else {
+            return Ok(Vec::new());
+        };
+        let lengths = lengths.iter().enumerate();
+        let packed = lengths.filter(|(_, len)| **len <= limit_bytes && **len > 0);
+        Ok(packed.map(|(index, _)| index).collect())
+    }
+
+    /// Copies these buffers into one segment; `None` where descriptors are short.
+    fn pack(
+        &self,
+        buffers: &[Bound<'_, PyAny>],
+        in_pack: &[usize],
+        head: &mut ValueHead,
+        out: &mut Encoded,
+    ) -> PyResult<Option<SegmentRef>> {
+        let too_long = |_| PyValueError::new_err("the buffers are too long to be sent");
+        for index in in_pack {
+            let len_bytes = with_raw(&buffers[*index], |data| Ok(data.len()))?;
+            head.packed.push((*index as u32, len_bytes as u64));
+        }
+        let lengths = head.packed.iter().map(|(_, len)| *len);
+        let (offsets, len_bytes) = pack_offsets(lengths).map_err(too_long)?;
+        let place = self.fill_segment(len_bytes, &mut out.announce, |segment| {
+            for (index, start) in in_pack.iter().zip(&offsets) {
+                with_raw(&buffers[*index], |data| {
+                    let start = *start as usize;
+                    let range = segment.get_mut(start..start + data.len());
+                    let range = range.ok_or_else(|| {
+                        PyValueError::new_err("a buffer changed its length while it was sent")
+                    })?;
+                    range.copy_from_slice(data);
+                    PyResult::Ok(())
+                })?;
+            }
+            Ok(())
+        })?;
+        for (index, _) in &mut head.packed {
+            *index += head.n_captured as u32;
+        }
+        if place.is_some() {
+            self.count_copy(len_bytes as usize);
+        }
+        Ok(place)
+    }
+
+    /// Finds or makes the place of a buffer in a segment; `None` for one that rides inline.
+    pub(super) fn place(
+        &self,
+        data: &[u8],
+        way: Way,
+        limit_bytes: usize,
+        out: &mut Encoded,
+    ) -> PyResult<Option<SegmentRef>> {
+        let window = way.delivery == Delivery::Shared && self.on_this_host() && !data.is_empty();
+        if data.len() <= limit_bytes && !window {
+            return Ok(None);
+        }
+        if let Some((memory, offset)) = born::find(data.as_ptr() as usize, data.len()) {
+            let opened = if window {
+                memory.open_window()
+            } else {
+                memory.publish()
+            };
+            let (segment, copied) = opened.map_err(shm_error)?;
+            if copied {
+                self.count_copy(memory.len());
+            }
+            return self.lend(&segment, offset, data.len(), out).map(Some);
+        }
+        if window {
+            let mut segment = BornSegment::new(data.len() as u64).map_err(shm_error)?;
+            segment.write(data).map_err(shm_error)?;
+            self.count_copy(data.len());
+            return self.lend(&Arc::new(segment), 0, data.len(), out).map(Some);
+        }
+        if let Some((place, lease)) = self.send_on(data) {
+            out.held.push(lease);
+            return Ok(Some(place));
+        }
+        if way.again && data.len() >= LEAST_BYTES {
+            let (place, counted) = if let Some(found) = self.find_again(data) {
+                found
+            } else {
+                let Some(place) = self.copy_in(data, &mut out.announce)? else {
+                    return Ok(None);
+                };
+                (place, self.remember(data, place))
+            };
+            out.counted_bytes += place.len_bytes;
+            out.counted.push(counted);
+            return Ok(Some(place));
+        }
+        self.copy_in(data, &mut out.announce)
+    }
+
+    fn count_copy(&self, len_bytes: usize) {
+        use std::sync::atomic::Ordering;
+        self.window_copies.0.fetch_add(1, Ordering::Relaxed);
+        let bytes = &self.window_copies.1;
+        bytes.fetch_add(len_bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Lends a part of a segment that is not the pool's.
+    fn lend(
+        &self,
+        segment: &Arc<BornSegment>,
+        offset: usize,
+        len_bytes: usize,
+        out: &mut Encoded,
+    ) -> PyResult<SegmentRef> {
+        let fresh = || lock(&self.pool).fresh_id();
+        let (id, is_new) = lock(&self.lent).lend(segment, fresh);
+        if is_new {
+            let segment = segment.segment();
+            let fd = segment.fd().try_clone_to_owned()?;
+            out.announce.push((id, segment.len(), fd));
+        }
+        Ok(SegmentRef {
+            segment: id,
+            offset_bytes: offset as u64,
+            len_bytes: len_bytes as u64,
+        })
+    }
+
+    /// Names the segment in which these bytes were received, if they are still its bytes.
+    fn send_on(&self, data: &[u8]) -> Option<(SegmentRef, LeaseGuard)> {
+        let (place, lease) = self.received.find(data.as_ptr() as usize, data.len())?;
+        // For a segment of our own the peer will give back one reference more.
+        let counted = !self.owns(place.segment)
+            || lock(&self.pool).add_reference(place.segment, 1).is_ok()
+            || lock(&self.lent).add_reference(place.segment);
+        counted.then_some((place, lease))
+    }
+
+    fn copy_in(
+        &self,
+        data: &[u8],
+        announce: &mut Vec<(SegmentId, u64, OwnedFd)>,
+    ) -> PyResult<Option<SegmentRef>> {
+        self.fill_shared(data.len() as u64, announce, |lease| {
+            lease.fill(data).map_err(FillError::Shm)
+        })
+    }
+
+    fn fill_segment(
+        &self,
+        len_bytes: u64,
+        announce: &mut Vec<(SegmentId, u64, OwnedFd)>,
+        fill: impl Fn(&mut [u8]) -> PyResult<()>,
+    ) -> PyResult<Option<SegmentRef>> {
+        self.fill_shared(len_bytes, announce, |lease| {
+            fill(lease.as_mut_slice().map_err(FillError::Shm)?).map_err(FillError::Python)
+        })
+    }
+
+    /// Fills memory that the peer can map; `None` where descriptors are short, or the pool is full and the buffer small:
+    /// then the bytes had better ride inline.
+    fn fill_shared(
+        &self,
+        len_bytes: u64,
+        announce: &mut Vec<(SegmentId, u64, OwnedFd)>,
+        fill: impl Fn(&mut Lease) -> Result<(), FillError>,
+    ) -> PyResult<Option<SegmentRef>> {
+        let mut filled = self.try_fill(len_bytes, &fill);
+        if let Err(FillError::Shm(error)) = &filled {
+            let gave_up = match error {
+                ShmError::OutOfMemory { .. } => {
+                    self.give_up_kept();
+                    self.give_up_warm();
+                    // Also what others are about to give back.
+                    await_memory(len_bytes, RETURN_TIME)
+                }
+                ShmError::OverCap { .. } | ShmError::TooManySegments { .. } => self.give_up_kept(),
+                _ => false,
+            };
+            if gave_up {
+                filled = self.try_fill(len_bytes, &fill);
+            }
+        }
+        let lease = match filled {
+            Ok(lease) => lease,
+            Err(FillError::Python(error)) => return Err(error),
+            Err(FillError::Shm(ShmError::DescriptorsShort | ShmError::TooManySegments { .. })) => {
+                return Ok(None);
+            }
+            // The pool may be full of slabs of which little is used.
+            Err(FillError::Shm(ShmError::OverCap { .. })) if len_bytes < SLAB_BUFFER_BYTES => {
+                return Ok(None);
+            }
+            Err(FillError::Shm(error)) => return Err(shm_error(error)),
+        };
+        let mut pool = lock(&self.pool);
+        let place = pool.publish(lease);
+        if pool.is_new(place.segment) {
+            let segment = pool.segment(place.segment).expect("invariant: just filled");
+            let Ok(fd) = segment.fd().try_clone_to_owned() else {
+                drop(pool.release(place.segment));
+                return Ok(None);
+            };
+            announce.push((place.segment, segment.len(), fd));
+            pool.mark_announced(place.segment);
+        }
+        Ok(Some(place))
+    }
+
+    fn try_fill(
+        &self,
+        len_bytes: u64,
+        fill: impl Fn(&mut Lease) -> Result<(), FillError>,
+    ) -> Result<Lease, FillError> {
+        let allocated = lock(&self.pool).allocate_shared(len_bytes);
+        let mut lease = allocated.map_err(FillError::Shm)?;
+        // Filled outside the lock: a copy of a gigabyte must not hold up the thread that takes releases.
+        match fill(&mut lease) {
+            Ok(()) => Ok(lease),
+            Err(error) => {
+                lock(&self.pool).cancel(lease);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Why memory was not filled.
+enum FillError {
+    Shm(ShmError),
+    Python(PyErr),
+}
+
+/// Calls `read` with the bytes of a pickle's buffer.
+pub(super) fn with_raw<R>(
+    buffer: &Bound<'_, PyAny>,
+    read: impl FnOnce(&[u8]) -> PyResult<R>,
+) -> PyResult<R> {
+    let raw = buffer.call_method0(intern!(buffer.py(), "raw"))?;
+    with_bytes(&raw, read)?
+}

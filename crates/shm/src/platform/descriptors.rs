@@ -1,0 +1,40 @@
+//! How many descriptors the process may have, and whether they are running short.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::process::{Resource, Rlimit};
+
+/// The limit is raised no further: some programs close every descriptor that they might have when they start.
+const MOST_DESCRIPTORS: u64 = 65_536;
+/// Descriptors that segments leave to others: this share of the limit, and at most so many.
+const RESERVED_SHARE: u64 = 4;
+const MOST_RESERVED: u64 = 256;
+
+/// Descriptors this process may hold.
+pub(crate) fn max_open_files() -> u64 {
+    rustix::process::getrlimit(Resource::Nofile)
+        .current
+        .unwrap_or(u64::MAX)
+}
+
+/// Raises the process's soft limit of descriptors to the hard one, or to 65,536 where that is higher; processes that
+/// it starts inherit it. For programs of Broadleaf's own; a limit that cannot be raised stays what it is.
+pub fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(u64::MAX).min(MOST_DESCRIPTORS);
+    if limit.current.is_some_and(|current| current < wanted) {
+        let raised = Rlimit {
+            current: Some(wanted),
+            ..limit
+        };
+        // Refused only where something watches over such calls; then there are as many as there were.
+        let _ = rustix::process::setrlimit(Resource::Nofile, raised);
+    }
+}
+
+/// Whether a new descriptor is one of the last: each has the lowest number that is free.
+pub(crate) fn is_among_last_descriptors(fd: BorrowedFd<'_>) -> bool {
+    let limit = max_open_files();
+    let reserved = (limit / RESERVED_SHARE).min(MOST_RESERVED);
+    u64::try_from(fd.as_raw_fd()).is_ok_and(|number| number >= limit - reserved)
+}

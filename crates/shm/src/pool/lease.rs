@@ -1,0 +1,133 @@
+//! Memory of a pool in use: being filled, or being read.
+
+use std::sync::Arc;
+
+use broadleaf_proto::SegmentId;
+
+use crate::copy::copy;
+use crate::{Segment, ShmError, WritableMapping, platform};
+
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub segment: Segment,
+    pub mapping: WritableMapping,
+}
+
+/// What a lease has to write to.
+#[derive(Debug)]
+pub(crate) enum Holds {
+    /// A new segment, made when it is filled.
+    Nothing,
+    /// All of a segment.
+    Whole(Memory),
+    /// A range of a segment, from this byte on, that is nobody else's.
+    Part(Arc<Memory>, u64),
+}
+
+/// Memory to fill: the only way to write to it. Filling, and taking memory for a new segment,
+/// needs no access to the pool, so a large copy holds no lock. Give it back with [`crate::Pool::publish`]
+/// or [`crate::Pool::cancel`].
+#[derive(Debug)]
+#[must_use = "a lease that is neither published nor cancelled occupies its pool"]
+pub struct Lease {
+    pub(crate) id: SegmentId,
+    pub(crate) size: u64,
+    pub(crate) len_bytes: u64,
+    pub(crate) memory: Holds,
+    /// Bytes the pool copied since the segment was last written.
+    pub(crate) since_bytes: u64,
+    pub(crate) copied: bool,
+    /// What is left of the segment is for other buffers.
+    pub(crate) is_slab: bool,
+    pub(crate) open: bool,
+}
+
+impl Lease {
+    /// The segment.
+    pub fn id(&self) -> SegmentId {
+        self.id
+    }
+
+    /// The segment's memory, once it was taken: for readers who know which part of it is filled.
+    pub fn segment(&self) -> Option<&Segment> {
+        match &self.memory {
+            Holds::Nothing => None,
+            Holds::Whole(memory) => Some(&memory.segment),
+            Holds::Part(memory, _) => Some(&memory.segment),
+        }
+    }
+
+    /// Copies a buffer of the length asked for into the segment: the one copy a payload costs.
+    ///
+    /// # Errors
+    /// [`ShmError::OutOfMemory`], [`ShmError::DescriptorsShort`], [`ShmError::System`]: cancel the lease.
+    /// [`ShmError::SizeMismatch`] for a buffer of another length.
+    pub fn fill(&mut self, bytes: &[u8]) -> Result<(), ShmError> {
+        if bytes.len() as u64 != self.len_bytes {
+            return Err(ShmError::SizeMismatch {
+                claimed_bytes: self.len_bytes,
+                actual_bytes: bytes.len() as u64,
+            });
+        }
+        if matches!(self.memory, Holds::Nothing) {
+            self.memory = Holds::Whole(Memory::create(self.size, bytes, self.open)?);
+        } else {
+            let since_bytes = self.since_bytes;
+            copy(self.as_mut_slice()?, bytes, since_bytes);
+        }
+        self.copied = true;
+        Ok(())
+    }
+
+    /// The bytes asked for, to write in place. A reused segment still has its last content.
+    ///
+    /// # Errors
+    /// [`ShmError::OutOfMemory`], [`ShmError::DescriptorsShort`], [`ShmError::System`]: cancel the lease.
+    pub fn as_mut_slice(&mut self) -> Result<&mut [u8], ShmError> {
+        if matches!(self.memory, Holds::Nothing) {
+            self.memory = Holds::Whole(Memory::create(self.size, &[], self.open)?);
+        }
+        let (mapping, start) = match &mut self.memory {
+            Holds::Nothing => unreachable!("invariant: made above"),
+            Holds::Whole(memory) => {
+                return Ok(&mut memory.mapping.as_mut_slice()[..self.len_bytes as usize]);
+            }
+            Holds::Part(memory, offset_bytes) => (&memory.mapping, *offset_bytes as usize),
+        };
+        let part = mapping.part(start, self.len_bytes as usize);
+        // SAFETY: a part of a mapping that lives as long as `self`, whose pool gives no byte of it to another lease
+        // before this one, and every reference to the segment, is given up; `&mut self` excludes other borrows.
+        Ok(unsafe { std::slice::from_raw_parts_mut(part, self.len_bytes as usize) })
+    }
+}
+
+impl Memory {
+    fn create(size: u64, content: &[u8], open: bool) -> Result<Self, ShmError> {
+        let (segment, mapping) = if open {
+            Segment::create_unsealed(size, content)?
+        } else {
+            Segment::create(size, content)?
+        };
+        // The last ones are for what cannot be done without.
+        if platform::is_among_last_descriptors(segment.fd()) {
+            return Err(ShmError::DescriptorsShort);
+        }
+        Ok(Self { segment, mapping })
+    }
+}
+
+/// The bytes of a range that is referenced, readable without the pool. It is to be dropped before that reference is
+/// given up.
+#[derive(Debug)]
+pub struct Reading {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl Reading {
+    /// Whether the range holds these bytes.
+    pub fn equals(&self, bytes: &[u8]) -> bool {
+        self.memory.mapping.as_slice()[self.start..self.end] == *bytes
+    }
+}

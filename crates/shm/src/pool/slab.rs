@@ -1,0 +1,139 @@
+//! Segments that many buffers share, because a descriptor, a mapping and an announcement for each would not scale.
+//!
+//! The ranges of a slab are given out one behind the other, each on pages of its own, and none is given out again before
+//! all of them are free. So one range that is kept keeps its whole slab: at worst 16 MiB for 64 KiB. A slab is
+//! small while there are few, which bounds what is lost where little is used.
+
+use std::sync::Arc;
+
+use broadleaf_proto::SegmentId;
+
+use super::lease::{Holds, Lease};
+use super::{Pool, State};
+use crate::{ShmError, platform};
+
+/// Buffers below this size share segments.
+pub const SLAB_BUFFER_BYTES: u64 = 1024 * 1024;
+/// Smallest and largest segment that is shared. As long as little is used it should stay in the caches.
+const SLAB_BYTES: (u64, u64) = (256 * 1024, 16 * 1024 * 1024);
+/// A new slab has room for so many of the buffers that it is made for.
+const LEAST_BUFFERS: u64 = 2;
+/// After so many slabs in use the next ones are twice as large.
+const SLABS_OF_A_SIZE: u64 = 4;
+/// A slab with less room left is full.
+const LEAST_ROOM_BYTES: u64 = 64 * 1024;
+
+/// Size of the next slab, for a buffer of `len_bytes`, where so many slabs are in use.
+fn slab_bytes(len_bytes: u64, slabs: u64) -> u64 {
+    let (least, most) = SLAB_BYTES;
+    let doublings = (slabs / SLABS_OF_A_SIZE).min(u64::from((most / least).ilog2())) as u32;
+    let for_buffer = (LEAST_BUFFERS * len_bytes).next_power_of_two();
+    for_buffer.max(least << doublings)
+}
+
+impl Pool {
+    /// Memory to fill for a buffer that may share its segment with others: a range of a slab for a small one, else as
+    /// [`Pool::allocate`].
+    ///
+    /// # Errors
+    /// As [`Pool::allocate`].
+    pub fn allocate_shared(&mut self, len_bytes: u64) -> Result<Lease, ShmError> {
+        if len_bytes == 0 || len_bytes >= SLAB_BUFFER_BYTES {
+            return self.allocate(len_bytes);
+        }
+        self.check_process()?;
+        if let Some(lease) = self.take_range(len_bytes) {
+            return Ok(lease);
+        }
+        let fitting = self
+            .warm
+            .range(slab_bytes(len_bytes, 0)..=SLAB_BYTES.1)
+            .next();
+        let last_freed = fitting.and_then(|(size, ids)| Some((*size, *ids.last()?)));
+        let new_bytes = slab_bytes(len_bytes, self.slabs);
+        let (size, id, memory) = match last_freed {
+            Some((size, id)) => (size, id, Holds::Whole(self.take_warm(id))),
+            None => match self.make_room(new_bytes) {
+                Ok(id) => (new_bytes, id, Holds::Nothing),
+                // What is left is too little for company.
+                Err(_) => return self.allocate(len_bytes),
+            },
+        };
+        let lease = self.lease(id, size, len_bytes, memory);
+        Ok(Lease {
+            is_slab: true,
+            ..lease
+        })
+    }
+
+    /// The next range of the slab that is being filled, if it fits.
+    fn take_range(&mut self, len_bytes: u64) -> Option<Lease> {
+        let id = self.filling?;
+        let entry = self.entries.get_mut(&id)?;
+        let State::Used(count, memory) = &mut entry.state else {
+            return None;
+        };
+        let offset_bytes = entry.filled_bytes;
+        if entry.size - offset_bytes < len_bytes {
+            return None;
+        }
+        // The lease has a reference, so that the slab is not free before it is published.
+        *count += 1;
+        let memory = Arc::clone(memory);
+        entry.filled_bytes = (offset_bytes + len_bytes)
+            .next_multiple_of(platform::page_bytes())
+            .min(entry.size);
+        let size = entry.size;
+        Some(self.lease(id, size, len_bytes, Holds::Part(memory, offset_bytes)))
+    }
+
+    /// The first buffer of a slab is published.
+    pub(super) fn begin_slab(&mut self, id: SegmentId) {
+        self.slabs += 1;
+        let entry = self.leased(id);
+        entry.is_slab = true;
+        if entry.announced {
+            self.share_rest(id);
+        }
+    }
+
+    /// Other buffers may lie in the rest of a slab from now on: whoever is told of one has been told of the segment.
+    /// Of other segments it means nothing.
+    pub fn share_rest(&mut self, id: SegmentId) {
+        let room_bytes = self.room_bytes(id);
+        let present = self.filling.map_or(0, |id| self.room_bytes(id));
+        if room_bytes >= LEAST_ROOM_BYTES && room_bytes > present {
+            self.filling = Some(id);
+        }
+    }
+
+    fn room_bytes(&self, id: SegmentId) -> u64 {
+        let entry = self.entries.get(&id).filter(|entry| entry.is_slab);
+        entry.map_or(0, |entry| entry.size - entry.filled_bytes)
+    }
+
+    /// A segment is free, or gone: if it was shared, that has ended.
+    pub(super) fn end_slab(&mut self, id: SegmentId) {
+        let entry = self.entries.get_mut(&id);
+        if entry.is_some_and(|entry| std::mem::take(&mut entry.is_slab)) {
+            self.slabs -= 1;
+            self.filling = self.filling.filter(|filling| *filling != id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slabs_grow_with_their_number_and_hold_some_buffers() {
+        assert_eq!(slab_bytes(1, 0), 256 << 10);
+        assert_eq!(slab_bytes(100_000, 3), 256 << 10);
+        assert_eq!(slab_bytes(160_000, 3), 512 << 10);
+        assert_eq!(slab_bytes(160_000, 8), 1 << 20);
+        assert_eq!(slab_bytes(160_000, 1_000_000), 16 << 20);
+        assert_eq!(slab_bytes(900_000, 0), 2 << 20);
+        assert!(slab_bytes(SLAB_BUFFER_BYTES - 1, 0) <= SLAB_BYTES.1);
+    }
+}

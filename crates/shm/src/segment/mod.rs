@@ -1,0 +1,317 @@
+//! One piece of shared memory, and the ways to map it.
+
+mod announced;
+
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+pub use self::announced::Announced;
+use crate::ShmError;
+use crate::platform::{self, Access, Region};
+
+/// Shared memory whose size never changes and whose pages exist, so reading it never raises SIGBUS.
+#[derive(Debug)]
+pub struct Segment {
+    fd: OwnedFd,
+    len_bytes: u64,
+}
+
+impl Segment {
+    /// New memory of at least `len_bytes`, rounded up to whole pages, that starts with `content` and
+    /// is zero after it; and the one mapping that may ever write to it. Others can map it to read, or
+    /// privately. `content` is copied once, faster than it could be to the mapping.
+    ///
+    /// # Errors
+    /// [`ShmError::BadSize`], [`ShmError::OutOfMemory`] or [`ShmError::System`].
+    pub fn create(len_bytes: u64, content: &[u8]) -> Result<(Self, WritableMapping), ShmError> {
+        let (segment, mapping) = Self::create_unsealed(len_bytes, content)?;
+        platform::seal_contents(segment.fd())?;
+        Ok((segment, mapping))
+    }
+
+    /// As [`Segment::create`], but open: others may map it to write as well.
+    ///
+    /// # Errors
+    /// As [`Segment::create`].
+    pub fn create_unsealed(
+        len_bytes: u64,
+        content: &[u8],
+    ) -> Result<(Self, WritableMapping), ShmError> {
+        let rounded = len_bytes.checked_next_multiple_of(platform::page_bytes());
+        let fits = |n: &u64| *n >= content.len() as u64 && *n > 0 && i64::try_from(*n).is_ok();
+        let len_bytes = rounded.filter(fits).ok_or(ShmError::BadSize(len_bytes))?;
+        let fd = platform::create(len_bytes, content)?;
+        let region = Region::map(fd.as_fd(), Access::SharedWrite, 0, len_bytes)?;
+        // Pages with content, and all pages have some by now, take the cheaper way.
+        let written = if content.is_empty() { 0 } else { region.len() };
+        platform::populate(&region, written)?;
+        Ok((Self { fd, len_bytes }, WritableMapping { region }))
+    }
+
+    /// New zeroed memory of at least `len_bytes`, rounded up to whole pages, that others may map to write as well:
+    /// the memory of arrays born shared, and of windows.
+    ///
+    /// # Errors
+    /// As [`Segment::create`].
+    pub fn create_open(len_bytes: u64) -> Result<Self, ShmError> {
+        let rounded = len_bytes.checked_next_multiple_of(platform::page_bytes());
+        let fits = |n: &u64| *n > 0 && i64::try_from(*n).is_ok();
+        let len_bytes = rounded.filter(fits).ok_or(ShmError::BadSize(len_bytes))?;
+        let fd = platform::create(len_bytes, &[])?;
+        Ok(Self { fd, len_bytes })
+    }
+
+    /// A segment received from its owner, who says it has `claimed_len_bytes`.
+    ///
+    /// # Errors
+    /// [`ShmError::NotSealed`] or [`ShmError::SizeMismatch`] when the descriptor could fault.
+    pub fn from_fd(fd: OwnedFd, claimed_len_bytes: u64) -> Result<Self, ShmError> {
+        let actual_bytes = platform::sealed_size(fd.as_fd())?;
+        if actual_bytes < claimed_len_bytes {
+            return Err(ShmError::SizeMismatch {
+                claimed_bytes: claimed_len_bytes,
+                actual_bytes,
+            });
+        }
+        Ok(Self {
+            fd,
+            len_bytes: claimed_len_bytes,
+        })
+    }
+
+    /// The descriptor, to be passed on.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Gives up everything but the descriptor.
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
+    /// Size in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "a segment is never empty")]
+    pub fn len(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// An ordinary writable view of a range: its writes are its own, page by page.
+    ///
+    /// # Errors
+    /// [`ShmError::BadRange`], [`ShmError::OutOfMemory`].
+    pub fn map_private(&self, offset_bytes: u64, len_bytes: u64) -> Result<Mapping, ShmError> {
+        self.map(Access::Private, offset_bytes, len_bytes)
+    }
+
+    /// A view of a range that cannot be written.
+    ///
+    /// # Errors
+    /// As [`Segment::map_private`].
+    pub fn map_readonly(&self, offset_bytes: u64, len_bytes: u64) -> Result<Mapping, ShmError> {
+        self.map(Access::SharedRead, offset_bytes, len_bytes)
+    }
+
+    /// A view of a range of an open segment whose writes everybody sees.
+    ///
+    /// # Errors
+    /// As [`Segment::map_private`], and [`ShmError::System`] when the segment is not open.
+    pub fn map_shared(&self, offset_bytes: u64, len_bytes: u64) -> Result<Mapping, ShmError> {
+        self.map(Access::SharedWrite, offset_bytes, len_bytes)
+    }
+
+    fn check_range(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), ShmError> {
+        let end = offset_bytes.checked_add(len_bytes);
+        let fits = end.is_some_and(|end| end <= self.len_bytes);
+        if !fits || len_bytes == 0 {
+            return Err(ShmError::BadRange {
+                offset_bytes,
+                len_bytes,
+                segment_bytes: self.len_bytes,
+            });
+        }
+        Ok(())
+    }
+
+    fn map(&self, access: Access, offset_bytes: u64, len_bytes: u64) -> Result<Mapping, ShmError> {
+        self.check_range(offset_bytes, len_bytes)?;
+        // Whole pages are mapped; what lies before the range in its first page is not shown.
+        let lead_bytes = offset_bytes % platform::page_bytes();
+        let region = Region::map(
+            self.fd.as_fd(),
+            access,
+            offset_bytes - lead_bytes,
+            len_bytes + lead_bytes,
+        )?;
+        Ok(Mapping {
+            region,
+            lead_bytes: lead_bytes as usize,
+            access,
+        })
+    }
+}
+
+/// A view of a segment's range; unmapped on drop. It outlives the [`Segment`] it came from.
+#[derive(Debug)]
+pub struct Mapping {
+    region: Region,
+    /// Bytes of the first page that are not part of the view.
+    lead_bytes: usize,
+    access: Access,
+}
+
+impl Mapping {
+    /// Address of the first byte. Writing there is allowed only when [`Mapping::is_writable`], and
+    /// is the caller's to synchronise.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        self.region.as_ptr().wrapping_add(self.lead_bytes)
+    }
+
+    /// Whether it may be written.
+    pub fn is_writable(&self) -> bool {
+        self.access != Access::SharedRead
+    }
+
+    /// Whether writes stay in this process.
+    pub fn is_private(&self) -> bool {
+        self.access == Access::Private
+    }
+
+    /// Shows a range of a segment, of this view's length, in its place: the addresses stay, the bytes become the
+    /// segment's, privately. What was written here is gone. Returns what was shown before if it is large: unmapping,
+    /// by dropping it, takes time.
+    ///
+    /// # Errors
+    /// [`ShmError::BadRange`] when the range is not of this length, or either does not start on a page.
+    pub fn replace(
+        &self,
+        segment: &Segment,
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) -> Result<Option<Self>, ShmError> {
+        segment.check_range(offset_bytes, len_bytes)?;
+        let aligned = self.lead_bytes == 0 && offset_bytes.is_multiple_of(platform::page_bytes());
+        if !aligned || len_bytes != self.region.len() as u64 || !self.is_private() {
+            return Err(ShmError::BadRange {
+                offset_bytes,
+                len_bytes,
+                segment_bytes: segment.len_bytes,
+            });
+        }
+        let before = self
+            .region
+            .replace(segment.fd.as_fd(), Access::Private, offset_bytes)?;
+        Ok(before.map(|region| Self {
+            region,
+            lead_bytes: 0,
+            access: self.access,
+        }))
+    }
+
+    /// The same view, not to be written to.
+    pub(crate) fn into_readonly(mut self) -> Self {
+        self.access = Access::SharedRead;
+        self
+    }
+
+    /// A range of the view in memory of this process alone.
+    ///
+    /// # Errors
+    /// [`ShmError::BadRange`], [`ShmError::OutOfMemory`].
+    pub(crate) fn copy(&self, offset_bytes: u64, len_bytes: u64) -> Result<Self, ShmError> {
+        let end = offset_bytes.checked_add(len_bytes);
+        let range = end.and_then(|end| self.get(offset_bytes as usize..end as usize));
+        let bytes = range
+            .filter(|bytes| !bytes.is_empty())
+            .ok_or(ShmError::BadRange {
+                offset_bytes,
+                len_bytes,
+                segment_bytes: self.len() as u64,
+            })?;
+        let mut copy = Self {
+            region: Region::anonymous(len_bytes)?,
+            lead_bytes: 0,
+            access: Access::Private,
+        };
+        if let Some(memory) = copy.as_mut_slice() {
+            memory.copy_from_slice(bytes);
+        }
+        Ok(copy)
+    }
+
+    /// The bytes, writable; `None` unless writes stay in this process.
+    pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        let (start, len) = (self.as_mut_ptr(), self.region.len() - self.lead_bytes);
+        // SAFETY: mapped, writable and private to this process; `&mut self` excludes other borrows.
+        self.is_private()
+            .then(|| unsafe { std::slice::from_raw_parts_mut(start, len) })
+    }
+
+    /// Whether this part of the view is known to be still the segment's own bytes: no page it touches was
+    /// ever written through this mapping. The kernel's page table says so; where it cannot be read, the
+    /// answer is no.
+    ///
+    /// # Panics
+    /// When the part leaves the view.
+    pub fn is_untouched(&self, offset_bytes: usize, len_bytes: usize) -> bool {
+        let end = offset_bytes.checked_add(len_bytes);
+        assert!(
+            end.is_some_and(|end| end <= self.len()),
+            "invariant: the part lies in the view"
+        );
+        match self.access {
+            Access::SharedRead => true,
+            // Anybody may have written, and may go on.
+            Access::SharedWrite => false,
+            Access::Private => {
+                platform::is_untouched(&self.region, self.lead_bytes + offset_bytes, len_bytes)
+            }
+        }
+    }
+}
+
+impl Deref for Mapping {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped and readable for as long as `self`, of sealed size. The owner writes a
+        // segment before it is announced for a payload and again only when every holder has released
+        // it, so the bytes do not change while a holder's mapping lives.
+        unsafe {
+            std::slice::from_raw_parts(self.as_mut_ptr(), self.region.len() - self.lead_bytes)
+        }
+    }
+}
+
+/// The owner's writable view of a whole segment, kept mapped so that it stays warm.
+#[derive(Debug)]
+pub struct WritableMapping {
+    region: Region,
+}
+
+impl WritableMapping {
+    /// The segment's bytes.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: mapped and writable for as long as `self`; there is one such mapping per segment
+        // (contents are sealed against others) and `&mut self` excludes other borrows.
+        unsafe { std::slice::from_raw_parts_mut(self.region.as_ptr(), self.region.len()) }
+    }
+
+    /// Where a part of the segment begins. Writing there is for whoever the part belongs to.
+    ///
+    /// # Panics
+    /// When the part leaves the segment.
+    pub(crate) fn part(&self, start: usize, len: usize) -> *mut u8 {
+        let end = start.checked_add(len);
+        assert!(
+            end.is_some_and(|end| end <= self.region.len()),
+            "invariant: the part lies in the segment"
+        );
+        self.region.as_ptr().wrapping_add(start)
+    }
+
+    /// The segment's bytes, to read; not of a segment in which a part is being written.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: as above; shared borrows exclude the exclusive one.
+        unsafe { std::slice::from_raw_parts(self.region.as_ptr(), self.region.len()) }
+    }
+}

@@ -1,0 +1,124 @@
+//! Relays that say what is not so: of engines that are not theirs, of processes of other hosts, of offers that were never
+//! made. Nobody but they may come to harm. What a relay may do to tasks of its own engines it may do anyway.
+
+use broadleaf_core::RelayNews;
+use broadleaf_proto::control::{EngineInfo, SpawnerEvent};
+use broadleaf_proto::engine::EngineEvent;
+use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
+use broadleaf_proto::relay::{RelayEvent, RelayedDone};
+use broadleaf_proto::task::{DoneRecord, OutputRecord, Payload, Status};
+use bytes::Bytes;
+
+use crate::cluster::{Cluster, Event, Link, NodeEvent};
+
+/// Engines that no plan has.
+const NOBODYS: u32 = 100_000;
+
+impl Cluster {
+    /// One of the relays, if there is any, says something that is not so.
+    pub(crate) fn lie(&mut self) {
+        let hosts: Vec<HostId> = self.hosts.keys().copied().collect();
+        let Some(host) = hosts
+            .get(self.random.below(hosts.len() as u64) as usize)
+            .copied()
+        else {
+            return;
+        };
+        let Some(news) = self.a_lie(host) else { return };
+        let event = Event::Node(NodeEvent::FromRelay(host, news));
+        self.send(Link::FromHost(host), event);
+    }
+
+    /// A process of another host, or of the controller's.
+    fn somebody_elses(&mut self, host: HostId) -> Option<(EngineId, u32, Option<TaskKey>)> {
+        let others: Vec<_> = self
+            .processes
+            .values()
+            .filter(|p| p.alive && p.host != host)
+            .collect();
+        let process = others.get(self.random.below(others.len() as u64) as usize)?;
+        let key = process.running.as_ref().map(|running| running.key);
+        Some((process.engine, process.pid, key))
+    }
+
+    fn a_lie(&mut self, host: HostId) -> Option<RelayNews> {
+        let own: Vec<EngineId> = self.hosts[&host].linked.keys().copied().collect();
+        let own = own
+            .get(self.random.below(own.len() as u64) as usize)
+            .copied();
+        let (engine, _, key) = self.somebody_elses(host)?;
+        let (_, pid, _) = self.somebody_elses(host)?;
+        let (engine, key) = match self.random.below(10) {
+            0 => (EngineId(NOBODYS), key),
+            // Of its own engine, but about what is another's.
+            1..4 => (own?, key),
+            _ => (engine, key),
+        };
+        let number = self.random.next() as u32;
+        let event = match self.random.below(12) {
+            0 | 1 => RelayEvent::Spawner(SpawnerEvent::Spawned(engine, pid)),
+            2 => RelayEvent::Spawner(SpawnerEvent::Exited {
+                engine,
+                pid,
+                code: None,
+                signal: Some(9),
+                out_of_memory: false,
+                last_output: "never said".into(),
+            }),
+            3 => RelayEvent::EngineUp(EngineInfo {
+                engine,
+                uuid: "0".repeat(1000),
+                pid,
+                host: "anywhere".into(),
+            }),
+            4 | 5 => {
+                // More than were offered: of its own engines the end alone would be believed.
+                let sent = self.sent_offers.get(&engine).copied().unwrap_or(0);
+                RelayEvent::EngineDown {
+                    engine,
+                    unclaimed_offers: vec![number; 3],
+                    next_offer: sent.wrapping_add(5000 + number % (u32::MAX / 2)),
+                }
+            }
+            6 => RelayEvent::Waits {
+                engine,
+                event: EngineEvent::WaitStarted(key?),
+            },
+            7 => RelayEvent::Delivered { engine, key: key? },
+            8 => RelayEvent::Undeliverable {
+                engine,
+                key: key?,
+                reason: "a lie".into(),
+            },
+            9 => RelayEvent::Revoked {
+                engine,
+                key: key?,
+                won: true,
+            },
+            10 => {
+                let record = OutputRecord {
+                    task: key?.0,
+                    engine,
+                    stream: 1,
+                    bytes: Bytes::from_static(b"a lie"),
+                };
+                return Some(RelayNews::Output(record));
+            }
+            _ => {
+                let payload = Payload {
+                    bytes: Bytes::from_static(b"a lie"),
+                    ..Payload::default()
+                };
+                let record = DoneRecord {
+                    key: key?,
+                    status: Status::Ok,
+                    started_ns: u64::MAX,
+                    completed_ns: 0,
+                    payload,
+                };
+                return Some(RelayNews::Done(RelayedDone { engine, record }));
+            }
+        };
+        Some(RelayNews::Event(event))
+    }
+}

@@ -1,0 +1,43 @@
+//! Every control message. What decodes must survive encoding and decoding.
+
+use broadleaf_proto::control::{
+    ControlReply, ControlRequest, DeathCertificate, DefineOptions, Event, Hello, Refusal,
+    RefusalReason, SegmentAnnounce, SegmentRelease, SpawnerCommand, SpawnerEvent, Welcome, decode,
+    encode,
+};
+use broadleaf_proto::engine::{EngineCommand, EngineEvent};
+use broadleaf_proto::relay::{PayloadCommand, RelayCommand, RelayEvent};
+
+macro_rules! check {
+    ($data:expr, $($message:ty),*) => {$(
+        if let Ok(message) = decode::<$message>($data) {
+            let again = decode::<$message>(&encode(&message)).expect("what was encoded decodes");
+            assert_eq!(again, message);
+        }
+    )*};
+}
+
+/// Tries one input.
+pub fn run(data: &[u8]) {
+    check!(
+        data,
+        Hello,
+        Welcome,
+        Refusal,
+        DefineOptions,
+        RefusalReason,
+        DeathCertificate,
+        SegmentAnnounce,
+        SegmentRelease,
+        (u64, ControlRequest),
+        (u64, ControlReply),
+        Event,
+        SpawnerCommand,
+        SpawnerEvent,
+        EngineCommand,
+        EngineEvent,
+        RelayCommand,
+        RelayEvent,
+        PayloadCommand
+    );
+}

@@ -1,0 +1,110 @@
+"""`broadleaf bench CASE`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broadleaf.cli.bench.output import Records, json_option
+from broadleaf.cli.complete import peers
+from broadleaf.cli.console import TableCommand, fail
+from broadleaf.cli.extras import missing_modules, require
+from broadleaf.cli.lazy import suggestion
+
+if TYPE_CHECKING:
+    from broadleaf.bench.cases import Case
+
+_ALL = "all"
+
+
+def case_command(name: str, text: str) -> click.Command:
+    """The command of a case, or of all."""
+    from broadleaf.bench.cases import CASES
+    from broadleaf.bench.environments import PEERS
+    from broadleaf.bench.meanings import FIGURES
+
+    def callback(**options: Any) -> None:
+        _measure([CASES[name]] if name != _ALL else list(CASES.values()), **options)
+
+    parameters: list[click.Parameter] = [
+        click.Option(["--against"], default="", metavar="PEERS", callback=_known_peers, shell_complete=peers,
+                     help=f"Other libraries to measure, separated by commas: {', '.join(PEERS)}. Each is installed "
+                     "into an environment of its own at its first use."),
+        click.Option(["--only-peers"], is_flag=True, help="Leave Broadleaf itself out."),
+        click.Option(["--engines", "-n"], type=click.IntRange(1), default=4, show_default=True, metavar="N",
+                     help="Workers of every system, where the case does not choose."),
+        click.Option(["--repeats"], type=click.IntRange(1), metavar="R",
+                     help="Rounds in which all systems take their turn.  [default: 5; 2 with --quick]"),
+        click.Option(["--quick"], is_flag=True,
+                     help="Do little work in few rounds: shows that it runs, not how fast."),
+        json_option(),
+        click.Option(["--plot"], type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+                     help="Draw figures into DIR, as PNG and SVG (needs matplotlib)."),
+        click.Option(["--environments"], type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+                     default=Path(".bench-venvs"), show_default=True,
+                     help="Where the environments of other libraries are made."),
+    ]  # fmt: skip
+    explained = FIGURES.get(name, {})
+    return TableCommand(name, params=parameters, callback=callback, help=text, columns=explained,
+                        explained_as="Figures")  # fmt: skip
+
+
+def _known_peers(ctx: click.Context, parameter: click.Parameter, text: str) -> list[str]:
+    from broadleaf.bench.environments import PEERS
+
+    named = [name.strip() for name in text.split(",") if name.strip()]
+    for name in named:
+        if name not in PEERS:
+            hint = suggestion(name, PEERS)
+            raise click.BadParameter(f"no peer is called {name!r}; there are {', '.join(PEERS)}.{hint}", ctx, parameter)
+    return named
+
+
+def _measure(
+    cases: list[Case],
+    against: list[str],
+    only_peers: bool,
+    engines: int,
+    repeats: int | None,
+    quick: bool,
+    json_file: str | None,
+    plot: Path | None,
+    environments: Path,
+) -> None:
+    from broadleaf.bench import machine
+    from broadleaf.bench.environments import OURS, RAW
+    from broadleaf.bench.runner import Run
+    from broadleaf.bench.turn import isolation
+
+    if plot is not None:
+        require("bench", ("matplotlib",), "--plot")
+    if len(cases) == 1 and cases[0].needs_numpy:
+        require("bench", ("numpy",), f"`broadleaf bench {cases[0].name}`")
+    taking_part = ([] if only_peers else [OURS]) + against
+    records = Records(json_file)
+    say(machine.line(machine.facts(bool(isolation()))))
+    for case in cases:
+        if case.needs_numpy and missing_modules(("numpy",)):
+            say(f"{case.name} is left out: it needs numpy (pip install 'broadleaf[bench]')")
+            continue
+        say(f"{case.name}: {case.meaning}")
+        partners = [] if case.name == RAW else [name for name in taking_part if name == OURS or not case.only_ours]
+        rounds = repeats or (2 if quick else 5)
+        run = Run(case, partners, environments.resolve(), engines, rounds, quick, say)
+        for record in run.records():
+            records.add(record)
+    records.show()
+    if plot is not None:
+        from broadleaf.bench import plots
+
+        for path in plots.draw(records.found, plot):
+            click.echo(path, err=json_file == "-")
+    if not records.any_figure():
+        fail("nothing could be measured")
+
+
+def say(text: str) -> None:
+    """Tells what happens, apart from the result."""
+    click.echo(text, err=True)

@@ -1,0 +1,116 @@
+"""`broadleaf bench hosts`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from broadleaf.cli.bench.output import Records, json_option
+from broadleaf.cli.complete import assignments
+from broadleaf.cli.console import TableCommand, fail
+from broadleaf.cli.extras import require
+from broadleaf.units import parse_size
+
+_SIZES = "1kB,100kB,1MB,16MB,64MB"
+_PLANS = ("auto", "flat", "binomial", "k-ary", "chain")
+
+
+def _numbers(ctx: click.Context, parameter: click.Parameter, text: str) -> list[int]:
+    try:
+        found = [int(number) for number in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of numbers such as 2,4,8", ctx, parameter) from None
+    if min(found) < 1:
+        raise click.BadParameter(f"{text!r}: there must be at least 1 host", ctx, parameter)
+    return found
+
+
+def _sizes(ctx: click.Context, parameter: click.Parameter, text: str) -> list[int]:
+    try:
+        return [parse_size(size) for size in text.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, parameter) from None
+
+
+def _plans(ctx: click.Context, parameter: click.Parameter, text: str) -> list[str]:
+    found = text.split(",")
+    for plan in found:
+        if plan.partition(":")[0] not in _PLANS:
+            raise click.BadParameter(f"no plan is called {plan!r}; there are {', '.join(_PLANS)}", ctx, parameter)
+    return found
+
+
+def _options(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", ctx, parameter)
+        found[name] = value
+    from broadleaf import config
+
+    try:
+        config.resolve(found)
+    except config.ConfigError as error:
+        raise click.BadParameter(str(error), ctx, parameter) from None
+    return found
+
+
+def _explained() -> dict[str, str]:
+    from broadleaf.bench.meanings import FIGURES
+
+    return FIGURES["hosts"]
+
+
+@click.command("hosts", cls=TableCommand, columns=_explained(), explained_as="Figures")
+@click.option("--hosts", "host_counts", default="2,4,8,16", show_default=True, callback=_numbers, metavar="N,...",
+              help="Numbers of hosts to measure with.")  # fmt: skip
+@click.option("--engines", "-n", type=click.IntRange(1), default=4, show_default=True, metavar="N",
+              help="Engines of each host.")  # fmt: skip
+@click.option("--sizes", default=_SIZES, show_default=True, callback=_sizes, metavar="SIZE,...",
+              help="Sizes of the data, in bytes or with a unit.")  # fmt: skip
+@click.option("--plans", default=",".join(_PLANS), show_default=True, callback=_plans, metavar="PLAN,...",
+              help="Ways to send it; `auto` is the one that Broadleaf chooses.")  # fmt: skip
+@click.option("--gbit", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, metavar="G",
+              help="Bandwidth of each host's link, in Gb/s.")  # fmt: skip
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="R",
+              help="Rounds; five times as many up to 1 MB.")  # fmt: skip
+@click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", callback=_options,
+              shell_complete=assignments, help="Set an option of the cluster. May be repeated.")  # fmt: skip
+@click.option("--small-task", is_flag=True, help="Also measure a small task beside a broadcast of 1 GB.")
+def command(
+    host_counts: list[int],
+    engines: int,
+    sizes: list[int],
+    plans: list[str],
+    gbit: float,
+    repeats: int,
+    options: dict[str, Any],
+    small_task: bool,
+    json_file: str | None,
+) -> None:
+    """Measure broadcasts to several hosts, made of network namespaces (needs root).
+
+    The hosts are network namespaces of this machine, with links of limited bandwidth; they are removed at the end.
+    Every plan and the one that Broadleaf chooses take turns.
+    """
+    require("bench", ("numpy",), "`broadleaf bench hosts`")
+    from broadleaf.bench import hosts, machine, network
+
+    if (reason := network.why_not()) is not None:
+        fail(reason)
+    records = Records(json_file)
+    click.echo(machine.line(machine.facts(True)), err=True)
+    try:
+        for record in hosts.measure_hosts(host_counts, engines, sizes, plans, gbit, repeats, options, small_task):
+            click.echo(hosts.progress(record), err=True)
+            records.add(record)
+    except (RuntimeError, TimeoutError) as error:
+        # A host or a link that did not do what it should; what was measured before is not lost.
+        records.show()
+        fail(str(error))
+    records.show()
+
+
+command.params.append(json_option())

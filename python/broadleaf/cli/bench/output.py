@@ -1,0 +1,67 @@
+"""Where the records of a benchmark go: a table for people, JSON lines for programs."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import click
+
+from broadleaf.cli.console import console, plain_table
+
+if TYPE_CHECKING:
+    from broadleaf.bench.record import Record
+
+_STANDARD_OUTPUT = "-"
+
+
+def json_option() -> click.Option:
+    """The option that asks for JSON lines."""
+    return click.Option(["--json", "json_file"], type=click.Path(dir_okay=False, allow_dash=True), metavar="FILE",
+                        help="Append the records to FILE, one JSON object a line. With - they go to standard output, "
+                        "in place of the table.")  # fmt: skip
+
+
+class Records:
+    """The records so far. Those for a program are written as they come, so that nothing is lost."""
+
+    def __init__(self, json_file: str | None) -> None:
+        self.found: list[Record] = []
+        self._json_file = json_file
+        if json_file not in (None, _STANDARD_OUTPUT):
+            # A path that cannot be written is told of before anything is measured.
+            with open(str(json_file), "a", encoding="utf-8"):
+                pass
+
+    def add(self, record: Record) -> None:
+        """Takes a record, and writes it where that was asked for."""
+        self.found.append(record)
+        if self._json_file == _STANDARD_OUTPUT:
+            click.echo(record.line())
+        elif self._json_file is not None:
+            with open(self._json_file, "a", encoding="utf-8") as out:
+                out.write(record.line() + "\n")
+
+    def any_figure(self) -> bool:
+        """Whether anything was measured."""
+        return any(record.values for record in self.found)
+
+    def show(self) -> None:
+        """Prints the table, unless the records went to standard output."""
+        if self._json_file == _STANDARD_OUTPUT:
+            return
+        from broadleaf.bench import table
+
+        out = console()
+        rows = table.rows(self.found)
+        for case, group in groupby(rows, key=lambda row: row.record.case):
+            of_case = list(group)
+            columns = table.shown_columns(of_case)
+            shown = plain_table([table.TITLES[place] for place in columns], table.LEFT)
+            for row in of_case:
+                shown.add_row(*(row.cells[place] for place in columns))
+            out.print(case, style="bold")
+            out.print(shown)
+            out.print()
+        for text in (*table.findings(self.found), *table.left_out(self.found)):
+            out.print(text, markup=False)

@@ -1,0 +1,73 @@
+"""`async for` over results: nothing here blocks the event loop while it waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.errors import ClusterConnectionError
+
+if TYPE_CHECKING:
+    from broadleaf.client.results import AsyncResult
+
+
+class Wake:
+    """An event that any thread may set for a coroutine of the running loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        """Wakes the coroutine that waits, or the next that will."""
+        with suppress(RuntimeError):  # The loop is closed, and nobody waits.
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self) -> None:
+        """Waits until `set` was called since the last time."""
+        await self._event.wait()
+        self._event.clear()
+
+
+async def resolved(result: AsyncResult) -> None:
+    """Waits until `result` is resolved."""
+    wake = Wake()
+    with result.origin.client.link_errors():
+        result.on_done(wake.set)
+    while not result.all_done():
+        await wake.wait()
+
+
+async def iterate(result: AsyncResult, ordered: bool) -> AsyncIterator[Any]:
+    """The values of `result` in the order of its parts, or as they come.
+
+    A task that is cancelled while it waits here aborts what is not done, as Ctrl-C does in plain code.
+    """
+    try:
+        async for part in _resolved_parts(result, ordered):
+            for value in result._values_in(part):
+                yield value
+    except asyncio.CancelledError:
+        with suppress(ClusterConnectionError):
+            result._abort_unfinished()
+        raise
+
+
+async def _resolved_parts(result: AsyncResult, ordered: bool) -> AsyncIterator[int]:
+    from broadleaf.client.combined import PartWatcher
+
+    wake = Wake()
+    watched = -1
+    parts = result.parts()
+    for rank in range(result.n_parts):
+        # In order only the next part is watched, else all of them, once.
+        while not (result.part_done(rank) if ordered else result.n_done() > rank):
+            for part in range(rank, rank + 1) if ordered else range(result.n_parts):
+                if part > watched:
+                    watched = part
+                    owner, number = parts[part]
+                    PartWatcher.of(owner).on_part_done(number, wake.set)
+            await wake.wait()
+        yield rank if ordered else result.completed_part(rank)

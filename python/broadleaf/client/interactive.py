@@ -1,0 +1,58 @@
+"""What a client offers to those who sit in front of it."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ALL_COMPLETED
+from typing import TYPE_CHECKING, Any, cast
+
+from broadleaf import own_cluster
+from broadleaf.client.known_results import listed
+from broadleaf.client.results import seconds
+
+if TYPE_CHECKING:
+    from broadleaf.client.client import Client
+    from broadleaf.client.views.direct import DirectView
+
+
+class Interactive:
+    """The part of a client for sessions of IPython and Jupyter, and for waiting with a progress bar."""
+
+    def activate(self, targets: Any = "all", suffix: str = "") -> DirectView:
+        """A direct view of these engines on which `%px`, `%%px` and their kin act, with `suffix` behind their names."""
+        view: DirectView = self._client().direct_view(targets, block=True)
+        view.activate(suffix)
+        return view
+
+    def _client(self) -> Client:
+        return cast("Client", self)
+
+    def _activate_first(self) -> None:
+        """Gives a session of IPython its magics, if it has none that work; the shell of an engine is no session."""
+        ipython = sys.modules.get("IPython")
+        if ipython is None or ipython.get_ipython() is None or own_cluster.is_engine():
+            return
+        from broadleaf.notebook import is_active
+
+        if not is_active():
+            self.activate()
+
+    def _repr_html_(self) -> str:
+        from broadleaf.client.html_reprs import client_html
+
+        return client_html(self._client())
+
+    def wait_interactive(
+        self, jobs: Any = None, interval: float = 1.0, timeout: float | None = -1, widget: bool | None = None
+    ) -> bool:
+        """`wait` that shows progress. Returns whether everything is done."""
+        from broadleaf.client.display.progress import show_outstanding
+
+        if jobs is None:
+            return show_outstanding(self._client(), interval, seconds(timeout), widget)
+        jobs = listed(jobs)
+        if not jobs:
+            return True
+        result = self._client().get_result(jobs)
+        result.wait_interactive(interval, timeout, widget, ALL_COMPLETED)
+        return result.ready()

@@ -1,0 +1,125 @@
+"""What a client tells engines of its modules: where it looks for them, and those it sends."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from broadleaf import requests
+from broadleaf.modules.search_path import missing_entries, search_path, working_directory
+
+# Entries that a client tells of.
+_MAX_ENTRIES = 1000
+
+
+class LocalModules:
+    """See the module. `known` are the entries that engines have from their cluster's start."""
+
+    def __init__(self, link: Any, known: Iterable[str], ships_local: bool) -> None:
+        self._link = link
+        self._known = set(known)
+        self._told: list[str] = []
+        self._path: list[str] = []
+        self._local = _LoadedModules() if ships_local else None
+        self._lock = threading.RLock()
+
+    def update(self) -> None:
+        """Tells engines what is new; costs next to nothing if nothing is. Never waits."""
+        path = search_path()
+        if path != self._path:
+            self._tell_path(path)
+        if self._local is not None:
+            self.ship_local()
+
+    def _tell_path(self, path: list[str]) -> None:
+        with self._lock:
+            new = missing_entries(path, [*self._known, *self._told])
+            if new:
+                from broadleaf.modules.preparation import of_search_path
+
+                self._told = [*self._told, *new][:_MAX_ENTRIES]
+                self._link.post(json.dumps(self._request("search path", of_search_path(self._told), reload=False)))
+            # Last, so that no other thread takes it for sent before it is.
+            self._path = path
+
+    def ship_local(self) -> None:
+        """Sends the local modules that were imported or reloaded since the last call."""
+        if self._local is None:
+            return
+        with self._lock:
+            for name in self._local.changed():
+                try:
+                    request = self._of_module(name)
+                except (ImportError, ValueError, OSError) as error:
+                    warnings.warn(f"ship_local_modules does not send {name!r}: {error}", stacklevel=2)
+                else:
+                    self._link.post(json.dumps(request))
+
+    def ship(self, module: ModuleType | str) -> None:
+        """Sends a module; see `Client.ship_module`."""
+        requests.send(self._link, self._of_module(module), 60.0)
+
+    def _of_module(self, module: ModuleType | str) -> dict[str, Any]:
+        from broadleaf.modules.preparation import of_module
+        from broadleaf.modules.shipped import pack
+
+        packed = pack(module)
+        return self._request(f"module {packed.name}", of_module(packed), reload=True)
+
+    def _request(self, name: str, content: bytes, *, reload: bool) -> dict[str, Any]:
+        """A request whose content has been sent."""
+        function = self._link.define_preparation(content)
+        return {"Prepare": {"name": name, "function": function, "reload": reload}}
+
+
+class _LoadedModules:
+    """The local modules of this process, and which of them are new."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, ModuleSpec] = {}
+        self._installed = _installed_folders()
+
+    def changed(self) -> list[str]:
+        """Top-level names of the local modules that were imported or reloaded since the last call.
+
+        Local is what lies below the working directory or the script's folder, and was not installed there.
+        """
+        roots = _local_folders()
+        changed: dict[str, None] = {}
+        for name, module in list(sys.modules.items()):
+            spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
+            # A reload gives a module another spec.
+            if not isinstance(spec, ModuleSpec) or not isinstance(file, str) or self._seen.get(name) is spec:
+                continue
+            self._seen[name] = spec
+            top = name.partition(".")[0]
+            if name != "__main__" and top != "broadleaf" and self._is_local(file, roots):
+                changed[top] = None
+        return list(changed)
+
+    def _is_local(self, file: str, roots: tuple[str, ...]) -> bool:
+        path = os.path.realpath(file)
+        return path.startswith(roots) and not path.startswith(self._installed)
+
+
+def _local_folders() -> tuple[str, ...]:
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    folders = (working_directory(), os.path.dirname(os.path.abspath(script)) if isinstance(script, str) else None)
+    return tuple({os.path.join(os.path.realpath(folder), "") for folder in folders if folder})
+
+
+def _installed_folders() -> tuple[str, ...]:
+    import site
+    import sysconfig
+
+    paths = sysconfig.get_paths()
+    folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders += [*site.getsitepackages(), site.getusersitepackages()]
+    return tuple({os.path.join(os.path.realpath(folder), "") for folder in folders})

@@ -1,0 +1,37 @@
+"""Clients for tasks."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from broadleaf import _native
+from broadleaf.client.client import Client
+from broadleaf.errors import ClusterConnectionError
+
+_lock = threading.Lock()
+# By process, since a task may fork, and by depth: who closes a client, or waits for all that it has submitted, must not
+# do so to a task that waits on the same engine.
+_clients: dict[tuple[int, int], Client] = {}
+
+
+def get_client() -> Client:
+    """The client of the cluster that runs the calling task.
+
+    While the task waits for results of its own cluster, its engine runs other tasks. The engine keeps the client for
+    later tasks, so there is no need to close it. Raises `ClusterConnectionError` outside of a task, and on the engines
+    of a relay that was given no file for clients.
+    """
+    depth = _native.submitted_depth()
+    if depth == 0:
+        raise ClusterConnectionError(
+            "get_client() gives a task on an engine the client of its cluster, and this is no task; make a client with "
+            "broadleaf.Client() or Cluster(n=4).start_and_connect_sync()"
+        )
+    key = (os.getpid(), depth)
+    with _lock:
+        client = _clients.get(key)
+        if client is None or client.closed:
+            name = f"engine {os.environ.get('BROADLEAF_ENGINE_ID', '')}, depth {depth}"
+            client = _clients[key] = Client(name=name)
+        return client

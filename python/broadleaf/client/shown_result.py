@@ -1,0 +1,92 @@
+"""The part of a result that shows what its tasks write, and how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ALL_COMPLETED
+from typing import TYPE_CHECKING, cast
+
+from broadleaf.client.times import TimedResult
+
+if TYPE_CHECKING:
+    from broadleaf.client.display.streaming import OutputStream
+    from broadleaf.client.results import AsyncResult
+
+
+def seconds(timeout: float | None) -> float | None:
+    """A timeout as the native side takes it: None, for ever, also for negative numbers."""
+    return None if timeout is None or timeout < 0 else timeout
+
+
+class ShownResult(TimedResult):
+    """Output, progress, and a notebook's view of a result."""
+
+    _output_listeners: tuple[Callable[[int, int, bytes], None], ...] = ()
+
+    def _result(self) -> AsyncResult:
+        return cast("AsyncResult", self)
+
+    def _repr_html_(self) -> str:
+        from broadleaf.client.html_reprs import result_html
+
+        return result_html(self._result())
+
+    def wait_interactive(
+        self,
+        interval: float = 0.1,
+        timeout: float | None = -1,
+        widget: bool | None = None,
+        return_when: str = ALL_COMPLETED,
+    ) -> None:
+        """Waits, showing progress every `interval` seconds. Raises nothing when `timeout` seconds are over."""
+        from broadleaf.client.display.progress import show_progress
+
+        with self._result()._aborting_on_interrupt():
+            show_progress(self._result(), interval, seconds(timeout), return_when, widget)
+
+    def wait_for_output(self, timeout: float | None = -1) -> bool:
+        """Waits until everything the tasks wrote is here: output comes before the result it belongs to."""
+        return self._result().wait_all_done(seconds(timeout))
+
+    def stream_output(self, group_lines: bool = False) -> OutputStream:
+        """While the block runs, shows what the tasks write as it arrives; with `group_lines` alike lines once."""
+        from broadleaf.client.display.streaming import OutputStream
+
+        return OutputStream(self._result(), group_lines)
+
+    def show(
+        self,
+        stream: bool = True,
+        groupby: str = "type",
+        progress_after: float = 2.0,
+        signal_on_interrupt: str | int | None = "SIGINT",
+    ) -> None:
+        """Waits, showing what the tasks write, display, return and raise: what a cell of `%%px` does.
+
+        With `stream` all of it is shown as it arrives, errors too, and an `AlreadyDisplayedError` says how many there
+        were; otherwise at the end, grouped as `display_outputs` does, and `get`'s error is raised. A progress bar
+        comes after `progress_after` seconds (negative: never) on a terminal and in a notebook. On Ctrl-C engines get
+        the signal, and this returns: SIGINT aborts the tasks; with None they are aborted and the interrupt is raised.
+        """
+        from broadleaf.client.display.showing import show
+
+        show(self._result(), stream, groupby, progress_after, signal_on_interrupt)
+
+    def display_outputs(self, groupby: str = "type", result_only: bool = False) -> None:
+        """Waits, then shows all output, grouped by 'type', 'engine' or 'order', or as 'lines', alike ones once."""
+        from broadleaf.client.display.outputs import display_outputs
+
+        display_outputs(self._result(), groupby, result_only)
+
+    def on_output(self, part: int, stream: int, data: bytes) -> None:
+        """Live output of one part, from the client's hooks."""
+        for listener in self._output_listeners:
+            listener(part, stream, data)
+
+    def listen(self, listener: Callable[[int, int, bytes], None]) -> None:
+        """Has live output passed to `listener(part, stream, data)`."""
+        self._output_listeners = (*self._output_listeners, listener)
+
+    def unlisten(self, listener: Callable[[int, int, bytes], None]) -> None:
+        """Undoes `listen`."""
+        self._output_listeners = tuple(known for known in self._output_listeners if known != listener)

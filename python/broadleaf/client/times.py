@@ -1,0 +1,47 @@
+"""How long the tasks of a result took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from broadleaf.client.lazy_future import LazyFuture
+
+
+class TimedResult(LazyFuture):
+    """The part of a result that tells times."""
+
+    def timedelta(
+        self,
+        start: datetime | Iterable[datetime],
+        end: datetime | Iterable[datetime],
+        start_key: Callable[..., datetime] = min,
+        end_key: Callable[..., datetime] = max,
+    ) -> float:
+        """Seconds between two sets of times, by default from the earliest `start` to the latest `end`."""
+        first = start if isinstance(start, datetime) else start_key(start)
+        last = end if isinstance(end, datetime) else end_key(end)
+        return (last - first).total_seconds()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since submission, or `wall_time` once everything is done."""
+        return self.wall_time if self.all_done() else (time.time_ns() - self.submitted_ns) / 1e9
+
+    def _require_ready(self) -> None:
+        if not self.all_done():
+            raise TimeoutError("result not ready")
+
+    @property
+    def serial_time(self) -> float:
+        """Seconds the tasks took on the engines, summed. Raises `TimeoutError` before they are resolved."""
+        self._require_ready()
+        return sum(completed - started for started, completed, _, _ in map(self.times, range(self.n_parts))) / 1e9
+
+    @property
+    def wall_time(self) -> float:
+        """Seconds from submission to the last reply. Raises `TimeoutError` before all are resolved."""
+        self._require_ready()
+        last_ns = max((self.times(part)[2] for part in range(self.n_parts)), default=self.submitted_ns)
+        return max(0, last_ns - self.submitted_ns) / 1e9

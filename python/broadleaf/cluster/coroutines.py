@@ -1,0 +1,104 @@
+"""The methods of `Cluster` that take time, as coroutines."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from broadleaf.client import Client
+    from broadleaf.cluster.control import Targets
+
+
+class ClusterCoroutines:
+    """Each runs its twin ``<name>_sync`` on a thread of the event loop's executor."""
+
+    _client: Client | None
+
+    if TYPE_CHECKING:
+
+        def start_cluster_sync(self, n: int | None = None) -> Self: ...
+        def stop_cluster_sync(self) -> None: ...
+        def start_controller_sync(self) -> None: ...
+        def stop_controller_sync(self) -> None: ...
+        def start_engines_sync(self, n: int | None = None, engine_set_id: str | None = None) -> str: ...
+        def stop_engines_sync(self, targets: Targets = None) -> None: ...
+        def stop_engine_sync(self, engine_id: int) -> None: ...
+        def restart_engines_sync(self, targets: Targets = None) -> None: ...
+        def restart_engine_sync(self, engine_id: int) -> None: ...
+        def signal_engines_sync(self, signum: int = signal.SIGINT, targets: Targets = None) -> None: ...
+        def signal_engine_sync(self, signum: int, engine_id: int) -> None: ...
+        def connect_client_sync(self, **options: Any) -> Client: ...
+        def start_and_connect_sync(self, n: int | None = None, activate: bool = False) -> Client: ...
+        def stop_if_owner(self) -> None: ...
+
+    async def __aenter__(self) -> Client:
+        self._client = await self.start_and_connect()
+        return self._client
+
+    async def __aexit__(self, *_: object) -> None:
+        await _on_thread(self.stop_if_owner)
+
+    async def start_cluster(self, n: int | None = None) -> Self:
+        """See `start_cluster_sync`."""
+        await _on_thread(self.start_cluster_sync, n)
+        return self
+
+    async def stop_cluster(self) -> None:
+        """See `stop_cluster_sync`."""
+        await _on_thread(self.stop_cluster_sync)
+
+    async def stop_controller(self) -> None:
+        """See `stop_controller_sync`."""
+        await _on_thread(self.stop_controller_sync)
+
+    async def start_controller(self) -> None:
+        """See `start_controller_sync`."""
+        await _on_thread(self.start_controller_sync)
+
+    async def start_engines(self, n: int | None = None, engine_set_id: str | None = None) -> str:
+        """See `start_engines_sync`."""
+        set_id: str = await _on_thread(self.start_engines_sync, n, engine_set_id)
+        return set_id
+
+    async def stop_engines(self, targets: Targets = None) -> None:
+        """See `stop_engines_sync`."""
+        await _on_thread(self.stop_engines_sync, targets)
+
+    async def stop_engine(self, engine_id: int) -> None:
+        """See `stop_engine_sync`."""
+        await _on_thread(self.stop_engine_sync, engine_id)
+
+    async def restart_engines(self, targets: Targets = None) -> None:
+        """See `restart_engines_sync`."""
+        await _on_thread(self.restart_engines_sync, targets)
+
+    async def restart_engine(self, engine_id: int) -> None:
+        """See `restart_engine_sync`."""
+        await _on_thread(self.restart_engine_sync, engine_id)
+
+    async def signal_engines(self, signum: int = signal.SIGINT, targets: Targets = None) -> None:
+        """See `signal_engines_sync`."""
+        await _on_thread(self.signal_engines_sync, signum, targets)
+
+    async def signal_engine(self, signum: int, engine_id: int) -> None:
+        """See `signal_engine_sync`."""
+        await _on_thread(self.signal_engine_sync, signum, engine_id)
+
+    async def connect_client(self, **options: Any) -> Client:
+        """See `connect_client_sync`."""
+        client: Client = await _on_thread(lambda: self.connect_client_sync(**options))
+        return client
+
+    async def start_and_connect(self, n: int | None = None, activate: bool = False) -> Client:
+        """See `start_and_connect_sync`."""
+        client: Client = await _on_thread(self.start_and_connect_sync, n)
+        if activate:
+            client.activate()
+        return client
+
+
+async def _on_thread(function: Any, *arguments: Any) -> Any:
+    import asyncio
+
+    return await asyncio.to_thread(function, *arguments)

@@ -1,0 +1,98 @@
+"""Whose a cluster's directories are: which host, which boot of it, and which of its containers.
+
+A home directory may be shared by hosts, and `/tmp` by containers. A process number says nothing anywhere but in the
+process table it is of, so only there can be told whether a cluster is gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+OWNER_FILE = "owner.json"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process table."""
+
+    host: str
+    machine_id: str
+    """Of the installation, the same after a reboot; '' where there is none."""
+    boot_id: str
+    """Changes with each boot."""
+    pid_namespace: str
+    """Differs between containers."""
+
+    @classmethod
+    def here(cls) -> Self:
+        """That of the calling process."""
+        return cls(
+            socket.gethostname(),
+            _line_of("/etc/machine-id"),
+            _line_of("/proc/sys/kernel/random/boot_id"),
+            _namespace(),
+        )
+
+    def is_here(self) -> bool:
+        """Whether its processes are among those that the calling process sees."""
+        return self == Owner.here()
+
+    def is_gone(self) -> bool:
+        """Whether this host has booted since, so that none of its processes can be left."""
+        here = Owner.here()
+        same_machine = self.machine_id != "" and (self.host, self.machine_id) == (here.host, here.machine_id)
+        return same_machine and "" not in (self.boot_id, here.boot_id) and self.boot_id != here.boot_id
+
+
+def mark(directory: Path) -> None:
+    """Notes in `directory` that it is of a cluster of the calling process's host."""
+    descriptor = os.open(directory / OWNER_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(dataclasses.asdict(Owner.here()), file)
+    except OSError:
+        (directory / OWNER_FILE).unlink()
+        raise
+
+
+def unmark_if_empty(directory: Path) -> None:
+    """Removes the note of a directory that has nothing else any more."""
+    try:
+        if os.listdir(directory) == [OWNER_FILE]:
+            (directory / OWNER_FILE).unlink(missing_ok=True)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+
+
+def owner_of(directory: Path) -> Owner | None:
+    """Whose `directory` is; None where it does not say."""
+    try:
+        return Owner(**json.loads((directory / OWNER_FILE).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def may_judge(directory: Path) -> bool:
+    """Whether it can be told here that the processes of a cluster with this directory are gone."""
+    owner = owner_of(directory)
+    return owner is not None and (owner.is_here() or owner.is_gone())
+
+
+def _line_of(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""

@@ -1,0 +1,4 @@
+"""Module paths, names and parameters of IPython Parallel, for programs that were written for it.
+
+Nothing here is loaded before a program asks for one of them. Broadleaf itself does not use it.
+"""

@@ -1,0 +1,63 @@
+"""Attributes that IPython Parallel's clients and views have and Broadleaf's do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.compat.warning import warn_once
+
+if TYPE_CHECKING:
+    from broadleaf.client.client import Client
+
+_READS_BY_ITSELF = "does nothing: a client reads what comes by itself"
+
+
+def client_attribute(client: Client, name: str) -> Any:
+    """The attribute `name` of a client of IPython Parallel's. Raises `AttributeError`."""
+    get = _ATTRIBUTES.get(name)
+    if get is None:
+        raise AttributeError(f"{type(client).__name__!r} object has no attribute {name!r}")
+    return get(client)
+
+
+def _needless(name: str) -> Callable[[Client], Callable[..., None]]:
+    def method(*_arguments: Any, **_keywords: Any) -> None:
+        warn_once(f"{name}() {_READS_BY_ITSELF}")
+
+    return lambda client: method
+
+
+def _send_apply_request(client: Client) -> Callable[..., Any]:
+    def send_apply_request(
+        socket: Any, f: Any, args: Any = None, kwargs: Any = None, metadata: Any = None, track: bool = False,
+        ident: Any = None, message_future_hook: Any = None,
+    ) -> Any:  # fmt: skip
+        """`view.apply_async` on the engine `ident`, or on any; `socket` and the rest are not looked at."""
+        view: Any = client.load_balanced_view() if ident is None else client.direct_view(ident)
+        return view.apply_async(f, *(args or ()), **(kwargs or {}))
+
+    return send_apply_request
+
+
+def _send_execute_request(client: Client) -> Callable[..., Any]:
+    def send_execute_request(
+        socket: Any, code: str, silent: bool = True, metadata: Any = None, ident: Any = None,
+        message_future_hook: Any = None,
+    ) -> Any:  # fmt: skip
+        """`view.execute` on the engine `ident`; `socket` and the rest are not looked at."""
+        return client.direct_view(ident).execute(code, silent=silent, block=False)
+
+    return send_execute_request
+
+
+_ATTRIBUTES: dict[str, Callable[[Client], Any]] = {
+    "become_distributed": lambda client: client.become_dask,
+    "debug": lambda client: False,
+    "send_apply_request": _send_apply_request,
+    "send_execute_request": _send_execute_request,
+    "spin": _needless("spin"),
+    "spin_thread": _needless("spin_thread"),
+    "stop_distributed": lambda client: client.stop_dask,
+    "stop_spin_thread": _needless("stop_spin_thread"),
+}

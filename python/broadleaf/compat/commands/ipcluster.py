@@ -1,0 +1,173 @@
+"""`ipcluster`: start, stop, list and clean up clusters, and add engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broadleaf.cli.entry import EntryGroup
+from broadleaf.compat.commands.options import (
+    SETTINGS,
+    chosen_log_level,
+    cluster_options,
+    profile_of,
+    say_ignored,
+    tolerant,
+)
+
+if TYPE_CHECKING:
+    from broadleaf.cluster import Cluster
+
+_COMMANDS = {
+    "start": "Start a cluster.",
+    "stop": "Stop a cluster, or all.",
+    "list": "List the clusters that run.",
+    "engines": "Add engines to a cluster.",
+    "clean": "Remove what clusters have left behind.",
+}
+
+
+class _Group(EntryGroup):
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        commands = {"start": _start, "stop": _stop, "list": _list, "engines": _engines, "clean": _clean}
+        return commands.get(cmd_name)
+
+
+@click.group(cls=_Group, texts=_COMMANDS, package="", context_settings=SETTINGS)
+@click.version_option(package_name="broadleaf", prog_name="ipcluster", message="%(version)s")
+def group() -> None:
+    """Start and stop clusters, by the commands of IPython Parallel. `broadleaf` has more of them."""
+
+
+@tolerant("start")
+@cluster_options
+@click.option("-n", "--n", "n", type=click.IntRange(min=0), metavar="N", help="Number of engines.")
+@click.option("--daemonize", "--daemon", is_flag=True, help="Return when it runs.")
+@click.option("--engines", default="local", metavar="LAUNCHER", help="Launcher of the engines.")
+@click.option("--ip", metavar="ADDRESS", help="Listen for other hosts on this address.")
+@click.option("--port", default=0, metavar="PORT", help="Port to listen on with --ip; 0 for a free one.")
+def _start(n: int | None, daemonize: bool, engines: str, ip: str | None, port: int, profile: str,
+           profile_dir: str | None, cluster_id: str, rest: tuple[str, ...], **level: Any) -> None:  # fmt: skip
+    """Start a cluster, and stop it on Ctrl-C unless with --daemonize."""
+    from broadleaf.cli.console import look_in_working_directory
+    from broadleaf.cli.start import run_cluster
+    from broadleaf.cluster import Cluster
+
+    say_ignored(rest)
+    look_in_working_directory()
+    arguments: dict[str, Any] = {"engines": engines, "profile": profile, "cluster_id": cluster_id}
+    if profile_dir:
+        arguments["profile_dir"] = profile_dir
+    if ip:
+        arguments["listen"] = f"{ip.replace('*', '0.0.0.0')}:{port}"
+    if (chosen := chosen_log_level(**level)) is not None:
+        arguments["log_level"] = chosen
+    run_cluster(Cluster(n, detached=daemonize, **arguments), daemonize)
+
+
+@tolerant("stop")
+@cluster_options
+@click.option("--all", "every", is_flag=True, help="Stop all your clusters on this host.")
+def _stop(every: bool, profile: str, profile_dir: str | None, cluster_id: str, rest: tuple[str, ...],
+          **level: Any) -> None:  # fmt: skip
+    """Stop a cluster, and wait until it is gone."""
+    from broadleaf.cli.console import chosen_cluster
+    from broadleaf.cluster import ClusterManager
+
+    say_ignored(rest)
+    if every:
+        clusters = list(ClusterManager().load_clusters().values())
+    else:
+        clusters = [chosen_cluster(profile_of(profile, profile_dir), cluster_id or "default")]
+    for cluster in clusters:
+        cluster.stop_cluster_sync()
+        click.echo(f"cluster {cluster.cluster_id!r} stopped")
+
+
+@tolerant("list")
+@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="Form of the list.")
+@click.option("--profile", metavar="NAME", help="Only clusters of this profile.")
+@click.option("--profile-dir", metavar="PATH", help="Only clusters of this profile directory.")
+def _list(output: str, profile: str | None, profile_dir: str | None, rest: tuple[str, ...]) -> None:
+    """List the clusters that run."""
+    from broadleaf.cluster import ClusterManager
+
+    say_ignored(rest)
+    wanted = profile_of(profile or "default", profile_dir) if profile or profile_dir else None
+    clusters = list(ClusterManager().load_clusters(wanted).values())
+    if output == "json":
+        json.dump([described(cluster) for cluster in clusters], sys.stdout)
+        return
+    click.echo(f"{'PROFILE':16} {'CLUSTER ID':32} {'RUNNING':7} {'ENGINES':7} LAUNCHER")
+    for cluster in sorted(clusters, key=lambda cluster: (cluster.profile, cluster.cluster_id)):
+        engines = sum(engine_set.n for engine_set in cluster.engines.values())
+        launcher = cluster.launcher_name.capitalize()
+        click.echo(f"{cluster.profile:16} {cluster.cluster_id:32} {cluster.running!s:7} {engines:7} {launcher}")
+
+
+@tolerant("engines")
+@cluster_options
+@click.option("-n", "--n", "n", type=click.IntRange(min=1), metavar="N", help="Number of engines.")
+@click.option("--daemonize", "--daemon", is_flag=True, help="Nothing: this returns as soon as the engines start.")
+@click.option("--engines", "launcher", metavar="LAUNCHER", help="Nothing: they start as the cluster's others did.")
+def _engines(n: int | None, daemonize: bool, launcher: str | None, profile: str, profile_dir: str | None,
+             cluster_id: str, rest: tuple[str, ...], **level: Any) -> None:  # fmt: skip
+    """Add engines to a cluster that runs; they go when it is stopped."""
+    from broadleaf.cli.console import chosen_cluster
+
+    say_ignored(rest)
+    cluster = chosen_cluster(profile_of(profile, profile_dir), cluster_id or "default")
+    set_id = cluster.start_engines_sync(n)
+    click.echo(f"{cluster.engines[set_id].n} engines start in cluster {cluster.cluster_id!r}, as set {set_id!r}")
+
+
+@tolerant("clean")
+@click.option("--profile", metavar="NAME", help="Only this profile of IPython's.")
+@click.option("--profile-dir", metavar="PATH", help="Only this profile directory.")
+@click.option("--all", "every", is_flag=True, help="All profiles, as without --profile.")
+@click.option("--force", is_flag=True, help="Remove the files of IPython Parallel's clusters that run, too.")
+@click.option("--debug", is_flag=True, help="Nothing; for old scripts.")
+def _clean(profile: str | None, profile_dir: str | None, every: bool, force: bool, debug: bool,
+           rest: tuple[str, ...]) -> None:  # fmt: skip
+    """Remove what clusters that no longer run have left, and the logs and connection files of IPython Parallel."""
+    from broadleaf.compat.profiles import clean_cluster_files, ipython_dir
+
+    say_ignored(rest)
+    if profile_dir is None and profile is not None and not every:
+        profile_dir = str(ipython_dir() / f"profile_{profile}")
+    try:
+        clean_cluster_files(profile_dir, force=force)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def described(cluster: Cluster) -> dict[str, Any]:
+    """A cluster as `ipcluster list -o json` shows it."""
+    state = cluster.to_dict()
+    sets = {set_id: {"n": len(engines), "engine_ids": engines} for set_id, engines in state["engine_sets"].items()}
+    return {
+        "cluster": {
+            "cluster_id": cluster.cluster_id,
+            "profile": cluster.profile,
+            "profile_dir": os.path.dirname(cluster.cluster_dir),
+            "cluster_file": cluster.cluster_file,
+            "class": "broadleaf.cluster.cluster.Cluster",
+        },
+        "controller": {"class": "local", "state": {"pid": state["launcher"]["host_pid"]}},
+        "engines": {"class": cluster.launcher_name, "sets": sets},
+    }
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Entry point of the console script."""
+    return group.main(arguments, prog_name="ipcluster")
+
+
+launch_new_instance = main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Launcher classes by their names in IPython Parallel.
+
+In Broadleaf a cluster starts its own processes, where its launcher says (`Cluster(engines="local")`). These classes
+name launchers, and hold the arguments that old programs set on them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.cluster import owner
+from broadleaf.cluster.engine_sets import EngineSet
+from broadleaf.cluster.launchers import ClusterStartError, Launcher, StartRequest, launcher_names
+
+if TYPE_CHECKING:
+    from broadleaf.cluster import Cluster
+
+LauncherError = ClusterStartError
+
+
+class ProcessStateError(LauncherError):
+    """A process is not in the state that something needs."""
+
+
+class NotRunning(LauncherError):
+    """What should run does not."""
+
+
+class BaseLauncher:
+    """Something that starts processes. `launcher` is its name here, as in `Cluster(engines=launcher)`."""
+
+    launcher = "local"
+
+
+class ControllerLauncher(BaseLauncher):
+    """How a controller is started. `controller_args` are options of `ipcontroller`."""
+
+    controller_args: list[str] = []  # noqa: RUF012
+
+
+class LocalProcessLauncher(BaseLauncher):
+    """Processes of this host."""
+
+
+class LocalControllerLauncher(LocalProcessLauncher, ControllerLauncher):
+    """The controller of a cluster that runs."""
+
+    def __init__(self, cluster: Cluster | None = None, **_arguments: Any) -> None:
+        self.cluster = cluster
+
+    @property
+    def pid(self) -> int:
+        """Number of the process. Raises `NotRunning` when there is none."""
+        if self.cluster is None or not self.cluster.running:
+            raise NotRunning("the controller does not run")
+        return int(self.cluster.to_dict()["launcher"]["host_pid"])
+
+    @property
+    def process(self) -> Any:
+        """The process as psutil shows it. Raises `ImportError` without psutil."""
+        import psutil  # pyright: ignore[reportMissingImports]
+
+        return psutil.Process(self.pid)
+
+    @property
+    def state(self) -> str:
+        """'running' or 'after'."""
+        return "running" if self.cluster is not None and self.cluster.running else "after"
+
+    @property
+    def config(self) -> Any:
+        """The cluster's."""
+        return getattr(self.cluster, "config", None)
+
+    def get_output(self) -> str:
+        """The controller's log."""
+        path = None if self.cluster is None else self.cluster.log_path()
+        return path.read_text(errors="replace") if path is not None and path.exists() else ""
+
+    def signal(self, signum: int = signal.SIGINT) -> None:
+        """Sends a signal to the process that holds the controller."""
+        os.kill(self.pid, signum)
+
+    def stop(self) -> None:
+        """Stops the cluster."""
+        if self.cluster is not None:
+            self.cluster.stop_cluster_sync()
+
+
+LocalEngineSetLauncher = EngineSet
+
+
+class _AbsentLauncher(Launcher):
+    """A launcher that IPython Parallel has and this Broadleaf has not: a cluster of it cannot be started."""
+
+    name = ""
+
+    @classmethod
+    def start(cls, request: StartRequest) -> Launcher:
+        owner.unmark_if_empty(request.cluster_dir)  # made for this cluster
+        request.cluster_dir.rmdir()
+        raise ClusterStartError(
+            f"there is no launcher {cls.name!r} here; there are: {', '.join(launcher_names())}. Start the controller "
+            "with `broadleaf start --tcp HOST`, and in your scheduler's jobs `broadleaf relay` on each host"
+        )
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> Launcher:
+        raise ClusterStartError(f"there is no launcher {cls.name!r} here")
+
+    def to_dict(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def running(self) -> bool:
+        return False
+
+    def wait(self, timeout_s: float | None) -> bool:
+        return True
+
+    def end(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def log(self, engine_id: int | None = None) -> Path:
+        raise NotImplementedError
+
+
+_OTHERS = {"MPI": "mpi", "SSH": "ssh", "SSHProxy": "sshproxy", "PBS": "pbs", "Slurm": "slurm", "SGE": "sge",
+           "LSF": "lsf", "HTCondor": "htcondor"}  # fmt: skip
+
+
+def _define() -> dict[tuple[str, str], type]:
+    """Classes of the other launchers, by kind and name in lower case."""
+    classes: dict[tuple[str, str], type] = {
+        ("engine", "local"): LocalEngineSetLauncher,
+        ("controller", "local"): LocalControllerLauncher,
+    }
+    for prefix, launcher in _OTHERS.items():
+        members = {"launcher": launcher, "__module__": __name__}
+        engine = type(f"{prefix}EngineSetLauncher", (BaseLauncher,), members)
+        controller = type(f"{prefix}ControllerLauncher", (ControllerLauncher,), members)
+        classes["engine", launcher], classes["controller", launcher] = engine, controller
+    return classes
+
+
+_CLASSES = _define()
+globals().update({cls.__name__: cls for cls in _CLASSES.values() if cls is not EngineSet})
+
+
+def find_launcher_class(name: str, kind: str) -> Any:
+    """The class of the launcher `name`, in any case; `kind` is 'engine' or 'controller'. Raises KeyError."""
+    if kind not in ("engine", "controller"):
+        raise ValueError(f"kind must be 'engine' or 'controller', not {kind!r}")
+    return _CLASSES[kind, name.lower()]
+
+
+def abbreviate_launcher_class(cls: Any) -> str:
+    """The name that `find_launcher_class` takes for this class, or its path."""
+    for (_, name), known in _CLASSES.items():
+        if known is cls:
+            return name
+    return f"{cls.__module__}:{cls.__name__}"
+
+
+def launcher_name(engines: Any) -> str:
+    """The launcher that is meant by a class of these, its path, its name or an abbreviation in any case."""
+    if isinstance(engines, type):
+        return str(getattr(engines, "launcher", "local"))
+    if not isinstance(engines, str):
+        raise TypeError(f"engines is the name of a launcher, not {engines!r}")
+    name = engines.rpartition(".")[2]
+    for suffix in ("EngineSetLauncher", "EngineLauncher", "ControllerLauncher", "Launcher"):
+        name = name.removesuffix(suffix)
+    return name.lower() or "local"
+
+
+def absent_launcher(name: str) -> type[Launcher] | None:
+    """What stands for a launcher of IPython Parallel's that is not here, or None for a name that it has not."""
+    return type("AbsentLauncher", (_AbsentLauncher,), {"name": name}) if name in _OTHERS.values() else None

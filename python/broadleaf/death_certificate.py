@@ -1,0 +1,121 @@
+"""How an engine died, and what to do about it."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+# Lines of an engine's last output that its error shows.
+_LAST_LINES = 10
+
+
+@dataclass(frozen=True)
+class DeathCertificate:
+    """Everything known of an engine's death."""
+
+    engine_id: int
+    uuid: str = ""
+    pid: int = 0
+    host: str = ""
+    cause: str = "disconnected"
+    """'exit', 'signal', 'out_of_memory', 'killed_by_timeout', 'stopped', 'host_gone', 'not_started', 'disconnected'."""
+    code: int | None = None
+    """Exit code or signal number, for these two causes."""
+    last_output: str = ""
+    """The end of what it wrote; of one that was not started, what the operating system said."""
+    task_started: bool = False
+    """Whether the task had been started on it."""
+
+    @property
+    def reason(self) -> str:
+        """The cause as a clause of a sentence: 'was ended by signal 11 (SIGSEGV)'."""
+        if self.cause == "exit":
+            return f"left with exit code {self.code}"
+        if self.cause == "signal":
+            return f"was ended by signal {self.code}{_signal_name(self.code)}"
+        if self.cause == "not_started":
+            return f"could not be started: {self.last_output}"
+        return {
+            "out_of_memory": "was ended by the kernel because memory ran out",
+            "killed_by_timeout": "was killed because its task outlived its timeout and an interrupt",
+            "stopped": "was stopped on request",
+            "host_gone": "is gone with its host: the relay there ended, or the link to it is cut",
+        }.get(self.cause, "lost its connection; its fate is unknown")
+
+    @property
+    def advice(self) -> str:
+        """What the user may do about it."""
+        if self.cause == "not_started":
+            return "It was tried again for as long as an engine has to start (start_timeout_s); see the cluster's log."
+        if self.cause == "out_of_memory":
+            return "Start fewer engines per host, or send less at a time."
+        return "cluster.restart_engines_sync() starts it again."
+
+
+@dataclass(frozen=True)
+class ControllerDeath:
+    """Everything that a client knows of a controller it has lost."""
+
+    pid: int
+    """0 where it is not known."""
+    address: str = ""
+    """Where it listens; '' for this host."""
+    cause: str = "disconnected"
+    """'exit', 'signal', 'stopped', 'ended' (nobody knows how) or 'disconnected' (it may be alive)."""
+    code: int | None = None
+    """Exit code or signal number, for the first two."""
+    failure: str = ""
+    """What the connection failed with."""
+    log_path: str = ""
+    """Where it has written, if it is on this host and was started by this process."""
+
+    @property
+    def text(self) -> str:
+        """Who it was and what has become of it, as a sentence."""
+        who = f"the controller ({', '.join([f'pid {self.pid}'] * bool(self.pid) + [self.address or 'this host'])})"
+        if self.cause == "stopped":
+            return f"{who} and its engines were stopped before the result of this task came."
+        if self.cause == "disconnected":
+            why = f": {self.failure}" if self.failure else ""
+            return f"the connection to {who} was lost before the result of this task came{why}."
+        how = {
+            "exit": f"left with exit code {self.code}",
+            "signal": f"was ended by signal {self.code}{_signal_name(self.code)}",
+        }.get(self.cause, "has ended")
+        return f"{who} {how}, and its engines with it, before the result of this task came."
+
+    @property
+    def advice(self) -> str:
+        """What the user may do about it."""
+        log = f" Its log is {self.log_path}." if self.log_path and self.cause != "stopped" else ""
+        if self.cause == "disconnected":
+            return f"Open a new Client, and submit again what is missing.{log}"
+        return f"Start the cluster again, open a new Client, and submit again what is missing.{log}"
+
+
+def _signal_name(number: int | None) -> str:
+    try:
+        return f" ({signal.Signals(number).name})" if number is not None else ""
+    except ValueError:
+        return ""
+
+
+def obituary(certificate: DeathCertificate, retries: int | None) -> str:
+    """The certificate as text, with advice. `retries` is the task's, None where it can have none."""
+    c = certificate
+    if c.cause == "not_started":
+        return f"engine {c.engine_id} {c.reason}. {c.advice}"
+    host = f" on {c.host}" if c.host else ""
+    text = (
+        f"engine {c.engine_id} (pid {c.pid}{host}) {c.reason}"
+        f"{' while it ran this task' if c.task_started else ' before it started this task'}."
+    )
+    advice = c.advice
+    if retries == 0 and c.task_started:
+        advice = f"Set retries=1 on the view to run such tasks again on another engine. {advice}"
+    elif retries and c.task_started:
+        advice = f"The task was tried {retries + 1} times, as retries={retries} allows. {advice}"
+    if not c.last_output.strip():
+        return f"{text} {advice}"
+    last = "\n".join("  | " + line for line in c.last_output.strip().splitlines()[-_LAST_LINES:])
+    return f"{text} Its last output:\n{last}\n{advice}"

@@ -1,0 +1,40 @@
+"""The end of a child that a task has forked and that comes back from the task."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any, NoReturn
+
+
+def end_child(error: BaseException | None) -> NoReturn:
+    """Ends this process, which a task has forked, as a program of its own ends: `error` is what the task raised here.
+
+    As in a process of `multiprocessing`, threads are waited for and what was registered with `atexit` is not called:
+    that is the parent's.
+    """
+    code = 1
+    try:
+        code = _exit_code(error)
+        shutdown: Any = getattr(threading, "_shutdown", None)
+        if shutdown is not None:
+            shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _exit_code(error: BaseException | None) -> int:
+    if error is None:
+        return 0
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return (error.code or 0) & 0xFF
+        sys.stderr.write(f"{error.code}\n")
+        return 1
+    from broadleaf.serialize.tracebacks import traceback_text
+
+    sys.stderr.write(f"{traceback_text(error)[0]}\n")
+    return 1

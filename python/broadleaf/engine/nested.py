@@ -1,0 +1,61 @@
+"""Running a task in the middle of another, which waits: what the other has under way is not the new one's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+# Calls between a task and the one on top of it that Python counts as recursion and that have no frame.
+_NATIVE_CALLS = 16
+
+
+class NestedRuns:
+    """Runs tasks on top of others of the same thread."""
+
+    def __init__(self) -> None:
+        self._frames_below = 0
+        self._levels = 0
+        self.handled: BaseException | None = None
+        """What the task below handles while it waits: the context of every exception that the one on top raises."""
+
+    def run(self, run: Callable[[], None]) -> None:
+        """Calls `run` with no event loop running and with as many frames to use as a task has that is not nested."""
+        asyncio = sys.modules.get("asyncio")
+        loop = asyncio._get_running_loop() if asyncio is not None else None
+        before = self._frames_below, self.handled
+        self._levels += 1
+        self._frames_below = _n_frames() + self._levels * _NATIVE_CALLS
+        self.handled = sys.exception()
+        limit = sys.getrecursionlimit() - before[0]
+        sys.setrecursionlimit(limit + self._frames_below)
+        if asyncio is not None and loop is not None:
+            asyncio._set_running_loop(None)
+        try:
+            run()
+        finally:
+            if asyncio is not None and loop is not None:
+                asyncio._set_running_loop(loop)
+            # The task may have set another limit, and means it to stay.
+            limit = sys.getrecursionlimit() - self._frames_below
+            self._frames_below, self.handled = before
+            self._levels -= 1
+            sys.setrecursionlimit(limit + self._frames_below)
+
+    def forget_handled(self, error: BaseException) -> None:
+        """Takes what the task below handles out of the contexts of an exception of the task on top."""
+        stranger, seen = self.handled, set()
+        place: BaseException | None = error
+        while stranger is not None and place is not None and id(place) not in seen:
+            seen.add(id(place))
+            if place.__context__ is stranger:
+                place.__context__ = None
+            place = place.__context__
+
+
+def _n_frames() -> int:
+    frame = sys._getframe()
+    n = 1
+    while frame.f_back is not None:
+        frame = frame.f_back
+        n += 1
+    return n

@@ -1,0 +1,196 @@
+"""Types that are both one of Broadleaf's errors and the type of what a task raised."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError
+from types import GetSetDescriptorType, MemberDescriptorType, new_class
+from typing import Any, TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
+# Kept types; each is about a kilobyte.
+_KEPT_TYPES = 256
+# Py_TPFLAGS_HEAPTYPE: a type made by a class statement, or by an extension in the same way.
+_MADE_AT_RUN_TIME = 1 << 9
+
+# Raised while a result is waited for, these would say something that is not so: that the wait was too short, that it
+# was cancelled, that an iterator has ended, or that local source cannot be parsed.
+_MISLEADING = (TimeoutError, CancelledError, StopIteration, StopAsyncIteration, SyntaxError)
+# Where `raise` must not give them even under their own name: a future that holds one reads as cancelled or broken.
+_NOT_FOR_FUTURES = (CancelledError, StopIteration, StopAsyncIteration)
+
+
+@functools.lru_cache(_KEPT_TYPES)
+def joint_type(kind: type[Any], original_type: type[Any]) -> type[BaseException]:
+    """A subclass of `kind` and of `original_type`; `kind` itself where there can be none, or where it would mislead.
+
+    Not for exceptions that are no `Exception`: a task's `SystemExit` must not end the client.
+    """
+    if not issubclass(original_type, Exception) or issubclass(original_type, _MISLEADING):
+        return kind
+    if getattr(original_type, "_joins_no_remote_error", False):
+        # It would speak of a task or of the connection of this client.
+        return kind
+    names = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+        "_kind": kind,
+        "_original_type": original_type,
+    }
+    try:
+        return new_class(kind.__name__, (kind, original_type), {}, lambda body: body.update(names))
+    except Exception:
+        # A final type, a layout that goes with no other, a metaclass that objects.
+        return kind
+
+
+def joint_error(error: E, original: BaseException, original_type: type[BaseException]) -> E:
+    """`error` as one that is also of `original_type` and has what `original` holds; itself if there can be none."""
+    own: Any = type(error)
+    other: Any = original_type
+    kind = joint_type(own, other)
+    if kind is own:
+        return error
+    try:
+        made: Any = blank(kind, original.args)
+        set_fields(made, fields_of(original))
+        made.__dict__.update((name, value) for name, value in vars(original).items() if name != "__notes__")
+        made.__dict__.update(vars(error))
+        # The other type may have its own idea of our names.
+        whole = all(getattr(made, name) is value for name, value in vars(error).items())
+    except Exception:
+        return error
+    return made if whole else error
+
+
+def common_type(types: Iterable[type[BaseException]]) -> type[BaseException] | None:
+    """The closest type that all of `types` are, more special than `Exception`; None if there is none."""
+    first, *others = dict.fromkeys(types)
+    for candidate in first.__mro__:
+        if candidate is Exception or candidate is BaseException:
+            return None
+        if issubclass(candidate, Exception) and all(issubclass(other, candidate) for other in others):
+            return candidate
+    return None
+
+
+def can_be_raised(original: BaseException | None) -> bool:
+    """Whether a client may raise what a task raised as it is."""
+    return isinstance(original, Exception) and not isinstance(original, _NOT_FOR_FUTURES)
+
+
+def blank(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """An exception of `kind` with these `args`, made without any code of the user's.
+
+    Few exceptions can be made from their `args`, and what their `__init__` does is done already.
+    """
+    base: Any = kind
+    while base.__flags__ & _MADE_AT_RUN_TIME:
+        base = base.__base__
+    error: BaseException = base.__new__(kind, *args)
+    BaseException.__setattr__(error, "args", args)
+    return error
+
+
+def fields_of(error: BaseException) -> dict[str, Any]:
+    """What `error` keeps outside its `__dict__`, by name: `errno` of an `OSError`, and slots."""
+    kind: Any = type(error)
+    fields: dict[str, Any] = {}
+    for name, field in _fields(kind):
+        try:
+            value = field.__get__(error)
+        except AttributeError:
+            # Not set.
+            continue
+        # Python's own types show a field that is not set as None, and would show one that is set to None as "None".
+        if value is not None or field.__objclass__.__flags__ & _MADE_AT_RUN_TIME:
+            fields[name] = value
+    return fields
+
+
+def set_fields(error: BaseException, fields: dict[str, Any]) -> None:
+    """Sets what `fields_of` gave, as far as it can be set."""
+    kind: Any = type(error)
+    for name, field in _fields(kind):
+        if name in fields:
+            try:
+                field.__set__(error, fields[name])
+            except (AttributeError, TypeError):
+                # Read-only: made of the `args`.
+                continue
+
+
+@functools.lru_cache(_KEPT_TYPES)
+def _fields(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (name, field)
+        for base in kind.__mro__
+        if base is not BaseException and base is not object
+        for name, field in vars(base).items()
+        if isinstance(field, MemberDescriptorType | GetSetDescriptorType) and name not in ("__dict__", "__weakref__")
+    )
+
+
+def copy_of(error: BaseException) -> BaseException:
+    """Another exception like `error`, without its traceback, context and notes."""
+    made = blank(type(error), error.args)
+    set_fields(made, fields_of(error))
+    made.__dict__.update((name, value) for name, value in vars(error).items() if name != "__notes__")
+    set_cause(made, error.__cause__)
+    BaseException.__setattr__(made, "__suppress_context__", error.__suppress_context__)
+    return made
+
+
+def set_cause(error: BaseException, cause: BaseException | None) -> None:
+    """Sets the `__cause__`, whatever the exception's own `__setattr__` says."""
+    BaseException.__setattr__(error, "__cause__", cause)
+
+
+def pickles_in_its_own_way(error: BaseException) -> bool:
+    """Whether its type says how it is pickled. Python's own way calls `__init__` with the `args`, which fails or says
+    something else where `__init__` takes other arguments than it passes on.
+    """
+    home = getattr(type(error).__reduce__, "__objclass__", None)
+    return type(error).__reduce_ex__ is not object.__reduce_ex__ or home is None or home.__module__ != "builtins"
+
+
+class ExceptionParts:
+    """Pickles as an exception that is put together again from its parts, without its `__init__`.
+
+    `replace` gives something that can be sent for what cannot, in its `args`; attributes that cannot are left out.
+    """
+
+    def __init__(self, error: BaseException, replace: Callable[[Any], Any] | None = None) -> None:
+        args, fields, attributes = error.args, fields_of(error), dict(vars(error))
+        if replace is not None:
+            args = tuple(map(replace, args))
+            fields = {name: value for name, value in fields.items() if replace(value) is value}
+            attributes = {name: value for name, value in attributes.items() if replace(value) is value}
+        self._parts = type(error), args, fields, attributes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _put_together, self._parts
+
+
+def _put_together(
+    kind: type[BaseException], args: tuple[Any, ...], fields: dict[str, Any], attributes: dict[str, Any]
+) -> BaseException:
+    error = blank(kind, args)
+    set_fields(error, fields)
+    error.__dict__.update(attributes)
+    return error
+
+
+def load_exception(data: bytes | None) -> BaseException | None:
+    """The exception that `data` is the pickle of, None if it cannot be loaded."""
+    if data is None:
+        return None
+    try:
+        loaded = pickle.loads(data)
+    except (Exception, SystemExit, GeneratorExit):
+        return None
+    return loaded if isinstance(loaded, BaseException) else None

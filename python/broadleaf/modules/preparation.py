@@ -1,0 +1,36 @@
+"""What a client has engines do before its tasks: the content that travels, and what an engine makes of it."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+from broadleaf.modules.search_path import extend_search_path
+from broadleaf.modules.shipped import PackedModule, install
+from broadleaf.serialize import PROTOCOL
+
+_PATH, _MODULE = "search path", "module"
+
+
+def of_search_path(entries: list[str]) -> bytes:
+    """Has an engine look for modules in these places, after its own."""
+    return pickle.dumps((_PATH, entries), PROTOCOL)
+
+
+def of_module(module: PackedModule) -> bytes:
+    """Gives an engine a module, in place of what it has of that name."""
+    return pickle.dumps((_MODULE, module), PROTOCOL)
+
+
+def make(content: bytes, folder: Path) -> None:
+    """Makes a preparation on this engine; modules are kept below `folder`."""
+    kind: str
+    argument: Any
+    kind, argument = pickle.loads(content)
+    if kind == _PATH:
+        extend_search_path(argument)
+    elif kind == _MODULE:
+        install(argument, folder)
+    else:
+        raise ValueError(f"no preparation is called {kind!r}")

@@ -1,0 +1,155 @@
+"""Modules sent by value: packed from a client's files, unpacked into a folder that engines of one host share."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+# Larger ones belong on the hosts: every engine that starts gets what was sent.
+MAX_MODULE_BYTES = 32 * 1024 * 1024
+_SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
+
+
+@dataclass(frozen=True)
+class PackedModule:
+    """A top-level module or package, as the files it is made of."""
+
+    name: str
+    files: tuple[tuple[str, bytes], ...]
+    """Paths below an entry of the search path, with slashes, and their contents."""
+
+    @property
+    def digest(self) -> str:
+        """Tells contents apart."""
+        import hashlib
+
+        sha = hashlib.sha256()
+        for path, content in self.files:
+            sha.update(f"{path}\0{len(content)}\0".encode())
+            sha.update(content)
+        return sha.hexdigest()[:16]
+
+
+def pack(module: ModuleType | str) -> PackedModule:
+    """The files of a module, or of the whole package it is part of.
+
+    Raises `ImportError` for a name that cannot be found, `ValueError` for what has no files or is too large.
+    """
+    full_name = module if isinstance(module, str) else module.__name__
+    if full_name == "__main__":
+        raise ValueError("what __main__ defines is sent with each function; only modules it imports can be shipped")
+    name = full_name.partition(".")[0]
+    if name == "broadleaf" or name in sys.stdlib_module_names:
+        raise ValueError(f"every engine has its own {name!r}: it comes with Python, or is Broadleaf itself")
+    spec = _spec_of(name)
+    if spec is None:
+        raise ModuleNotFoundError(f"no module {name!r} is found here, so it cannot be sent", name=name)
+    files: list[tuple[str, bytes]] = []
+    total_bytes = 0
+    for path, inside in _files_of(name, spec):
+        content = path.read_bytes()
+        total_bytes += len(content)
+        if total_bytes > MAX_MODULE_BYTES:
+            raise ValueError(
+                f"module {name!r} has more than {MAX_MODULE_BYTES >> 20} MiB of files: install it on the hosts instead"
+            )
+        files.append((inside, content))
+    if not files:
+        raise ValueError(f"module {name!r} has no files to send (it comes from {spec.origin or 'nowhere'})")
+    return PackedModule(name, tuple(sorted(files)))
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    loaded = getattr(sys.modules.get(name), "__spec__", None)
+    if isinstance(loaded, ModuleSpec):
+        return loaded
+    try:
+        return importlib.util.find_spec(name)
+    except ValueError:  # loaded, and without a spec
+        return None
+
+
+def _files_of(name: str, spec: ModuleSpec) -> list[tuple[Path, str]]:
+    """Files of a module, and their paths below an entry of the search path."""
+    if spec.submodule_search_locations is None:
+        path = Path(spec.origin) if spec.has_location and spec.origin else None
+        return [(path, path.name)] if path is not None and path.is_file() else []
+    found: dict[str, Path] = {}
+    # Of two portions of a namespace package with the same file, the first one's is imported.
+    for location in spec.submodule_search_locations:
+        for folder, subfolders, names in os.walk(location):
+            subfolders[:] = [n for n in subfolders if n not in _SKIPPED_FOLDERS and not n.startswith(".")]
+            for file in names:
+                if not file.endswith(".pyc") and not file.startswith("."):
+                    path = Path(folder, file)
+                    found.setdefault(f"{name}/{path.relative_to(location).as_posix()}", path)
+    return [(path, inside) for inside, path in found.items() if path.is_file()]
+
+
+# Folders that this engine has imported each module from, the latest last.
+_folders: dict[str, list[str]] = {}
+_faults: dict[str, str] = {}
+
+
+def fault(name: str) -> str | None:
+    """Why a module that was sent could not be installed here, or None."""
+    return _faults.get(name)
+
+
+def install(module: PackedModule, parent: Path) -> None:
+    """Has this process import the module from what was sent, ahead of any other of its name."""
+    try:
+        folder = str(_unpack(module, parent))
+    except OSError as error:
+        _faults[module.name] = f"{type(error).__name__}: {error}"
+        raise
+    _faults.pop(module.name, None)
+    folders = _folders.setdefault(module.name, [])
+    if folders[-1:] == [folder] and folder in sys.path:
+        _forget(module.name)
+        return
+    sys.path[:] = [folder, *(entry for entry in sys.path if entry not in folders)]
+    folders.append(folder)
+    _forget(module.name)
+    import shutil
+
+    # Another engine of the host may still import from the one before, but from none earlier.
+    for old in folders[:-2]:
+        shutil.rmtree(old, ignore_errors=True)
+    del folders[:-2]
+
+
+def _forget(name: str) -> None:
+    """Has the module imported anew."""
+    for loaded in list(sys.modules):
+        if loaded == name or loaded.startswith(f"{name}."):
+            del sys.modules[loaded]
+    importlib.invalidate_caches()
+
+
+def _unpack(module: PackedModule, parent: Path) -> Path:
+    """The folder with the module's files. Engines of a host write it once, and see it whole or not at all."""
+    import shutil
+
+    folder = parent / f"{module.name}-{module.digest}"
+    if folder.is_dir():
+        return folder
+    unfinished = parent / f".{folder.name}-{os.getpid()}"
+    try:
+        for inside, content in module.files:
+            path = unfinished / inside
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.write_bytes(content)
+        os.rename(unfinished, folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return folder

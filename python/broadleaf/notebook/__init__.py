@@ -1,0 +1,40 @@
+"""Broadleaf in IPython and Jupyter: magics, and completion of what engines know."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broadleaf.client.views.direct import DirectView
+
+
+def current_ipython() -> Any:
+    """The session of IPython that runs here, or None; does not import it."""
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else ipython.get_ipython()
+
+
+def activate(view: DirectView, suffix: str = "") -> None:
+    """Makes `%px`, `%%px`, `%autopx`, `%pxresult` and `%pxconfig`, with `suffix` behind their names, act on `view`.
+
+    Those that had these names before act on it, too. Outside IPython it warns, and does nothing.
+    """
+    ipython = current_ipython()
+    if ipython is None:
+        warnings.warn("%px and its kin work in IPython and Jupyter only; use view.execute() here", stacklevel=3)
+        return
+    from broadleaf.notebook.magics import ParallelMagics
+
+    ParallelMagics.register(ipython, view, suffix)
+
+
+def is_active(suffix: str = "") -> bool:
+    """Whether there are magics of this suffix, and the client of their view is open."""
+    ipython = current_ipython()
+    if ipython is None:
+        return False
+    magic = ipython.magics_manager.magics["cell"].get("px" + suffix)
+    view = getattr(getattr(magic, "__self__", None), "view", None)
+    return view is not None and not view.client.closed

@@ -1,0 +1,260 @@
+"""The magics `%px`, `%%px`, `%autopx`, `%pxresult` and `%pxconfig`."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from argparse import Namespace
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from broadleaf.notebook.completion import EngineCompleter
+from broadleaf.notebook.targets import parse_targets
+
+if TYPE_CHECKING:
+    from broadleaf.client.results import AsyncResult
+    from broadleaf.client.views.direct import DirectView
+
+_GROUPINGS = ("type", "engine", "order", "lines")
+# Engines that a message names one by one.
+_NAMED_ENGINES = 10
+
+
+def _arguments(*arguments: Any) -> Callable[[Any], Any]:
+    def decorate(function: Any) -> Any:
+        for one in arguments:
+            function = one(function)
+        return function
+
+    return decorate
+
+
+def _choice(*names: str, to: str, value: Any, text: str) -> Any:
+    return argument(*names, action="store_const", const=value, dest=to, default=None, help=text)
+
+
+_how_to_run = _arguments(
+    _choice("-b", "--block", to="block", value=True, text="wait for the engines and show what they print"),
+    _choice("-a", "--noblock", to="block", value=False, text="return an AsyncResult at once"),
+    _choice("--stream", to="stream", value=True, text="show output as it arrives"),
+    _choice("--no-stream", to="stream", value=False, text="show output when all engines are done"),
+    argument("-t", "--targets", type=str, help="the engines: all, 3, 0,2, [0,2], range(4), or a slice such as ::2"),
+    _choice("--verbose", to="set_verbose", value=True, text="say on which engines each cell runs"),
+    _choice("--no-verbose", to="set_verbose", value=False, text="do not say it"),
+    argument(
+        "--progress-after",
+        dest="progress_after",
+        type=float,
+        help="seconds until a progress bar is shown; 0: at once, -1: never",
+    ),
+    argument(
+        "--signal-on-interrupt",
+        dest="signal_on_interrupt",
+        type=str,
+        help="what engines get when you interrupt a cell that waits for them: SIGINT, 2, SIGKILL, 9, 0 for nothing",
+    ),
+)
+
+_what_to_show = _arguments(
+    _choice("-r", to="groupby", value="order", text="the same as --group-outputs=order"),
+    _choice("-e", to="groupby", value="engine", text="the same as --group-outputs=engine"),
+    argument(
+        "--group-outputs",
+        dest="groupby",
+        choices=_GROUPINGS,
+        help="type: all engines' stdout, then stderr, and so on; engine: all of one engine together; order: as type, "
+        "with the first figure of each engine before the second ones; lines: lines that engines print alike once",
+    ),
+    argument("-o", "--out", dest="save_name", type=str, help="the variable that gets the AsyncResult"),
+)
+
+
+_HELP = re.compile(r"\s*%(px\w*)[ \t]+(\S.*\?)\s*")
+
+
+def _help_on_engines(lines: list[str]) -> list[str]:
+    """`%px name?` as a question to the engines, which IPython would take for one about `%px`."""
+    found = _HELP.fullmatch("".join(lines))
+    if found is None:
+        return lines
+    return [f"get_ipython().run_cell_magic({found[1]!r}, '', {found[2]!r})\n"]
+
+
+class ParallelMagics(Magics):
+    """Magics that run code on the engines of `view`."""
+
+    registered = True
+    shell: Any
+
+    def __init__(self, shell: Any, view: DirectView, suffix: str = "") -> None:
+        self.view = view
+        self.suffix = suffix
+        self.last_result: AsyncResult | None = None
+        # Of cells that were started while the one before ran: after one that raises, the rest is not run.
+        self._chain = ""
+        self.verbose = False
+        self.stream_output = True
+        self.progress_after: float = 2.0
+        self.signal_on_interrupt: str | int = "SIGINT"
+        px = f"px{suffix}"
+        self._auto = f"auto{px}"
+        line = {px: self.px, f"{px[:2]}result{suffix}": self.result, f"pxconfig{suffix}": self.pxconfig}
+        line[self._auto] = self.autopx
+        if not suffix:
+            line["result"] = self.result
+        self.magics = {"line": line, "cell": {px: self.cell_px, self._auto: self.run_auto_cell}}
+        self._is_auto = False
+        super().__init__(shell=shell)
+
+    @classmethod
+    def register(cls, shell: Any, view: DirectView, suffix: str = "") -> ParallelMagics:
+        """Registers magics of this suffix for `view`; those there were end with it."""
+        old = getattr(shell.magics_manager.magics["cell"].get(f"px{suffix}"), "__self__", None)
+        if isinstance(old, cls):
+            old._stop_auto()
+        made = cls(shell, view, suffix)
+        shell.magics_manager.register(made)
+        EngineCompleter.install(shell)
+        if _help_on_engines not in shell.input_transformers_cleanup:
+            shell.input_transformers_cleanup.append(_help_on_engines)
+        return made
+
+    # %pxconfig and %pxresult --------------------------------------------------------------------
+
+    @magic_arguments()
+    @_how_to_run
+    def pxconfig(self, line: str) -> None:
+        """Sets what %px and %%px do when they are not told."""
+        args = parse_argstring(self.pxconfig, line)
+        if args.targets:
+            self.view.targets = self._targets(args.targets)
+        if args.block is not None:
+            self.view.block = args.block
+        if args.set_verbose is not None:
+            self.verbose = args.set_verbose
+        if args.stream is not None:
+            self.stream_output = args.stream
+        if args.progress_after is not None:
+            self.progress_after = args.progress_after
+        if args.signal_on_interrupt is not None:
+            self.signal_on_interrupt = self._signal(args.signal_on_interrupt)
+
+    @magic_arguments()
+    @_what_to_show
+    def result(self, line: str = "") -> None:
+        """Waits for the last %px, and shows what it printed and returned, or raises what it raised.
+
+        With -o, it only gives the result a name.
+        """
+        args = parse_argstring(self.result, line)
+        if self.last_result is None:
+            raise UsageError("there is no result yet: %pxresult shows that of the last %px or %%px")
+        if args.save_name:
+            self.shell.user_ns[args.save_name] = self.last_result
+            return
+        self.last_result.show(
+            stream=False, groupby=args.groupby or "type", signal_on_interrupt=self.signal_on_interrupt
+        )
+
+    # %px and %%px -------------------------------------------------------------------------------
+
+    @no_var_expand
+    def px(self, line: str = "") -> AsyncResult | None:
+        """Runs a line on the engines: %px x = 1."""
+        return self._run(line, Namespace())
+
+    @magic_arguments()
+    @_how_to_run
+    @_what_to_show
+    @argument("--local", action="store_true", help="run the cell here, too")
+    def cell_px(self, line: str = "", cell: str = "") -> AsyncResult | None:
+        """Runs the cell on the engines."""
+        args = parse_argstring(self.cell_px, line)
+        if not args.targets:
+            return self._run(cell, args)
+        with self.view.temp_flags(targets=self._targets(args.targets)):
+            return self._run(cell, args)
+
+    def _run(self, code: str, args: Namespace) -> AsyncResult | None:
+        """Runs code as the options say, and those of `%pxconfig` where they do not. The result, unless it waited."""
+
+        def option(name: str, default: Any) -> Any:
+            value = getattr(args, name, None)
+            return default if value is None else value
+
+        block = option("block", self.view.block)
+        signal_on_interrupt = self._signal(option("signal_on_interrupt", self.signal_on_interrupt))
+        groupby = option("groupby", "type")
+        # By engine or in order can only be shown at the end.
+        stream = option("stream", self.stream_output and groupby not in ("engine", "order"))
+        if self.verbose:
+            print(f"{'Parallel' if block else 'Async parallel'} execution on engine(s): {self._engines()}")
+        last = self.last_result
+        if last is None or last.ready():
+            self._chain = uuid.uuid4().hex
+        result = self.view.execute(code, silent=False, block=False, chain=self._chain)
+        self.last_result = result
+        if args_name := option("save_name", None):
+            self.shell.user_ns[args_name] = result
+        if getattr(args, "local", False):
+            self.shell.run_cell(code)
+        if not block:
+            return result
+        try:
+            result.show(stream, groupby, option("progress_after", self.progress_after), signal_on_interrupt)
+        except KeyboardInterrupt:
+            # One that came before `show` waited, or a second one.
+            if not result.ready():
+                result.abort()
+            raise
+        return None
+
+    def _engines(self) -> str:
+        targets = self.view.targets
+        if isinstance(targets, list) and len(targets) > _NAMED_ENGINES:
+            return f"{str(targets[:4])[:-1]}, ..., {str(targets[-4:])[1:]}"
+        return str(targets)
+
+    def _targets(self, text: str) -> Any:
+        try:
+            return parse_targets(text, self.view.client.ids)
+        except (ValueError, IndexError) as error:
+            raise UsageError(str(error)) from None
+
+    def _signal(self, signal: str | int) -> str | int:
+        return int(signal) if isinstance(signal, str) and signal.isdigit() else signal
+
+    # %autopx ------------------------------------------------------------------------------------
+
+    def autopx(self, line: str = "") -> None:
+        """Has every cell run on the engines, as if it began with %%px; once more, and they run here again."""
+        if self._is_auto:
+            self._stop_auto()
+            print(f"%{self._auto} disabled")
+            return
+        self._is_auto = True
+        self.shell.input_transformers_cleanup.insert(0, self._to_engines)
+        print(f"%{self._auto} enabled")
+
+    def _stop_auto(self) -> None:
+        if self._is_auto:
+            self._is_auto = False
+            self.shell.input_transformers_cleanup.remove(self._to_engines)
+
+    def _to_engines(self, lines: list[str]) -> list[str]:
+        """A cell as one that runs it on the engines; `%autopx` itself runs here."""
+        cell = "".join(lines)
+        if not cell.strip() or re.match(rf"\s*%{self._auto}\b", cell):
+            return lines
+        return [f"get_ipython().run_cell_magic({self._auto!r}, '', {cell!r})\n"]
+
+    # IPython leaves it out when it looks whether a cell is complete.
+    _to_engines.has_side_effects = True  # type: ignore[attr-defined]
+
+    def run_auto_cell(self, line: str, cell: str) -> None:
+        """Runs a cell of %autopx on the engines."""
+        self._run(cell, Namespace())

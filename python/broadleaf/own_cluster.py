@@ -1,0 +1,65 @@
+"""The cluster that this process is an engine of, for clients made in its tasks.
+
+Engine and client do not know of each other; what the one knows and the other needs is kept here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from broadleaf.config import base_dir
+from broadleaf.errors import ClusterConnectionError
+
+_connection: str | None = None
+
+
+def set_connection(text: str) -> None:
+    """Notes the connection file's text that this process connects to its node by, without its key."""
+    global _connection
+    _connection = text
+
+
+def is_engine() -> bool:
+    """Whether this process is an engine."""
+    return _connection is not None
+
+
+def client_connection() -> str:
+    """The text of a connection file for clients of the cluster that this process is an engine of.
+
+    On the controller's host that is the engine's own, whose key the native module holds: over the unix socket it opens
+    clients' connections too.
+    Raises `ClusterConnectionError` on other hosts, unless their relay was given a file for clients.
+    """
+    if _connection is None:
+        raise ClusterConnectionError("this process is no engine of a cluster")
+    connection = json.loads(_connection)
+    if "client_file" not in connection:
+        return _connection
+    path = connection["client_file"]
+    if path is None:
+        raise ClusterConnectionError(
+            f"engines of host {connection['host']!r} cannot be clients of the cluster: their relay has an engines' "
+            "key, which does not open a client's connection; start it with `broadleaf relay --client-connection FILE`, "
+            "a copy of the cluster's client.json"
+        )
+    try:
+        client = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise ClusterConnectionError(f"the relay's file for clients, {path}, cannot be read: {error}") from error
+    # The node's socket that the file names is another host's.
+    return json.dumps(client | {"unix_path": None, "tcp": connection["controller"], "transport": "tcp"})
+
+
+def connection_for_child() -> str:
+    """As `client_connection`, with the key in it, for a process that this one starts: from the cluster's own file."""
+    text = client_connection()
+    connection = json.loads(text)
+    if "private_key" in connection:
+        return text
+    for path in base_dir().glob(f"profiles/*/{connection['cluster_id']}/client.json"):
+        found = path.read_text()
+        if json.loads(found).get("server_public_key") == connection["server_public_key"]:
+            return found
+    raise ClusterConnectionError(f"the file that clients of cluster {connection['cluster_id']!r} connect by is gone")

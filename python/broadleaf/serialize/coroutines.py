@@ -1,0 +1,62 @@
+"""Running coroutines from plain code, on one event loop that this process keeps for them."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from types import CoroutineType
+from typing import Any
+
+_runner: Any = None
+
+
+def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Runs `coroutine` to its end and returns its value.
+
+    An interrupt cancels it, and lets it clean up before the interrupt is raised here.
+    """
+    global _runner
+    import asyncio
+
+    if _runner is None:
+        _runner = asyncio.Runner()
+    loop = _runner.get_loop()
+    if loop.is_running():
+        # The task below, which waits, awaits something in it.
+        with asyncio.Runner() as runner:
+            return runner.run(coroutine)
+    task = loop.create_task(coroutine)
+    try:
+        # Waited for from outside, so that a failure's traceback holds no frames of asyncio.
+        loop.run_until_complete(asyncio.wait((task,)))
+        return task.result()
+    except BaseException:
+        # Left alone it would go on beside whatever is awaited next.
+        if task.cancel():
+            loop.run_until_complete(asyncio.wait((task,)))
+        raise
+
+
+def run_all(values: list[Any], results: list[Any]) -> None:
+    """Appends `values` to `results`, with each coroutine among them replaced by its value. They run one after another.
+
+    Raises what the first one that fails raises; those behind it never start.
+    """
+    for i, value in enumerate(values):
+        if type(value) is not CoroutineType:
+            results.append(value)
+            continue
+        try:
+            results.append(run_coroutine(value))
+        except BaseException:
+            for unstarted in values[i + 1 :]:
+                if type(unstarted) is CoroutineType:
+                    unstarted.close()
+            raise
+
+
+def close() -> None:
+    """Closes the event loop and cancels what still runs on it."""
+    global _runner
+    runner, _runner = _runner, None
+    if runner is not None:
+        runner.close()

@@ -1,0 +1,101 @@
+"""The text of a traceback: made on the engine, completed by the client with source that only the client has."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
+
+# Bounds of what is kept of a traceback.
+_LINES = 400
+_LINE_CHARACTERS = 20_000
+
+_PACKAGE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# Between the engine's loop and the user's code there may also be these.
+_CARRIERS = (_PACKAGE_DIR, os.path.dirname(os.__file__) + os.sep + "asyncio" + os.sep)
+_JOBLIB = os.sep + "joblib" + os.sep + "parallel.py"
+
+Position = tuple[str, int, str]
+"""A frame as its traceback line names it: file, line, function."""
+Span = tuple[int | None, int | None, int | None]
+"""The rest of its position: last line, first column and column after the last."""
+
+_FRAME_LINE = re.compile(r'([ |]*)  File "(.*)", line (\d+), in (.*)')
+
+
+def traceback_text(error: BaseException) -> tuple[str, tuple[tuple[Position, Span], ...]]:
+    """The traceback of `error` without Broadleaf's frames, and the frames in it whose source is not known here."""
+    shown = traceback.TracebackException(type(error), error, users_part(error.__traceback__))
+    text = bounded("".join(shown.format()))
+    missing = {
+        (frame.filename, frame.lineno or 0, frame.name): (frame.end_lineno, frame.colno, frame.end_colno)
+        for part in _chain(shown)
+        for frame in part.stack
+        if not frame.line
+    }
+    return text, tuple(missing.items())
+
+
+def users_part(tb: TracebackType | None) -> TracebackType | None:
+    """What is left of a traceback without the frames between the engine's loop and the user's code."""
+    while tb is not None and _carries(tb.tb_frame.f_code.co_filename):
+        tb = tb.tb_next
+    return tb
+
+
+def _carries(filename: str) -> bool:
+    return filename.startswith(_CARRIERS) or filename.endswith(_JOBLIB)
+
+
+def _chain(shown: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    left: list[traceback.TracebackException | None] = [shown]
+    while left:
+        part = left.pop()
+        if part is not None:
+            yield part
+            left += [part.__cause__, part.__context__, *(part.exceptions or ())]
+
+
+def bounded(text: str) -> str:
+    """`text` with what is too much of it left out in the middle."""
+    lines = [_bounded_line(line) for line in text.splitlines()]
+    if len(lines) > _LINES:
+        half = _LINES // 2
+        lines = [*lines[:half], f"... {len(lines) - 2 * half} lines left out ...", *lines[-half:]]
+    return "\n".join(lines)
+
+
+def _bounded_line(line: str) -> str:
+    if len(line) <= _LINE_CHARACTERS:
+        return line
+    half = _LINE_CHARACTERS // 2
+    return f"{line[:half]} ... {len(line) - 2 * half} characters left out ... {line[-half:]}"
+
+
+@functools.lru_cache(64)
+def with_source(text: str, missing: tuple[tuple[Position, Span], ...]) -> str:
+    """`text` with the source lines of the frames in `missing`, as far as this process has them.
+
+    It has those of notebook cells and of what was typed at a prompt.
+    """
+    spans = dict(missing)
+    lines: list[str] = []
+    for line in text.splitlines():
+        lines.append(line)
+        match = _FRAME_LINE.fullmatch(line)
+        if match is None:
+            continue
+        margin, filename, lineno, name = match.groups()
+        span = spans.get((filename, int(lineno), name))
+        if span is not None:
+            lines += [margin + source for source in _source_lines((filename, int(lineno), name), span)]
+    return "\n".join(lines)
+
+
+def _source_lines(position: Position, span: Span) -> list[str]:
+    end_lineno, colno, end_colno = span
+    frame = traceback.FrameSummary(*position, end_lineno=end_lineno, colno=colno, end_colno=end_colno)
+    return "".join(traceback.StackSummary.from_list([frame]).format()).splitlines()[1:]

@@ -1,0 +1,85 @@
+"""Durations, sizes and numbers as people read them."""
+
+from __future__ import annotations
+
+import re
+
+_DECIMAL = ("kB", "MB", "GB", "TB", "PB")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+# Units that turn into a neighbour where a figure has too many digits, each with how many of the one before it has.
+_LADDERS = (
+    (("ns", 1), ("us", 1000), ("ms", 1000), ("s", 1000)),
+    (("bytes", 1), ("kB", 1000), ("MB", 1000), ("GB", 1000)),
+    (("B/s", 1), ("kB/s", 1000), ("MB/s", 1000), ("GB/s", 1000)),
+)
+
+
+def duration(seconds: float) -> str:
+    """A duration in the unit that suits it, from a minute on in the two largest: `226 ms`, `5 min`, `3 d 4 h`.
+
+    Below a minute it has three digits. For an age, where fractions of a second say nothing, round `seconds` first.
+    """
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 59.95:
+        value, unit = seconds * 1e9, "ns"
+        for larger in ("us", "ms", "s"):
+            if value < 999.5:
+                break
+            value, unit = value / 1000, larger
+        return f"{value:.3g} {unit}"
+    minutes, rest_s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = ((days, "d"), (hours, "h"), (minutes, "min"), (rest_s, "s"))
+    first = next(place for place, (amount, _) in enumerate(parts) if amount)
+    return " ".join(f"{amount} {unit}" for amount, unit in parts[first : first + 2] if amount)
+
+
+def size(n_bytes: float) -> str:
+    """Bytes in the decimal unit that leaves three digits: `64 MB`."""
+    value, unit = float(n_bytes), "B"
+    for larger in _DECIMAL:
+        if value < 999.5:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `64000000`, `64MB`, `64 MiB` or `1.5G`. Raises `ValueError`."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or (found[3] and not found[2]):
+        raise ValueError(f"{text!r} is not a size such as 64000000, 64MB or 64MiB")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
+
+
+def number(value: float) -> str:
+    """Three digits, or all those before the point, thousands separated."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+
+
+def readable_unit(value: float, unit: str) -> tuple[float, str]:
+    """What to multiply figures of `unit` by so that `value` has few digits, and their unit then.
+
+    `unit` is left as it is where no other goes with it.
+    """
+    for ladder in _LADDERS:
+        names = [name for name, _ in ladder]
+        if unit not in names or value <= 0:
+            continue
+        place, factor = names.index(unit), 1.0
+        while value * factor >= 999.5 and place + 1 < len(ladder):
+            place += 1
+            factor /= ladder[place][1]
+        while value * factor < 0.9995 and place > 0:
+            factor *= ladder[place][1]
+            place -= 1
+        return factor, names[place]
+    return 1.0, unit
+
+
+def count(n: int, noun: str) -> str:
+    """`1 engine`, `2 engines`, `12,000 engines`."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"

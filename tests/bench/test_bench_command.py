@@ -1,0 +1,122 @@
+"""`broadleaf bench`: what it prints for people and for programs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from broadleaf.bench import table
+from broadleaf.bench.record import Record, skipped
+from broadleaf.cli import group
+from broadleaf.cli.bench.output import Records
+from click.testing import CliRunner
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def record(peer="ppe", metric="roundtrip_median", values=(3.0, 1.0, 2.0), case="latency", **params) -> Record:
+    return Record(peer, "1", case, {"workers": 4, **params}, metric, list(values))
+
+
+def shown(records, capsys, json_file=None):
+    """What is printed of these records."""
+    output = Records(json_file)
+    for each in records:
+        output.add(each)
+    output.show()
+    return capsys.readouterr().out
+
+
+def bench(*arguments):
+    return CliRunner().invoke(group, ["bench", *arguments])
+
+
+def test_columns_that_say_nothing_are_left_out(capsys):
+    lines = shown([record("broadleaf", values=[10.0])], capsys).splitlines()
+    assert lines[0] == "latency"
+    assert lines[1].split() == ["OF", "FIGURE", "MEDIAN"]
+    assert lines[2].split() == ["4", "workers", "roundtrip_median", "10", "us"]
+    assert lines[3:] == [""]
+
+
+def test_columns_that_say_something_are_there(capsys):
+    records = [record("broadleaf", values=[10.0, 12.0], config="unix"), record("ppe", values=[33.0, 33.0])]
+    lines = shown(records, capsys).splitlines()[1:]
+    titles = [word.strip() for word in lines[0].split("  ") if word]
+    assert titles == ["OF", "SYSTEM", "WAY", "FIGURE", "MEDIAN", "MIN TO MAX", "BROADLEAF IS"]
+    assert "10 to 12" in lines[1]
+    assert "unix" in lines[1]
+    # Nothing is compared with itself, and two equal values are no range.
+    assert " x " not in lines[1]
+    assert lines[2].rstrip().endswith("3 x better")
+    assert "33 to 33" not in lines[2]
+
+
+def test_worse_is_said_as_such():
+    rows = table.rows([record("broadleaf", values=[30.0]), record("ppe", values=[10.0])])
+    assert [row.cells[-1] for row in rows] == ["", "3 x worse"]
+
+
+def test_one_unit_for_what_is_compared():
+    rows = table.rows(
+        [record("broadleaf", values=[950.0]), record("ppe", values=[52_000.0]), record("loky", values=[2_100.0], n=7)]
+    )
+    assert [row.cells[4] for row in rows] == ["950 us", "52,000 us", "2.1 ms"]
+
+
+def test_parameters_are_in_words():
+    rows = table.rows(
+        [record(case="hosts", metric="bytes_into_host", values=[1.0, 1.0], hosts=2, bytes=64_000_000, plan="chain")]
+    )
+    assert rows[0].cells[0] == "4 workers, 2 hosts, 64 MB, plan chain"
+    assert rows[0].cells[4:6] == ("1 x the data", "")
+
+
+def test_what_was_not_measured_is_said_once(capsys):
+    records = [
+        record("broadleaf"),
+        skipped("ray", "2", "echo", {"workers": 4, "size_bytes": 1000}, "no way"),
+        skipped("ray", "2", "echo", {"workers": 4, "size_bytes": 2000}, "no way"),
+    ]
+    text = shown(records, capsys)
+    assert text.count("no way") == 1
+    assert "not measured: ray, echo (4 workers, 1 kB), echo (4 workers, 2 kB): no way" in text
+    assert "skipped" not in text
+
+
+def test_json_lines_take_the_place_of_the_table(capsys):
+    text = shown([record("broadleaf"), record("ppe")], capsys, "-")
+    assert [json.loads(line)["peer"] for line in text.splitlines()] == ["broadleaf", "ppe"]
+
+
+def test_json_lines_go_to_a_file_beside_the_table(capsys, tmp_path):
+    out = tmp_path / "records.jsonl"
+    out.write_text('{"from": "before"}\n')
+    text = shown([record("broadleaf")], capsys, str(out))
+    assert text.startswith("latency\nOF ")
+    assert len([json.loads(line) for line in out.read_text().splitlines()]) == 2
+
+
+def test_a_run_prints_a_table_and_tells_what_happens_elsewhere():
+    done = bench("startup", "--quick", "--repeats", "1", "--engines", "1", "--only-peers", "--against", "ppe")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.split()[:4] == ["startup", "OF", "SYSTEM", "FIGURE"]
+    assert "machine: processor" in done.stderr
+    assert "{" not in done.output
+
+
+def test_a_run_with_nothing_to_show_is_a_failure():
+    done = bench("latency", "--quick", "--repeats", "1", "--engines", "1", "--only-peers")
+    # The bare machine is measured all the same.
+    assert done.exit_code == 0
+    done = bench("startup", "--quick", "--repeats", "1", "--only-peers")
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-1] == "error: nothing could be measured"
+
+
+def test_the_module_runs_the_same_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "broadleaf.bench", "raw", "--help"], capture_output=True, text=True, timeout=50
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage: broadleaf bench raw")

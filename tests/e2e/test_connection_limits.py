@@ -1,0 +1,97 @@
+"""Connections that take places without saying who they are keep nobody out who says it."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import broadleaf as ipp
+import pytest
+from broadleaf.errors import ClusterConnectionError
+from flood import Flood, over_tcp, times_to_connect
+from waiting import until
+
+
+@pytest.fixture
+def listening():
+    with ipp.Cluster(n=2, listen="127.0.0.1:0") as rc:
+        yield rc
+
+
+def test_clients_get_in_past_silent_and_half_shaken_connections(listening):
+    cluster = listening.cluster
+    tcp = over_tcp(cluster.connection_file)["tcp"]
+    with Flood((tcp["host"], tcp["port"]), silent=300, half=300):
+        assert len(times_to_connect(cluster, 60)) == 60
+        assert cluster.status_sync()["node"]["waiting_connections"]["strangers"] >= 600
+        # An engine that comes back connects like everybody else.
+        before = listening[0].apply_sync(os.getpid)
+        cluster.restart_engines_sync([0])
+        listening.wait_for_engines(2, timeout=30)
+        assert listening[0].apply_sync(os.getpid) != before
+    assert listening[:].apply_sync(lambda: 1) == [1, 1]
+
+
+def test_more_strangers_than_there_is_room_for_displace_each_other(listening):
+    cluster = listening.cluster
+    tcp = over_tcp(cluster.connection_file)["tcp"]
+    limit = cluster.status_sync()["node"]["waiting_connections"]["limit"]
+    with Flood((tcp["host"], tcp["port"]), silent=limit, half=100):
+        assert until(lambda: cluster.status_sync()["node"]["waiting_connections"]["displaced"] > 100)
+        assert len(times_to_connect(cluster, 20)) == 20
+
+
+AT_THE_LIMIT = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+import broadleaf as ipp
+cluster = ipp.Cluster(n=1, listen="127.0.0.1:0")
+cluster.start_cluster_sync()
+print(cluster.connection_file, flush=True)
+sys.stdin.read()
+cluster.stop_cluster_sync()
+"""
+
+
+def test_at_its_descriptor_limit_a_node_says_so_and_keeps_whom_it_has():
+    starter = subprocess.Popen(
+        [sys.executable, "-c", AT_THE_LIMIT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with starter:
+        file = starter.stdout.readline().strip()
+        clients = [ipp.Client(file)]
+        clients[0].wait_for_engines(1, timeout=30)
+        with pytest.raises(ClusterConnectionError, match=r"no free file descriptor|no room for another connection"):
+            for _ in range(64):
+                clients.append(ipp.Client(file))
+        assert len(clients) > 20
+        # Strangers who come now are let go, and take no turn of anybody.
+        tcp = over_tcp(file)["tcp"]
+        strangers = [socket.create_connection((tcp["host"], tcp["port"])) for _ in range(20)]
+
+        def wakeups():
+            return clients[0].status()["node"]["wakeups"]
+
+        before = wakeups()
+        for client in clients:
+            assert client.ids == [0]
+            assert client[0].apply_sync(lambda: 5) == 5
+        # There is a descriptor for what those need who are in.
+        assert clients[0][0].apply_sync(len, bytearray(3_000_000)) == 3_000_000
+        assert wakeups() - before < 20 * len(clients)
+        for stranger in strangers:
+            stranger.close()
+        for client in clients[1:]:
+            client.close()
+        assert until(lambda: _gets_in(file))
+        clients[0].close()
+        starter.stdin.close()
+    assert starter.returncode == 0
+
+
+def _gets_in(file):
+    try:
+        ipp.Client(file).close()
+    except ClusterConnectionError:
+        return False
+    return True

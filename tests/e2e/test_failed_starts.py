@@ -1,0 +1,132 @@
+"""Engines that the operating system gives no process: theirs is the only start that fails, and it is tried again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import broadleaf as ipp
+import pytest
+from broadleaf.cluster import files, owner
+from broadleaf.cluster.launchers import ClusterStartError
+from waiting import until
+
+pytestmark = pytest.mark.timeout(60)
+
+SCRIPT = """
+import resource, sys, time
+import broadleaf as ipp
+
+cluster = ipp.Cluster(n=2)
+rc = cluster.start_and_connect_sync()
+pids = rc[:].apply_sync(__import__("os").getpid)
+running = rc[:].apply_async(lambda: __import__("time").sleep(1) or "fine")
+host = cluster.to_dict()["launcher"]["host_pid"]
+before = resource.prlimit(host, resource.RLIMIT_NPROC, (1, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
+cluster.start_engines_sync(1)
+print(running.get(timeout=20))
+while not rc.death_certificate(2):
+    rc.wait(timeout=0.01)
+print(rc.death_certificate(2).reason)
+print(rc[:].apply_async(__import__("os").getpid).get(timeout=20) == pids)
+resource.prlimit(host, resource.RLIMIT_NPROC, before)
+rc.wait_for_engines(3, timeout=20)
+print(rc[2].apply_sync(lambda: "engine 2"))
+print(cluster.log_path().read_text())
+cluster.stop_cluster_sync()
+"""
+
+
+def test_a_fork_that_fails_is_that_engines_trouble_alone(tmp_path):
+    command = [sys.executable, "-c", SCRIPT]
+    if os.getuid() == 0:  # whom no limit on processes stops
+        if shutil.which("setpriv") is None:
+            pytest.skip("needs setpriv to run as another user")
+        # Folders above the interpreter may be closed to others.
+        capabilities = [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
+        command = ["setpriv", "--reuid=64321", "--regid=64321", "--clear-groups", *capabilities, *command]
+        os.chown(tmp_path, 64321, 64321)
+    environment = os.environ | {
+        "HOME": str(tmp_path),
+        "BROADLEAF_DIR": str(tmp_path / "state"),
+        "PYTHONPATH": str(Path(ipp.__file__).parent.parent),
+    }
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=55, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    running, reason, same, engine, *log = done.stdout.splitlines()
+    assert (running, same, engine) == ("['fine', 'fine']", "True", "engine 2")
+    assert "could not be started: [Errno 11] Resource temporarily unavailable" in reason
+    assert "ulimit -u" in reason
+    assert any("broadleaf: engine 2 could not be started: [Errno 11]" in line for line in log)
+
+
+@pytest.fixture
+def limited():
+    """A cluster whose fork server can open no more descriptors until the limits given with it are set again."""
+    with ipp.Cluster(n=2, engine_start="spawn", start_timeout_s=20) as client:
+        host = client.cluster.to_dict()["launcher"]["host_pid"]
+        limits = resource.prlimit(host, resource.RLIMIT_NOFILE)
+        resource.prlimit(host, resource.RLIMIT_NOFILE, (3, limits[1]))
+        yield client, host, limits
+
+
+def test_an_interpreter_that_cannot_be_started_is_started_later(limited):
+    client, host, limits = limited
+    client.cluster.start_engines_sync(1)
+    assert until(lambda: client.death_certificate(2))
+    assert "ulimit -n" in client.death_certificate(2).reason
+    with pytest.raises(IndexError, match="it could not be started"):
+        client[2]
+    with pytest.raises(TimeoutError, match=r"there are 2; engine 2 could not be started: .*Too many open files"):
+        client.wait_for_engines(3, timeout=0.1)
+    entry = client.cluster.status_sync()["engines"][2]
+    assert entry["last_death"]["cause"] == "not_started"
+    assert client[:].apply_sync(lambda: "fine") == ["fine"] * 2
+    resource.prlimit(host, resource.RLIMIT_NOFILE, limits)
+    client.wait_for_engines(3, timeout=20)
+    assert client[:].apply_sync(lambda: "fine") == ["fine"] * 3
+
+
+def test_a_cluster_whose_engines_get_no_process_says_so():
+    cluster = ipp.Cluster(n=1, engine_start="spawn", start_timeout_s=3)
+    cluster.start_cluster_sync()
+    try:
+        cluster.wait_for_engines_sync()
+        host = cluster.to_dict()["launcher"]["host_pid"]
+        resource.prlimit(host, resource.RLIMIT_NOFILE, (3, resource.prlimit(host, resource.RLIMIT_NOFILE)[1]))
+        cluster.start_engines_sync(1)
+        cluster.n = 2
+        with pytest.raises(
+            ClusterStartError, match=r"only 1 of 2 engines came up within 3 s: engine 1 could not be started"
+        ):
+            cluster.wait_for_engines_sync()
+    finally:
+        cluster.stop_cluster_sync()
+
+
+@pytest.mark.parametrize("name", ["owner.json", "engine.json", "client.json", "cluster.json"])
+@pytest.mark.parametrize("detached", [True, False])
+def test_a_start_that_cannot_write_its_files_leaves_nothing(monkeypatch, cluster_processes, name, detached):
+    def full(path, content, write=files.write_json):
+        if path.name == name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content)
+
+    def no_mark(directory):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write_json", full)
+    if name == "owner.json":
+        monkeypatch.setattr(owner, "mark", no_mark)
+    cluster = ipp.Cluster(n=1, cluster_id="full-disk", detached=detached)
+    with pytest.raises(OSError, match="No space left"):
+        cluster.start_cluster_sync()
+    assert cluster_processes("full-disk") == {}
+    assert not cluster.running
+    assert not cluster.cluster_dir.exists()
+    assert list(Path(f"/tmp/broadleaf-{os.getuid()}").glob("full-disk-*")) == []

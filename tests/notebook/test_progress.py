@@ -1,0 +1,185 @@
+"""Progress, and what objects look like in a notebook."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+import time
+
+import broadleaf as ipp
+import pytest
+from waiting import until
+
+
+class Terminal(io.StringIO):
+    """Standard error of a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def on_terminal(monkeypatch):
+    """A function that puts a terminal in the place of standard error, in the test itself: pytest changes it before."""
+
+    def replace():
+        written = Terminal()
+        monkeypatch.setattr(sys, "stderr", written)
+        return written
+
+    return replace
+
+
+def last_line(terminal):
+    """What a terminal shows at the end."""
+    return [line for line in re.split(r"[\r\n]", terminal.getvalue()) if line.strip(" \x1b[AK")][-1]
+
+
+@pytest.mark.parametrize("with_tqdm", [True, False])
+def test_a_bar_counts_items_with_rate_and_remaining_time(rc, on_terminal, monkeypatch, with_tqdm):
+    terminal = on_terminal()
+    if with_tqdm:
+        pytest.importorskip("tqdm")
+    else:
+        monkeypatch.setitem(sys.modules, "tqdm.std", None)
+    lview = rc.load_balanced_view()
+    lview.map_async(time.sleep, [0.01] * 100, chunksize=5).wait_interactive(interval=0.01)
+    shown = terminal.getvalue()
+    assert "100/100" in last_line(terminal)
+    assert "tasks/s" in shown
+    counts = [int(count) for count in re.findall(r"(\d+)/100", shown)]
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 2
+    assert ("<" in shown) if with_tqdm else ("s left" in shown)
+
+
+def test_one_task_a_broadcast_and_nothing(rc, on_terminal):
+    terminal = on_terminal()
+    rc[0].apply_async(abs, -1).wait_interactive()
+    assert "1/1" in last_line(terminal)
+    rc.broadcast_view().apply_async(abs, -1).wait_interactive()
+    assert "4/4" in last_line(terminal)
+    before = terminal.getvalue()
+    assert rc.wait_interactive() is True
+    assert terminal.getvalue() == before, "nothing is left to wait for"
+
+
+def test_everything_that_a_client_waits_for(rc, on_terminal):
+    terminal = on_terminal()
+    lview = rc.load_balanced_view()
+    kept = lview.map_async(time.sleep, [0.02] * 20, chunksize=2)
+    for _ in range(5):
+        lview.apply_async(time.sleep, 0.02)  # nobody keeps its result
+    assert rc.wait_interactive(interval=0.01) is True
+    assert kept.ready()
+    n, total = re.findall(r"(\d+)/(\d+)", last_line(terminal))[-1]
+    assert n == total
+    assert int(total) > 0
+
+
+def test_results_that_are_gone_can_be_waited_for(rc, on_terminal):
+    """The result is dropped while its task runs; its id alone was a `KeyError`."""
+    on_terminal()
+    rc.load_balanced_view().apply_async(time.sleep, 0.2)
+    assert rc.wait_interactive(interval=0.01)
+    assert rc.outstanding == set()
+
+
+def test_a_timeout(rc, on_terminal):
+    on_terminal()
+    busy = rc[0].apply_async(time.sleep, 60)
+    busy.wait_interactive(interval=0.01, timeout=0.05)
+    assert rc.wait_interactive(interval=0.01, timeout=0.05) is False
+    busy.abort()
+    busy.wait(20)
+
+
+def test_a_cell_that_takes_long_has_a_bar_and_a_short_one_has_none(px, rc, on_terminal):
+    terminal = on_terminal()
+    px.run_cell_magic("px", "", "1")
+    assert terminal.getvalue() == ""
+    px.run_cell_magic("px", "--progress-after -1", "import time; time.sleep(0.2)")
+    assert terminal.getvalue() == ""
+    px.run_cell_magic("px", "--progress-after 0", "import time; time.sleep(0.2)")
+    assert "4/4" in last_line(terminal)
+
+
+def test_a_cell_has_no_bar_in_a_file(px, rc, capfd):
+    px.run_cell_magic("px", "--progress-after 0", "import time; time.sleep(0.2)")
+    assert capfd.readouterr().err == ""
+
+
+def test_progress_from_within_a_task(rc):
+    def wait_inside():
+        inner = ipp.get_client().load_balanced_view().map_async(abs, range(10))
+        inner.wait_interactive(interval=0.01)
+        return inner.get()
+
+    ar = rc[0].apply_async(wait_inside)
+    assert ar.get(20) == list(range(10))
+    assert "10/10" in ar.stderr
+
+
+# What objects look like -------------------------------------------------------------------------
+
+
+def test_a_look_answers_what_it_is_doing(rc, cluster, tmp_path):
+    go_on = tmp_path / "go"
+
+    def wait_for(path):
+        while not path.exists():
+            time.sleep(0.01)
+
+    busy = rc[:2].apply_async(wait_for, go_on)
+    until(lambda: all(rc.queue_status([0, 1])[engine]["tasks"] for engine in (0, 1)))
+    rows = {name: rows_of(thing._repr_html_()) for name, thing in
+            {"cluster": cluster, "client": rc, "view": rc[:], "balanced": rc.load_balanced_view()}.items()}  # fmt: skip
+    for name, found in rows.items():
+        assert [row[:2] for row in found] == [["0", "busy"], ["1", "busy"], ["2", "idle"], ["3", "idle"]], name
+        assert all("MB" in row[5] for row in found), name
+    assert [row[0] for row in rows_of(rc[3]._repr_html_())] == ["3"]
+    assert "0 of 2" in busy._repr_html_()
+    go_on.touch()
+    busy.get(20)
+    assert "2 of 2" in busy._repr_html_()
+
+
+def rows_of(html):
+    """The rows of the table in a block of HTML, as texts."""
+    rows = re.findall(r"<tr>(.*?)</tr>", html.partition("<tbody>")[2])
+    return [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows]
+
+
+def test_failures_are_grouped_and_escaped(rc):
+    ar = rc[:].execute("raise ValueError('<b>' if engine_id else 'zero')", block=False)
+    ar.wait(20)
+    html = ar._repr_html_()
+    assert "ValueError: &lt;b&gt;" in html
+    assert "<td" in html
+    assert [row[1:] for row in rows_of(html)] == [["1", "engine 0"], ["3", "engines 1-3"]]
+
+
+def test_dead_engines_and_closed_clients():
+    cluster = ipp.Cluster(n=2)
+    assert "not started" in cluster._repr_html_()
+    with cluster as client:
+        view = client[:]
+        with pytest.raises(ipp.EngineError):
+            client[1].apply_sync(os._exit, 3)
+        until(lambda: client.ids == [0])
+        assert rows_of(view._repr_html_())[1][1] == "gone: exit"
+        assert rows_of(client._repr_html_())[1][1] == "gone: exit"
+    for thing in (client, view, cluster):
+        assert re.search("closed|stopped", thing._repr_html_())
+
+
+def test_many_engines_are_not_all_listed():
+    from broadleaf.html_tables import engine_table
+
+    engine = {"state": "up", "up": True, "outstanding": 0, "queued": 0, "completed": 0, "busy_ns": 0}
+    engine |= {"last_death": None, "pid": 1, "restarts": 0}
+    html = engine_table({"engines": [engine | {"engine": number} for number in range(1000)]}, {})
+    assert "and 984 more engines" in html
+    assert len(html) < 20_000

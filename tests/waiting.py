@@ -1,0 +1,14 @@
+"""Waiting for what is about to happen."""
+
+import time
+from collections.abc import Callable
+
+
+def until(condition: Callable[[], object], timeout_s: float = 30.0) -> bool:
+    """Whether `condition` came true within `timeout_s`; it is looked at a hundred times a second."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
