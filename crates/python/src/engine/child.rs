@@ -20,9 +20,20 @@ impl Engine {
         if let Err(error) = ended {
             error.write_unraisable(py, None);
         }
-        // A hook that fails, for instance because it was interrupted, does not let two processes be one engine.
-        if let Ok(os) = py.import(intern!(py, "os")) {
-            drop(os.call_method1(intern!(py, "_exit"), (1,)));
+        // It was interrupted. Whoever interrupts it again does not keep it from ending: two processes cannot be one engine.
+        let end_unheard = || -> PyResult<()> {
+            let signal = py.import(intern!(py, "_signal"))?;
+            let how = signal.getattr(intern!(py, "SIG_BLOCK"))?;
+            let interrupt = signal.getattr(intern!(py, "SIGINT"))?;
+            // It raises what has come before, once.
+            let blocked = signal.call_method1(intern!(py, "pthread_sigmask"), (how, (interrupt,)));
+            drop(blocked);
+            py.import(intern!(py, "os"))?
+                .call_method1(intern!(py, "_exit"), (1,))
+                .map(drop)
+        };
+        if let Err(error) = end_unheard() {
+            error.write_unraisable(py, None);
         }
         std::process::abort();
     }
