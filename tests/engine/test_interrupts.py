@@ -1,0 +1,71 @@
+"""When a request to interrupt a task is granted."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+
+import pytest
+from broadleaf.engine import interrupts
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class AskedEngine:
+    """An engine whose task somebody wants to be interrupted, until it is."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+
+    def current_task(self) -> str:
+        return "a task"
+
+    def interrupt_pending(self) -> bool:
+        was_open, self.is_open = self.is_open, False
+        return was_open
+
+
+@pytest.fixture
+def engine():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGURG)}
+    engine = AskedEngine()
+    interrupts.install(engine)  # type: ignore[arg-type]
+    yield engine
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package that is interrupted between a submodule's import and the use of its name."""
+    name = "interrupted_package"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "part.py").write_text("VALUE = 7\n")
+    (tmp_path / name / "__init__.py").write_text(
+        "from .part import *\nimport signal\nsignal.raise_signal(signal.SIGURG)\nTWICE = 2 * part.VALUE\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield name
+    for module in (name, f"{name}.part"):
+        sys.modules.pop(module, None)
+
+
+def test_a_request_is_granted_at_once(engine):
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGURG)
+    assert not engine.is_open
+
+
+def test_a_request_waits_for_an_import(engine, package):
+    assert importlib.import_module(package).TWICE == 14
+    assert engine.is_open
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGURG)
+
+
+def test_a_request_does_not_wait_for_ever(engine, package, monkeypatch):
+    monkeypatch.setattr(interrupts, "IMPORT_PATIENCE_S", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        importlib.import_module(package)
+    assert not engine.is_open
