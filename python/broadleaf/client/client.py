@@ -468,17 +468,20 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
             self.cancel_tasks(sorted(set(seqs).intersection(self.link.outstanding_seqs())))
             raise
 
-    def abort(self, jobs: Any = None, targets: Any = None, block: bool | None = None) -> None:
-        """Aborts `jobs` (results or task ids), or everything, queued or running.
+    def abort(
+        self, jobs: Any = None, targets: Any = None, block: bool | None = None, queued_only: bool = False
+    ) -> None:
+        """Aborts `jobs` (results or task ids), or everything, queued or running; with `queued_only` what runs goes on.
 
         `targets` alone aborts what direct views have asked of these engines.
         """
         if jobs is not None:
-            self.cancel_tasks(self._job_seqs(jobs))
+            seqs = self._job_seqs(jobs)
         elif targets is not None and targets != "all":
-            self.cancel_tasks(self.seqs_addressed_to(targets))
+            seqs = self.seqs_addressed_to(targets)
         else:
-            self.cancel_tasks(self.link.outstanding_seqs())
+            seqs = self.link.outstanding_seqs()
+        self.cancel_tasks(self.hub.not_running(seqs) if queued_only else seqs)
 
     def seqs_addressed_to(self, targets: Any) -> list[int]:
         """Numbers of the tasks that direct views have sent to these engines, and that are not done."""
