@@ -333,10 +333,11 @@ class Cluster(ClusterCoroutines):
         self._started()
         return Client(self.connection_file, cluster=self, **options)
 
-    def start_and_connect_sync(self, n: int | None = None, activate: bool = False) -> Client:
+    def start_and_connect_sync(self, n: int | None = None, activate: bool | None = None) -> Client:
         """Starts the cluster if it does not run, connects, and waits for all its engines.
 
-        With `activate` the magics `%px` and `%%px` act on them from now on.
+        With `activate` the magics `%px` and `%%px` act on them from now on; with False they stay as they are. By default
+        they act on the new engines where they do not act on any.
 
         Raises `ClusterStartError` when engines die at their start or do not come up in time, and stops the cluster
         then.
@@ -346,7 +347,7 @@ class Cluster(ClusterCoroutines):
         try:
             if self.n and not self.engines:
                 self.start_engines_sync(n)
-            client = self.connect_client_sync()
+            client = self._connect_leaving_magics() if activate is False else self.connect_client_sync()
             try:
                 client.wait_for_engines(self.n, timeout=self.settings["start_timeout_s"])
             except TimeoutError:
@@ -359,6 +360,12 @@ class Cluster(ClusterCoroutines):
         if activate:
             client.activate()
         return client
+
+    def _connect_leaving_magics(self) -> Client:
+        from broadleaf.client.interactive import leaving_magics
+
+        with leaving_magics():
+            return self.connect_client_sync()
 
     def wait_for_engines_sync(self) -> None:
         """Waits until all engines are up. Raises `ClusterStartError` when they die at their start, or take too long."""
