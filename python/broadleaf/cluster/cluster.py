@@ -337,7 +337,7 @@ class Cluster(ClusterCoroutines):
         """Starts the cluster if it does not run, connects, and waits for all its engines.
 
         With `activate` the magics `%px` and `%%px` act on them from now on; with False they stay as they are. By default
-        they act on the new engines where they do not act on any.
+        they act on the new engines if the client that they belong to is closed.
 
         Raises `ClusterStartError` when engines die at their start or do not come up in time, and stops the cluster
         then.
