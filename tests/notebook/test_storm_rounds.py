@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 import broadleaf as ipp
 import pytest
@@ -15,7 +16,13 @@ from test_live_output import lines_by_engine
 ROUNDS = int(os.environ.get("BROADLEAF_STORM_ROUNDS", "2"))
 ENGINES = 64
 LINES = 1000
-WAYS = ({}, {"groupby": "lines"}, {"stream": False}, {"stream": False, "groupby": "engine"}, {"groupby": "order"})
+WAYS: tuple[dict[str, Any], ...] = (
+    {},
+    {"groupby": "lines"},
+    {"stream": False},
+    {"stream": False, "groupby": "engine"},
+    {"groupby": "order"},
+)
 # A signal gives a process no time to send what is queued.
 FLUSH = "import os; sys.stdout.flush(); sys.stderr.flush(); "
 ENDS = ("import os; os._exit(9)", FLUSH + "os.kill(os.getpid(), 9)", FLUSH + "os.kill(os.getpid(), 11)")

@@ -336,8 +336,8 @@ class Cluster(ClusterCoroutines):
     def start_and_connect_sync(self, n: int | None = None, activate: bool | None = None) -> Client:
         """Starts the cluster if it does not run, connects, and waits for all its engines.
 
-        With `activate` the magics `%px` and `%%px` act on them from now on; with False they stay as they are. By default
-        they act on the new engines if the client that they belong to is closed.
+        With `activate` the magics `%px` and `%%px` act on them from now on; with False they stay as they are. By
+        default they act on the new engines if the client that they belong to is closed.
 
         Raises `ClusterStartError` when engines die at their start or do not come up in time, and stops the cluster
         then.

@@ -27,9 +27,10 @@ class ControlLink:
     """A connection for requests only; use it as a context manager."""
 
     def __init__(self, connection: str, timeout_s: float = 10.0) -> None:
-        self._hooks: Any = _ControlHooks()
+        self._hooks = _ControlHooks()
+        hooks: Any = self._hooks
         try:
-            self._link = _native.Link(connection, self._hooks, timeout_s, "control")
+            self._link = _native.Link(connection, hooks, timeout_s, "control")
         except (OSError, ValueError, _native.LinkClosed, _native.ConnectionRefused) as error:
             raise ClusterConnectionError(f"the cluster does not answer: {error}") from error
 
