@@ -192,6 +192,8 @@ class Pending:
         kept, and the text says how much is missing. Bytes that are not UTF-8 are replaced by U+FFFD."""
     def messages(self, part: int) -> list[bytes]:
         """Messages of stream 3 so far."""
+    def written_parts(self) -> list[int]:
+        """The parts that have written to any stream so far, in order."""
     def abandon(self, parts: Sequence[int]) -> None:
         """Makes the unresolved ones of these parts cancelled. Their tasks still count as unresolved until they end."""
     def n_failed(self) -> int:

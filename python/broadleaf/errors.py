@@ -11,6 +11,7 @@ import sys
 import traceback as _traceback
 from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError
+from pickle import PicklingError
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from broadleaf.death_certificate import ControllerDeath, DeathCertificate, obituary
@@ -100,7 +101,7 @@ class LinkLost(ClusterConnectionError):
     task_started: bool | None = None
 
 
-class SerializationError(KernelError, TypeError):
+class SerializationError(KernelError, PicklingError, TypeError):
     """An object cannot be sent. `what` names it ("argument 2 of 'f'"), `reason` says why."""
 
     def __init__(self, what: str, reason: str) -> None:

@@ -444,6 +444,9 @@ class Pending:
     def messages(self, part: int) -> list[bytes]:
         return [pickle.dumps({"type": "published", "data": {"part": part}})]
 
+    def written_parts(self) -> list[int]:
+        return list(range(len(self)))
+
     def n_failed(self) -> int:
         return sum(part is not None and part[0] != OK for part in self._fake)
 

@@ -101,10 +101,64 @@ def test_a_cluster_whose_engines_get_no_process_says_so():
         resource.prlimit(host, resource.RLIMIT_NOFILE, (3, resource.prlimit(host, resource.RLIMIT_NOFILE)[1]))
         cluster.start_engines_sync(1)
         cluster.n = 2
-        with pytest.raises(
-            ClusterStartError, match=r"only 1 of 2 engines came up within 3 s: engine 1 could not be started"
-        ):
+        with pytest.raises(ClusterStartError, match=r"only 1 of 2 engines came up.*: engine 1 could not be started"):
             cluster.wait_for_engines_sync()
+    finally:
+        cluster.stop_cluster_sync()
+
+
+@pytest.fixture
+def unlicensed(tmp_path):
+    """Keywords of a cluster whose engines' interpreters end with a message before they are engines."""
+    text = "import sys\nif '--setup-from-stdin' in sys.orig_argv:\n    raise SystemExit('no licence')\n"
+    (tmp_path / "sitecustomize.py").write_text(text)
+    return {"engine_start": "spawn", "env": {"PYTHONPATH": str(tmp_path)}}
+
+
+@pytest.fixture
+def no_such_core():
+    """Keywords of a cluster whose engines fail after they were forked."""
+    return {"affinity": "4000"}
+
+
+@pytest.mark.parametrize(("keywords", "last_words"), [("unlicensed", "no licence"), ("no_such_core", "setaffinity")])
+def test_nobody_waits_for_engines_that_died_at_their_start(request, keywords, last_words):
+    cluster = ipp.Cluster(n=2, **request.getfixturevalue(keywords))
+    cluster.start_cluster_sync()
+    try:
+        with cluster.connect_client_sync() as client:
+            with pytest.raises(ipp.EngineError, match=r"only 0 of 2 engines came up: engine [01] left with") as caught:
+                client.wait_for_engines()
+            assert last_words in str(caught.value)
+            assert caught.value.certificate.cause == "exit"
+            with pytest.raises(TimeoutError, match="3 engines were not there"):  # the third may be started by hand
+                client.wait_for_engines(3, timeout=0.5)
+            with pytest.raises(ipp.EngineError, match=last_words):
+                client.wait_for_engines(2, block=False).result(timeout=30)
+        with pytest.raises(ClusterStartError, match=last_words):
+            cluster.wait_for_engines_sync()
+    finally:
+        cluster.stop_cluster_sync()
+
+
+def test_a_cluster_whose_engines_die_at_their_start_does_not_stay(no_such_core, cluster_processes):
+    cluster = ipp.Cluster(n=2, cluster_id="no-core", **no_such_core)
+    with pytest.raises(ClusterStartError, match="setaffinity"):
+        cluster.start_and_connect_sync()
+    assert cluster_processes("no-core") == {}
+
+
+def test_an_engine_that_is_started_again_is_waited_for(tmp_path, unlicensed):
+    script = tmp_path / "sitecustomize.py"
+    cluster = ipp.Cluster(n=1, restart_engines=True, restart_backoff_max_s=0.1, max_restarts=1000, **unlicensed)
+    cluster.start_cluster_sync()
+    try:
+        with cluster.connect_client_sync() as client:
+            waiting = client.wait_for_engines(1, block=False)
+            assert until(lambda: client.status()["engines"][0]["restarts"] > 1)
+            script.unlink()
+            waiting.result(timeout=30)
+            assert client[0].apply_sync(lambda: "fine") == "fine"
     finally:
         cluster.stop_cluster_sync()
 

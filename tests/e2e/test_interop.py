@@ -9,6 +9,7 @@ import broadleaf as ipp
 import pytest
 from broadleaf import error
 from broadleaf.interop import aio
+from waiting import until
 
 
 def test_executor_submit_and_map(rc):
@@ -55,10 +56,18 @@ def test_executor_shutdown(rc):
 
 
 def test_executor_cancels_on_shutdown(rc):
+    """What has not started is cancelled; what runs goes on, as the futures of a process pool do."""
     executor = rc.load_balanced_view([0]).executor
-    futures = [executor.submit(time.sleep, 30) for _ in range(5)]
+    futures = [executor.submit(time.sleep, 0.5)] + [executor.submit(time.sleep, 30) for _ in range(5)]
+    mapped = rc.load_balanced_view([0]).executor
+    items = mapped.map(time.sleep, [30] * 3, chunksize=2)
+    assert until(futures[0].running)
+    mapped.shutdown(wait=False, cancel_futures=True)
     executor.shutdown(wait=True, cancel_futures=True)
-    assert all(future.cancelled() for future in futures)
+    assert [future.cancelled() for future in futures] == [False] + [True] * 5
+    assert futures[0].exception() is None
+    with pytest.raises(ipp.TaskAborted):
+        next(items)
 
 
 def test_submitting_from_many_threads(rc):

@@ -114,8 +114,8 @@ def test_a_task_that_handles_sigint_itself_is_asked_in_its_own_way(rc, tmp_path)
 
 
 @contextlib.contextmanager
-def interrupting(condition):
-    """Sends SIGINT to this process once `condition()` holds and the main thread waits."""
+def interrupting(condition, on_sent=lambda moment: None):
+    """Sends SIGINT to this process once `condition()` holds and the main thread waits; says when it does."""
 
     def waits():
         frame = sys._current_frames()[threading.main_thread().ident]
@@ -125,6 +125,7 @@ def interrupting(condition):
 
     def interrupt():
         if until(condition) and until(waits):
+            on_sent(time.monotonic())
             os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from types import SimpleNamespace
 
 import broadleaf as ipp
 import pytest
 from broadleaf.serialize.namespace import evaluate
 from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.utils.capture import capture_output
 from waiting import until
 
@@ -194,8 +196,27 @@ def test_start_and_connect_can_activate(px):
             assert px.find_cell_magic("px").__self__.view.client.cluster is not other
         with other.start_and_connect_sync(activate=True) as client:
             assert px.find_cell_magic("px").__self__.view.client is client
+        # Those of a client that is closed would be taken.
+        with other.start_and_connect_sync(activate=False) as last:
+            assert px.find_cell_magic("px").__self__.view.client not in (last, None)
+        with other.start_and_connect_sync() as taker:
+            assert px.find_cell_magic("px").__self__.view.client is taker
     finally:
         other.stop_cluster_sync()
+
+
+def test_magics_of_another_package_make_way(ip, cluster):
+    @magics_class
+    class Others(Magics):
+        view = SimpleNamespace(client=object())
+
+        @cell_magic
+        def px(self, line, cell):
+            """Another package's."""
+
+    ip.register_magics(Others)
+    with cluster.connect_client_sync() as client:
+        assert ip.find_cell_magic("px").__self__.view.client is client
 
 
 def test_a_client_in_a_task_leaves_the_engine_s_shell_alone(rc):

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
 
+from broadleaf.awaited_engines import wait_for_engines
 from broadleaf.client.connection_text import connection_text
 from broadleaf.client.control import Control
 from broadleaf.client.descriptions import client_in_words
@@ -115,6 +116,7 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
         self._engines: dict[int, tuple[str, int, str]] = {}
         self._engines_seen = -1
         self._certificates: OrderedDict[int, DeathCertificate] = OrderedDict()
+        self._n_deaths = 0
         self._listeners = 0
         self._listeners_lock = threading.Lock()
         text = connection_text(connection_info, profile, cluster_id)
@@ -187,6 +189,7 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
         elif kind == "stopping":
             self.link_end.is_stopping = True
         if kind == "engine_down":
+            self._n_deaths += 1
             certificate = death_certificate(body)
             self._certificates[certificate.engine_id] = certificate
             while len(self._certificates) > _CERTIFICATES:
@@ -291,7 +294,8 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
     ) -> Any:
         """Waits until there are `n` engines, by default as many as the cluster was asked for.
 
-        Raises `TimeoutError`, and `LinkLost` on a closed connection. With `block=False` it returns a future.
+        Raises `TimeoutError`, `EngineError` as soon as so many have died at their start that there will not be `n`, and
+        `LinkLost` on a closed connection. With `block=False` it returns a future.
         """
         if n is None:
             n = getattr(self.cluster, "n", None)
@@ -305,7 +309,7 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
             pool.shutdown(wait=False)
             return future
         with self.link_errors():
-            there = self.link.wait_for_engines(n, seconds(timeout))
+            there = wait_for_engines(self.link, n, seconds(timeout), lambda: self._n_deaths)
         if not there:
             raise TimeoutError(
                 f"{n} engines were not there in {timeout} s; there are {len(self.link.engines())}{self._not_started()}"
@@ -464,17 +468,20 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
             self.cancel_tasks(sorted(set(seqs).intersection(self.link.outstanding_seqs())))
             raise
 
-    def abort(self, jobs: Any = None, targets: Any = None, block: bool | None = None) -> None:
-        """Aborts `jobs` (results or task ids), or everything, queued or running.
+    def abort(
+        self, jobs: Any = None, targets: Any = None, block: bool | None = None, queued_only: bool = False
+    ) -> None:
+        """Aborts `jobs` (results or task ids), or everything, queued or running; with `queued_only` what runs goes on.
 
         `targets` alone aborts what direct views have asked of these engines.
         """
         if jobs is not None:
-            self.cancel_tasks(self._job_seqs(jobs))
+            seqs = self._job_seqs(jobs)
         elif targets is not None and targets != "all":
-            self.cancel_tasks(self.seqs_addressed_to(targets))
+            seqs = self.seqs_addressed_to(targets)
         else:
-            self.cancel_tasks(self.link.outstanding_seqs())
+            seqs = self.link.outstanding_seqs()
+        self.cancel_tasks(self.hub.not_running(seqs) if queued_only else seqs)
 
     def seqs_addressed_to(self, targets: Any) -> list[int]:
         """Numbers of the tasks that direct views have sent to these engines, and that are not done."""

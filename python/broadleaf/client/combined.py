@@ -197,6 +197,11 @@ class CombinedResult(AsyncResult):
         result, number = self._parts[part]
         return result.messages(number)
 
+    def written_parts(self) -> list[int]:
+        owners = {id(result): result for result, _ in self._parts}
+        written = {(owner, number) for owner, result in owners.items() for number in result.written_parts()}
+        return [part for part, (result, number) in enumerate(self._parts) if (id(result), number) in written]
+
     def _task_name(self, part: int) -> tuple[int, int] | None:
         result, number = self._parts[part]
         return result._task_name(number)

@@ -130,6 +130,12 @@ class Hub:
         batches = names[:_FIRST_BATCH], names[_FIRST_BATCH:]
         return any(record["running"] for batch in batches if batch for record in self.records(batch))
 
+    def not_running(self, seqs: Sequence[int]) -> list[int]:
+        """Numbers of those of this client's tasks that do not run now."""
+        client_id = self._client.link.client_id
+        running = {record["msg_id"] for record in self.records([(client_id, seq) for seq in seqs]) if record["running"]}
+        return [seq for seq in seqs if self._client.msg_id(seq) not in running]
+
     def records_of(self, msg_ids: Sequence[str]) -> list[dict[str, Any]]:
         """The record of each task of these ids that is known."""
         names = [name for name in map(self.name_of, msg_ids) if name is not None]

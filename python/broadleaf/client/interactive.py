@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ALL_COMPLETED
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
 from broadleaf import own_cluster
@@ -13,6 +16,19 @@ from broadleaf.client.results import seconds
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
     from broadleaf.client.views.direct import DirectView
+
+
+_leaves_magics = ContextVar("leaves_magics", default=False)
+
+
+@contextmanager
+def leaving_magics() -> Iterator[None]:
+    """While it is open, clients that are made leave `%px` and `%%px` as they are."""
+    token = _leaves_magics.set(True)
+    try:
+        yield
+    finally:
+        _leaves_magics.reset(token)
 
 
 class Interactive:
@@ -30,7 +46,7 @@ class Interactive:
     def _activate_first(self) -> None:
         """Gives a session of IPython its magics, if it has none that work; the shell of an engine is no session."""
         ipython = sys.modules.get("IPython")
-        if ipython is None or ipython.get_ipython() is None or own_cluster.is_engine():
+        if ipython is None or ipython.get_ipython() is None or own_cluster.is_engine() or _leaves_magics.get():
             return
         from broadleaf.notebook import is_active
 

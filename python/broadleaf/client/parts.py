@@ -42,6 +42,7 @@ class Parts(PublicNames):
             "wait_all_done",
             "wait_count",
             "wait_part",
+            "written_parts",
         )
     )
 
@@ -113,6 +114,10 @@ class Parts(PublicNames):
 
     def messages(self, part: int) -> list[bytes]:
         """Pickled messages of a part so far."""
+        raise NotImplementedError
+
+    def written_parts(self) -> list[int]:
+        """The parts that have written or displayed anything so far, in order."""
         raise NotImplementedError
 
     def abandon(self, parts: Sequence[int]) -> None:

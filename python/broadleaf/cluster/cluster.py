@@ -18,7 +18,7 @@ from broadleaf.cluster.cores import engine_count, usable_cores
 from broadleaf.cluster.coroutines import ClusterCoroutines
 from broadleaf.cluster.engine_sets import EngineSet, EngineSets
 from broadleaf.cluster.launchers import ClusterStartError, Launcher, StartRequest, find_launcher
-from broadleaf.errors import ClusterConnectionError, KernelError
+from broadleaf.errors import ClusterConnectionError, EngineError, KernelError
 
 if TYPE_CHECKING:
     from broadleaf.client import Client
@@ -333,23 +333,27 @@ class Cluster(ClusterCoroutines):
         self._started()
         return Client(self.connection_file, cluster=self, **options)
 
-    def start_and_connect_sync(self, n: int | None = None, activate: bool = False) -> Client:
+    def start_and_connect_sync(self, n: int | None = None, activate: bool | None = None) -> Client:
         """Starts the cluster if it does not run, connects, and waits for all its engines.
 
-        With `activate` the magics `%px` and `%%px` act on them from now on.
+        With `activate` the magics `%px` and `%%px` act on them from now on; with False they stay as they are. By
+        default they act on the new engines if the client that they belong to is closed.
 
-        Raises `ClusterStartError` when engines do not come up in time, and stops the cluster then.
+        Raises `ClusterStartError` when engines die at their start or do not come up in time, and stops the cluster
+        then.
         """
         if not self.running:
             self.start_cluster_sync(n)
         try:
             if self.n and not self.engines:
                 self.start_engines_sync(n)
-            client = self.connect_client_sync()
+            client = self._connect_leaving_magics() if activate is False else self.connect_client_sync()
             try:
                 client.wait_for_engines(self.n, timeout=self.settings["start_timeout_s"])
             except TimeoutError:
                 raise self._missing_engines(client.ids) from None
+            except EngineError as error:
+                raise ClusterStartError(str(error)) from None
         except BaseException:
             self.stop_cluster_sync()
             raise
@@ -357,10 +361,20 @@ class Cluster(ClusterCoroutines):
             client.activate()
         return client
 
+    def _connect_leaving_magics(self) -> Client:
+        from broadleaf.client.interactive import leaving_magics
+
+        with leaving_magics():
+            return self.connect_client_sync()
+
     def wait_for_engines_sync(self) -> None:
-        """Waits until all engines are up. Raises `ClusterStartError` when they are not in time."""
+        """Waits until all engines are up. Raises `ClusterStartError` when they die at their start, or take too long."""
         with self.control() as control:
-            if not control.wait_for_engines(self.n, self.settings["start_timeout_s"]):
+            try:
+                there = control.wait_for_engines(self.n, self.settings["start_timeout_s"])
+            except EngineError as error:
+                raise ClusterStartError(str(error)) from None
+            if not there:
                 raise self._missing_engines([engine_id for engine_id, *_ in control.engines()])
 
     def _missing_engines(self, up: Sequence[int]) -> ClusterStartError:

@@ -7,23 +7,28 @@ from contextlib import contextmanager
 from typing import Any
 
 from broadleaf import _native, requests
+from broadleaf.awaited_engines import wait_for_engines
 from broadleaf.errors import ClusterConnectionError
 
 Targets = int | Sequence[int] | str | None
 
 
-class _NoHooks:
+class _ControlHooks:
     """Hooks of a connection that submits no task."""
 
+    n_deaths = 0
+
     def on_event(self, kind: str, body: str) -> None:
-        """Not of interest."""
+        """Of interest is only that an engine died."""
+        self.n_deaths += kind == "engine_down"
 
 
 class ControlLink:
     """A connection for requests only; use it as a context manager."""
 
     def __init__(self, connection: str, timeout_s: float = 10.0) -> None:
-        hooks: Any = _NoHooks()
+        self._hooks = _ControlHooks()
+        hooks: Any = self._hooks
         try:
             self._link = _native.Link(connection, hooks, timeout_s, "control")
         except (OSError, ValueError, _native.LinkClosed, _native.ConnectionRefused) as error:
@@ -49,9 +54,9 @@ class ControlLink:
         return self._link.engines()
 
     def wait_for_engines(self, n: int, timeout_s: float | None) -> bool:
-        """Whether at least `n` engines came up in time."""
+        """Whether at least `n` engines came up in time. Raises `EngineError` where too many died at their start."""
         with _closed_link():
-            return self._link.wait_for_engines(n, timeout_s)
+            return wait_for_engines(self._link, n, timeout_s, lambda: self._hooks.n_deaths)
 
     def add_engines(self, n: int) -> None:
         """Asks for `n` more engines; they come up later."""

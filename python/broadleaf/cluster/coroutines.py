@@ -29,7 +29,7 @@ class ClusterCoroutines:
         def signal_engines_sync(self, signum: int = signal.SIGINT, targets: Targets = None) -> None: ...
         def signal_engine_sync(self, signum: int, engine_id: int) -> None: ...
         def connect_client_sync(self, **options: Any) -> Client: ...
-        def start_and_connect_sync(self, n: int | None = None, activate: bool = False) -> Client: ...
+        def start_and_connect_sync(self, n: int | None = None, activate: bool | None = None) -> Client: ...
         def stop_if_owner(self) -> None: ...
 
     async def __aenter__(self) -> Client:
@@ -90,9 +90,10 @@ class ClusterCoroutines:
         client: Client = await _on_thread(lambda: self.connect_client_sync(**options))
         return client
 
-    async def start_and_connect(self, n: int | None = None, activate: bool = False) -> Client:
+    async def start_and_connect(self, n: int | None = None, activate: bool | None = None) -> Client:
         """See `start_and_connect_sync`."""
-        client: Client = await _on_thread(self.start_and_connect_sync, n)
+        leaving = False if activate is False else None
+        client: Client = await _on_thread(self.start_and_connect_sync, n, leaving)
         if activate:
             client.activate()
         return client

@@ -26,7 +26,7 @@ def main() -> int:
             capture = Capture(**setup["capture"])
             for descriptor in capture.numbers():
                 os.set_inheritable(descriptor, False)
-        process.redirect_output(setup["log_path"], capture)
+        process.redirect_output(os.dup(1), capture)  # the log, until here
         connection, engine_id, options = _native.hold_key(setup.pop("connection")), setup["engine_id"], setup["options"]
     elif len(sys.argv) == 2 and os.path.exists(sys.argv[1]):
         with open(sys.argv[1]) as file:

@@ -25,13 +25,16 @@ class Record:
 
     def __init__(self, task: int | None) -> None:
         self._task = task
-        self._pieces: deque[bytes] = deque()
+        # Made when there is something to keep: most cells write nothing.
+        self._pieces: deque[bytes] | None = None
         self._kept_bytes = self._dropped_bytes = 0
 
     def add(self, data: bytes, task: int | None) -> None:
         """Keeps what a task wrote, if it is this one's."""
         if task != self._task or not data:
             return
+        if self._pieces is None:
+            self._pieces = deque()
         self._pieces.append(data)
         self._kept_bytes += len(data)
         while self._kept_bytes - len(self._pieces[0]) >= RECORDED_BYTES:
@@ -41,6 +44,8 @@ class Record:
 
     def text(self) -> str:
         """All that is kept; it says how much is not."""
+        if self._pieces is None:
+            return ""
         data = b"".join(self._pieces)
         dropped = self._dropped_bytes + max(0, len(data) - RECORDED_BYTES)
         text = data[-RECORDED_BYTES:].decode("utf-8", "replace")
@@ -103,10 +108,6 @@ class TaskStream(io.TextIOBase):
         before, self._record = self._record, record
         self._choose_way()
         return before
-
-    def new_record(self) -> Record:
-        """A record for the task that runs."""
-        return Record(self._engine.current_task())
 
     def writable(self) -> bool:
         return True

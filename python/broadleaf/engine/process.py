@@ -51,18 +51,21 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
 
 
-def redirect_output(log_path: str, capture: Capture | None) -> None:
-    """Sends descriptors 1 and 2 to the pipes of `capture`, or else to a fresh log at `log_path`, and 0 to nothing.
-
-    The log is new: what the process before wrote stays in a file of the same name with `.previous` after it. The pipes'
-    own descriptors stay open: their ends must not be seen to close when a task puts something else in the place of 1
-    and 2.
-    """
+def open_log(log_path: str) -> int:
+    """A descriptor of a fresh log; what the process before wrote stays in a file with `.previous` after its name."""
     try:
         os.rename(log_path, f"{log_path}.previous")
     except FileNotFoundError:
         pass
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def redirect_output(log: int, capture: Capture | None) -> None:
+    """Sends descriptors 1 and 2 to the pipes of `capture`, or else to `log`, which is closed, and 0 to nothing.
+
+    The pipes' own descriptors stay open: their ends must not be seen to close when a task puts something else in the
+    place of 1 and 2.
+    """
     os.dup2(capture.stdout_write if capture else log, 1)
     os.dup2(capture.stderr_write if capture else log, 2)
     os.close(log)

@@ -28,7 +28,12 @@ def install(engine: Any) -> None:
 
 def in_task() -> bool:
     """Whether this process is an engine that runs a task."""
-    return _engine is not None and _engine.current_task() is not None
+    return current_task() is not None
+
+
+def current_task() -> int | None:
+    """The number of the task that this engine runs; None where none runs."""
+    return None if _engine is None else _engine.current_task()
 
 
 def publish_data(data: dict[str, Any]) -> None:
@@ -44,11 +49,11 @@ def publish_data(data: dict[str, Any]) -> None:
     send({"type": "published", "data": data})
 
 
-def record(displays: list[dict[str, Any]] | None) -> Any:
-    """Has what the task that runs displays put into a list, too, or in none; returns what `restore` takes."""
+def record(task: int | None, displays: list[dict[str, Any]]) -> Any:
+    """Has what `task` displays put into a list, too; returns what `restore` takes."""
     global _recorded
     before = _recorded
-    _recorded = None if displays is None or _engine is None else (_engine.current_task(), displays)
+    _recorded = (task, displays)
     return before
 
 
@@ -70,6 +75,6 @@ def send(message: dict[str, Any]) -> None:
     if _recorded is not None and message["type"] == "display":
         task, displays = _recorded
         has_room = len(body) <= _RECORDED_BYTES and len(displays) < _RECORDED_DISPLAYS
-        if has_room and _engine.current_task() == task:
+        if has_room and current_task() == task:
             displays.append(message)
     _engine.send_message(body)

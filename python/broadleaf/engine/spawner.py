@@ -112,7 +112,7 @@ def _become_engine(config: HostConfig, child: _Forked) -> int:
     from broadleaf.engine.main import EngineSetup, run_engine
 
     os.environ.update(child.environment)
-    process.redirect_output(config.log_path(child.engine_id), child.capture)
+    process.redirect_output(process.open_log(config.log_path(child.engine_id)), child.capture)
     try:
         return run_engine(EngineSetup(config.connection, child.engine_id, config.options, child.capture))
     except Exception as error:
@@ -245,17 +245,23 @@ class ForkServer:
             "connection": json.dumps(json.loads(self._config.connection) | {"private_key": _native.give_key()}),
             "engine_id": engine_id,
             "options": self._config.options,
-            "log_path": self._config.log_path(engine_id),
             "parent_pid": os.getpid(),
             "capture": dataclasses.asdict(capture) if capture else None,
         }
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-c", _BOOT, "--setup-from-stdin", "\n".join(self._config.sys_path)],
-            stdin=subprocess.PIPE,
-            env=os.environ | environment,
-            process_group=0,
-            pass_fds=capture.numbers() if capture else (),
-        )
+        # What an interpreter says that does not get as far as its engine is in the log, too.
+        log = process.open_log(self._config.log_path(engine_id))
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-c", _BOOT, "--setup-from-stdin", "\n".join(self._config.sys_path)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=os.environ | environment,
+                process_group=0,
+                pass_fds=capture.numbers() if capture else (),
+            )
+        finally:
+            os.close(log)
         child.returncode = 0  # reaped here, by on_deaths
         if child.stdin is None:
             raise AssertionError("invariant: stdin is a pipe")
@@ -284,11 +290,11 @@ class ForkServer:
             if engine is None:
                 _reap(pid)
                 continue
+            last_output = ""
             if engine.capture:
                 last_output = engine.capture.last_output(engine.capture.save_rest())
                 engine.capture.close()
-            else:
-                last_output = deaths.last_output(self._config.log_path(engine.engine_id))
+            last_output = last_output or deaths.last_output(self._config.log_path(engine.engine_id))
             event = deaths.describe_exit(engine.engine_id, info, last_output, self._out_of_memory)
             # What the engine started and left behind ends with it. It is reaped after that, since
             # only then can another process get its number.

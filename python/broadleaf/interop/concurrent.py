@@ -78,12 +78,12 @@ class ViewExecutor(Executor):
         return _until(result, timeout) if timeout is not None else MapIterator(result)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Takes no more calls; waits for those under way, or aborts them with `cancel_futures`."""
+        """Takes no more calls and waits for those under way; with `cancel_futures` aborts those that do not run yet."""
         with self._lock:
             self._shut_down = True
         if cancel_futures:
-            for result in list(self._unfinished):
-                result.cancel()
+            unfinished = [result for result in list(self._unfinished) if not result.done()]
+            self.view.client.abort(unfinished, queued_only=True)
         if wait:
             self.view.wait()
 

@@ -37,4 +37,5 @@ def is_active(suffix: str = "") -> bool:
         return False
     magic = ipython.magics_manager.magics["cell"].get("px" + suffix)
     view = getattr(getattr(magic, "__self__", None), "view", None)
-    return view is not None and not view.client.closed
+    # A magic of this name may be another package's, whose clients are none of ours.
+    return view is not None and not getattr(view.client, "closed", True)

@@ -371,6 +371,10 @@ impl Pending {
         Ok(messages.iter().map(|m| PyBytes::new(py, m)).collect())
     }
 
+    fn written_parts(&self) -> PyResult<Vec<usize>> {
+        Ok(self.inner()?.request.written_parts())
+    }
+
     /// Makes the unresolved ones of these parts cancelled. Waiting threads look again by themselves.
     fn abandon(&self, py: Python<'_>, parts: Vec<usize>) -> PyResult<()> {
         let inner = self.inner()?;

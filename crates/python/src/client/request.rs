@@ -290,6 +290,15 @@ impl Request {
         }
     }
 
+    /// The parts that have written something so far, in order.
+    pub fn written_parts(&self) -> Vec<usize> {
+        let state = lock(&self.state);
+        let all = state.rest.as_ref().and_then(|rest| rest.written.as_ref());
+        let mut parts: Vec<usize> = all.map_or_else(Vec::new, |all| all.keys().copied().collect());
+        parts.sort_unstable();
+        parts
+    }
+
     /// A copy of a part's state; payload bytes are shared, not copied.
     pub fn part(&self, index: usize) -> Option<Part> {
         lock(&self.state).part(index, self.len)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -27,10 +28,11 @@ class OutputStream:
 
     def __init__(self, result: AsyncResult, grouped: bool = False, errors: bool = False) -> None:
         self._result = result
-        self._positions = {(part, stream): 0 for part in range(result.n_parts) for stream in (STDOUT, STDERR)}
+        # Of parts that have written: most cells of many engines write nothing.
+        self._positions: defaultdict[tuple[int, int], int] = defaultdict(int)
         self._unfinished: dict[tuple[int, int], str] = {}
-        self._n_messages = dict.fromkeys(range(result.n_parts), 0)
-        self._n_shown = dict.fromkeys(range(result.n_parts), 0)
+        self._n_messages: defaultdict[int, int] = defaultdict(int)
+        self._n_shown: defaultdict[int, int] = defaultdict(int)
         self._groups = {stream: LineGroups(result, stream) for stream in (STDOUT, STDERR)} if grouped else None
         self._errors = _ErrorGroups(result) if errors else None
         self._n_done_seen = 0
@@ -80,9 +82,9 @@ class OutputStream:
         with self._lock:
             done = [result.completed_part(rank) for rank in range(self._n_done_seen, result.n_done())]
             self._n_done_seen += len(done)
-            for part in done:
+            for part in sorted(set(done).intersection(result.written_parts())):
                 self._catch_up(part)
-            failed = [part for part in done if result.part_status(part) != STATUS_OK]
+            failed = [part for part in done if result.part_status(part) != STATUS_OK] if result.n_failed() else []
             if self._groups is None and (self._errors is None or not failed):
                 return
             with self.aside():
@@ -96,7 +98,7 @@ class OutputStream:
         return self._errors is not None and self._errors.close()
 
     def _catch_up_all(self) -> None:
-        for part in range(self._result.n_parts):
+        for part in self._result.written_parts():
             self._catch_up(part)
 
     def _catch_up(self, part: int) -> None:

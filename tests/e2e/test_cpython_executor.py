@@ -1,0 +1,109 @@
+"""CPython's own cases for executors, run on ours: those of `test.test_concurrent_futures` that apply to process pools.
+
+Few installations have that module; Debian's is in libpython3.11-testsuite. Without it these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import unittest
+from typing import Any
+
+import broadleaf as ipp
+import pytest
+from broadleaf.errors import SerializationError
+
+CASES = pytest.importorskip("test.test_concurrent_futures", reason="CPython's own tests are not installed")
+
+ENGINES = 5
+# Mixin, the module it is in since it is a package, and its cases that do not apply, each with the reason.
+SIZE = "our executors have the engines that there are: they make no processes"
+POOLS = "it looks into the pool of processes"
+SCRIPT = "it starts a script that makes the executor by its name in concurrent.futures"
+MIXINS: dict[tuple[str, str], dict[str, str]] = {
+    ("WaitTests", "test_wait"): {},
+    ("AsCompletedTests", "test_as_completed"): {},
+    ("ExecutorTest", "executor"): {"test_max_workers_negative": SIZE},
+    ("ProcessPoolExecutorTest", "test_process_pool"): {
+        "test_max_workers_negative": SIZE,
+        "test_max_workers_too_large": SIZE,
+        "test_killed_child": "one engine that dies does not end the others; see test_crash_during_func_exec_on_worker",
+        "test_ressources_gced_in_workers": "its object holds a manager's proxy, which only children may open",
+        "test_saturation": POOLS,
+        "test_idle_process_reuse_one": POOLS,
+        "test_idle_process_reuse_multiple": POOLS,
+        "test_max_tasks_per_child": SIZE,
+        "test_max_tasks_per_child_defaults_to_spawn_context": SIZE,
+        "test_max_tasks_early_shutdown": SIZE,
+        "test_traceback": "it compares with the private class of a process pool's remote traceback",
+    },
+    ("ExecutorShutdownTest", "test_shutdown"): {
+        "test_interpreter_shutdown": SCRIPT,
+        "test_submit_after_interpreter_shutdown": SCRIPT,
+        "test_hang_gh83386": SCRIPT,
+    },
+    ("ExecutorDeadlockTest", "test_deadlock"): {
+        "test_shutdown_deadlock_pickle": POOLS,
+        "test_shutdown_deadlock": "the engine's death is an EngineError; see test_crash_during_func_exec_on_worker",
+        "test_error_during_result_unpickle_in_result_handler": "what loading the result raises is raised here",
+        "test_exit_during_result_unpickle_in_result_handler": "what loading the result raises is raised here",
+    },
+}
+# What a pool that breaks as a whole is to its cases. Here one engine dies, or one task ends in an error.
+BROKEN = (ipp.EngineError, ipp.RemoteError, pickle.UnpicklingError)
+ERRORS = {
+    "BrokenProcessPool": BROKEN,
+    # Raised here it would end the program that waits.
+    "SystemExit": (ipp.RemoteError, SerializationError),
+}
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """A client whose engines are started again when they die."""
+    with ipp.Cluster(
+        n=ENGINES, restart_engines=True, max_restarts=1_000_000, restart_backoff_max_s=0.1, preload=["numpy"]
+    ) as client:
+        yield client
+
+
+class OurExecutor:
+    """What stands in the place of CPython's mixin for an executor type."""
+
+    worker_count = ENGINES
+    executor: Any
+    client: ipp.Client
+
+    @pytest.fixture(autouse=True)
+    def own_executor(self, pool):
+        """Gives each case an executor, and waits until what it has left is over."""
+        self.client = pool
+        pool.wait_for_engines(ENGINES, timeout=60)
+        self.executor = pool.executor()
+        yield
+        self.executor.shutdown(wait=True)
+
+    def executor_type(self, max_workers: int, mp_context: Any = None) -> Any:
+        """An executor of so many engines."""
+        self.client.wait_for_engines(ENGINES, timeout=60)
+        return self.client.executor(range(max_workers))
+
+    def get_context(self) -> None:
+        """No context: engines are processes already."""
+
+    def _check_crash(self, error: type[BaseException], function: Any, *args: Any, ignore_stderr: bool = False) -> None:
+        """Has `function` fail in an executor: nothing hangs, the error is as expected, and the next call is right."""
+        executor = self.executor_type(max_workers=2)
+        with pytest.raises(ERRORS.get(error.__name__, error)):
+            executor.submit(function, *args).result(timeout=60)
+        assert executor.submit(pow, 2, 8).result(timeout=60) == 256
+        executor.shutdown(wait=True)
+
+
+for (mixin, where), without in MIXINS.items():
+    module = importlib.import_module(f"{CASES.__name__}.{where}") if hasattr(CASES, "__path__") else CASES
+    body = dict.fromkeys(without)
+    made = type(mixin, (OurExecutor, getattr(module, mixin), unittest.TestCase), {**body, "__module__": __name__})
+    globals()[mixin] = pytest.mark.timeout(120)(made)
+del made
