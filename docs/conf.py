@@ -11,8 +11,8 @@ author = "the Broadleaf developers"
 copyright = "2026, the Broadleaf developers"
 release = metadata.version("broadleaf")
 
-# It reads Markdown by way of myst-parser, and runs the pages in notebooks/ that are notebooks. Sphinx reads a page again when
-# it has changed, so they run then.
+# It reads Markdown by way of myst-parser, and runs the notebooks among the pages. Sphinx reads a page again when it has
+# changed, so a notebook runs then.
 extensions = ["myst_nb"]
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
