@@ -23,7 +23,11 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 html_theme = "alabaster"
-html_theme_options = {"description": "Interactive parallel computing for Python", "fixed_sidebar": True}
+html_theme_options = {
+    "description": "Interactive parallel computing for Python",
+    "fixed_sidebar": True,
+    "page_width": "1120px",
+}
 nitpicky = True
 
 generated = Path(__file__).parent / "_build" / "generated"

@@ -54,12 +54,12 @@ def engine_table(status: dict[str, Any], hosts: dict[int, str], wanted: Iterable
 
 def _row(engine: dict[str, Any], host: str) -> tuple[Any, ...]:
     is_busy = engine["up"] and engine["outstanding"] > 0
-    state = "busy" if is_busy else _STATES.get(engine["state"], engine["state"])
+    state = "busy" if is_busy else str(_STATES.get(engine["state"], engine["state"]))
     death = engine["last_death"]
     if not engine["up"] and death:
         # The code of an exit or a signal.
-        words = [death.get("cause"), death.get("code")]
-        state = ": ".join((state, " ".join(str(word).replace("_", " ") for word in words if word is not None)))
+        words = [str(word).replace("_", " ") for word in (death.get("cause"), death.get("code")) if word is not None]
+        state = f"{state}: {' '.join(words)}"
     return (
         engine["engine"],
         state,
