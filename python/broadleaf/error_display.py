@@ -170,7 +170,20 @@ def _with_cells(text: str, shell: Any) -> str:
     return re.sub('File "([^"]+)"', named, text)
 
 
-def _coloured(text: str, shell: Any) -> str:
+def coloured_traceback(text: str) -> str:
+    """A traceback as IPython's session shows one."""
+    return _highlighted(text, sys.modules["IPython"].get_ipython())
+
+
+def _coloured(note: str, shell: Any) -> str:
+    """A title, and below it an indented traceback."""
+    title, *body = note.splitlines()
+    # The lexer knows a traceback by its lines' beginnings.
+    plain = "\n".join(line.removeprefix(_INDENT) for line in body)
+    return f"{title}\n{textwrap.indent(_highlighted(plain, shell), _INDENT)}"
+
+
+def _highlighted(text: str, shell: Any) -> str:
     if str(getattr(shell, "colors", "nocolor")).lower() == "nocolor":
         return text
     from pygments import highlight  # type: ignore[import-untyped]
@@ -184,8 +197,4 @@ def _coloured(text: str, shell: Any) -> str:
     except (ImportError, KeyError, AttributeError):
         # IPython before 9 has no themes.
         formatter = TerminalFormatter()
-    title, *body = text.splitlines()
-    # The lexer knows a traceback by its lines' beginnings.
-    plain = "\n".join(line.removeprefix(_INDENT) for line in body)
-    coloured = highlight(plain, PythonTracebackLexer(), formatter).rstrip()
-    return f"{title}\n{textwrap.indent(coloured, _INDENT)}"
+    return str(highlight(text, PythonTracebackLexer(), formatter)).rstrip()

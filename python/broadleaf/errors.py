@@ -26,6 +26,7 @@ from broadleaf.error_display import (
     render_in_ipython,
 )
 from broadleaf.error_types import blank, can_be_raised, common_type, copy_of, joint_error, load_exception, set_cause
+from broadleaf.units import count
 
 __all__ = [
     "AlreadyDisplayedError",
@@ -425,13 +426,13 @@ class AlreadyDisplayedError(RemoteError):
     def __init__(self, original_error: CompositeError) -> None:
         self.original_error = original_error
         self.n = len(original_error.elist)
-        super().__init__("AlreadyDisplayedError", f"{self.n} errors")
+        super().__init__("AlreadyDisplayedError", count(self.n, "error"))
 
     def __repr__(self) -> str:
-        return f"<AlreadyDisplayedError({self.n} errors)>"
+        return f"<AlreadyDisplayedError({self})>"
 
     def __str__(self) -> str:
-        return f"{self.n} errors"
+        return count(self.n, "error")
 
     def render_traceback(self) -> list[str]:
         return [str(self)]

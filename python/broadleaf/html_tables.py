@@ -24,9 +24,14 @@ def titled(title: str, facts: Iterable[tuple[str, Any]], *more: str) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]], n_more: int = 0, of: str = "") -> str:
-    """A table, with a line for the rows that are left out; nothing without rows."""
+    """A table, without columns in which no row has anything, and with a line for the rows that are left out.
+
+    Nothing without rows.
+    """
     if not rows:
         return ""
+    used = [place for place in range(len(header)) if any(row[place] not in ("", None) for row in rows)]
+    header, rows = [header[place] for place in used], [[row[place] for place in used] for row in rows]
     head = "".join(f'<th style="{_CELL}">{escape(name)}</th>' for name in header)
     body = "".join(
         "<tr>" + "".join(f'<td style="{_CELL}">{escape(str(value))}</td>' for value in row) + "</tr>" for row in rows
@@ -49,10 +54,12 @@ def engine_table(status: dict[str, Any], hosts: dict[int, str], wanted: Iterable
 
 def _row(engine: dict[str, Any], host: str) -> tuple[Any, ...]:
     is_busy = engine["up"] and engine["outstanding"] > 0
-    state = "busy" if is_busy else _STATES.get(engine["state"], engine["state"])
+    state = "busy" if is_busy else str(_STATES.get(engine["state"], engine["state"]))
     death = engine["last_death"]
     if not engine["up"] and death:
-        state = f"{state}: {death.get('cause', '')}".rstrip(": ")
+        # The code of an exit or a signal.
+        words = [str(word).replace("_", " ") for word in (death.get("cause"), death.get("code")) if word is not None]
+        state = f"{state}: {' '.join(words)}"
     return (
         engine["engine"],
         state,

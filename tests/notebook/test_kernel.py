@@ -68,12 +68,21 @@ def test_output_is_in_its_own_cell(cells):
 def test_rich_values_and_displays(cells):
     html = [output["data"].get("text/html") for output in cells["rich"] if "data" in output]
     assert html == ["<b>rich</b>"] * 4
+    # Neither the displays nor the values say themselves whose they are.
+    assert sorted(re.findall(r"\[[01]\b|\[output:[01]\]", text(cells["rich"]))) == [
+        "[0",
+        "[1",
+        "[output:0]",
+        "[output:1]",
+    ]
 
 
 def test_errors(cells):
     (error,) = (output for output in cells["fails"] if output["output_type"] == "error")
     assert error["traceback"] == ["2 errors"]
-    assert text(cells["fails"], "stderr").count("ZeroDivisionError: division by zero") == 1
+    shown = text(cells["fails"], "stderr")
+    assert re.sub(r"\x1b\[[\d;]*m", "", shown).count("ZeroDivisionError: division by zero") == 1
+    assert "\x1b[" in shown, "as IPython shows its own tracebacks"
 
 
 def test_figures(cells):

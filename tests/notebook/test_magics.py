@@ -71,6 +71,12 @@ def test_errors_are_grouped_by_traceback_each_with_its_engines(px):
     assert engines == [0, 1, 2, 3]
 
 
+def test_one_error_is_one(px):
+    _, err, error = run(px, "%%px\nif engine_id == 2: 1 / 0")
+    assert (str(error), repr(error)) == ("1 error", "<AlreadyDisplayedError(1 error)>")
+    assert err.count("ZeroDivisionError: division by zero") == 1
+
+
 def expanded(label):
     """Engines of a label such as `0-1, 3`."""
     for part in label.split(", "):

@@ -169,10 +169,18 @@ def test_dead_engines_and_closed_clients():
         with pytest.raises(ipp.EngineError):
             client[1].apply_sync(os._exit, 3)
         until(lambda: client.ids == [0])
-        assert rows_of(view._repr_html_())[1][1] == "gone: exit"
-        assert rows_of(client._repr_html_())[1][1] == "gone: exit"
+        assert rows_of(view._repr_html_())[1][1] == "gone: exit 3"
+        assert rows_of(client._repr_html_())[1][1] == "gone: exit 3"
     for thing in (client, view, cluster):
         assert re.search("closed|stopped", thing._repr_html_())
+
+
+def test_a_look_at_a_cluster(cluster):
+    html = cluster._repr_html_()
+    facts = dict(re.findall(r"(\w+) <b>([^<]*)</b>", html))
+    assert facts["engines"] == "4"
+    assert "running" in html
+    assert "restarts" not in html, "a column in which no engine has anything"
 
 
 def test_many_engines_are_not_all_listed():

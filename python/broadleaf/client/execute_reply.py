@@ -78,7 +78,12 @@ class ExecuteReply:
             return ""
         if "\n" in text and not text.startswith("\n"):
             text = "\n" + text
-        return f"Out[{self.metadata['engine_id']}:{self.execution_count}]: {text}"
+        return f"{self.label} {text}"
+
+    @property
+    def label(self) -> str:
+        """`Out[engine:count]:`."""
+        return f"Out[{self.metadata['engine_id']}:{self.execution_count}]:"
 
     def display(self) -> None:
         """Shows the value: rich inside IPython, as text elsewhere."""

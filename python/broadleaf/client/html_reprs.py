@@ -57,7 +57,7 @@ def result_html(result: AsyncResult) -> str:
         ("", result._name),
         ("done", f"{result.progress:,} of {len(result):,}"),
         ("failed", f"{n_failed:,}" if n_failed else ""),
-        ("since submission", duration(round(result.elapsed, 3)) if result.n_parts else ""),
+        ("took" if result.all_done() else "so far", duration(round(result.elapsed, 3)) if result.n_parts else ""),
         ("on", engines_in_words(sorted(engines)) if engines else "no engine yet"),
     ]
     errors: dict[str, list[int]] = {}

@@ -139,7 +139,12 @@ class Cluster(ClusterCoroutines):
         from broadleaf.html_tables import engine_table, titled
 
         state = "running" if self.running else "stopped" if self._launcher else "not started"
-        facts = [("id", self.cluster_id), ("profile", self.profile), ("engines", f"{self.n}, {self.engines}")]
+        facts = [
+            ("id", self.cluster_id),
+            ("profile", self.profile),
+            ("engines", f"{self.n:,}"),
+            ("launcher", self.launcher_name),
+        ]
         engines = ""
         if self.running:
             try:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from broadleaf import Client
 
 _START_TIMEOUT_S = 30.0
+# Dask runs what anybody sends who can connect: its sockets, and those of its pages, are for this host alone.
+_HOST = "127.0.0.1"
+_PAGES_ADDRESS = f"{_HOST}:0"
 # What engines call their worker, as IPython Parallel does.
 _NAMES = ("dask_worker", "distributed_worker")
 _schedulers: WeakKeyDictionary[Client, Any] = WeakKeyDictionary()
@@ -29,23 +32,24 @@ def become_dask(
 ) -> Any:
     """Makes engines workers of Dask, and returns a `distributed.Client` once all are there.
 
-    `port` is the scheduler's, 0 for a free one. With `nanny` a worker is a process of its own below its engine.
-    `worker_args` are those of `distributed.Worker`; `nthreads` is 1 by default. The worker is `dask_worker` in an
-    engine's namespace. Raises `ImportError` without Dask (``pip install "broadleaf[dask]"``).
+    `port` is the scheduler's, 0 for a free one. Scheduler and workers listen on loopback. With `nanny` a worker is a
+    process of its own below its engine. `worker_args` are those of `distributed.Worker`; `nthreads` is 1 by default.
+    The worker is `dask_worker` in an engine's namespace. Raises `ImportError` without Dask
+    (``pip install "broadleaf[dask]"``).
     """
     import distributed  # pyright: ignore[reportMissingImports]
 
     scheduler = _schedulers.get(client)
     if scheduler is None:
-        arguments = {"dashboard_address": None, **(scheduler_args or {})}
+        arguments = {"dashboard_address": _PAGES_ADDRESS, **(scheduler_args or {})}
         scheduler = distributed.LocalCluster(
-            n_workers=0, processes=False, protocol="tcp", scheduler_port=port, scheduler_kwargs=arguments,
-            dashboard_address=None,
+            n_workers=0, processes=False, protocol="tcp", host=_HOST, scheduler_port=port, scheduler_kwargs=arguments
         )  # fmt: skip
         _schedulers[client] = scheduler
     view = client.direct_view(targets)
     address = scheduler.scheduler_address
-    n_workers = sum(view.apply_sync(_start_worker, address, nanny, {"nthreads": 1, **worker_args}))
+    options = {"nthreads": 1, "host": _HOST, "dashboard_address": _PAGES_ADDRESS, **worker_args}
+    n_workers = sum(view.apply_sync(_start_worker, address, nanny, options))
     dask_client = distributed.Client(address)
     dask_client.wait_for_workers(n_workers, timeout=_START_TIMEOUT_S)
     return dask_client

@@ -81,7 +81,15 @@ def show_values(result: AsyncResult) -> None:
     for part in range(result.n_parts):
         # Most cells of many engines give nothing, and metadata of each would cost more than the cell.
         if result.part_status(part) == STATUS_OK and has_shown_value(result, part):
-            result._part_value(part).display()
+            _show_value(result, part)
+
+
+def _show_value(result: AsyncResult, part: int) -> None:
+    reply = result._part_value(part)
+    # A table or a picture does not say whose it is; plain text does.
+    if inside_kernel() and not result.origin.single and reply.data.keys() != {"text/plain"}:
+        print(reply.label)
+    reply.display()
 
 
 def has_shown_value(result: AsyncResult, part: int) -> bool:
@@ -107,4 +115,4 @@ def _show_rich(result: AsyncResult, parts: Any, shown: list[Any], groupby: str, 
             show_bundle(output["data"], output["metadata"])
     for part in parts:
         if shown[part]["execute_result"] is not None and result.part_status(part) == STATUS_OK:
-            result._part_value(part).display()
+            _show_value(result, part)

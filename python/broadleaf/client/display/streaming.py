@@ -13,10 +13,11 @@ from typing import Any, Self
 
 from broadleaf.client.display.line_groups import LineGroups
 from broadleaf.client.display.outputs import engine_label, show_bundle, write_labelled
+from broadleaf.client.display.progress import can_write_over, inside_ipython
 from broadleaf.client.failures import STATUS_OK
 from broadleaf.client.metadata import STDERR, STDOUT, outputs_of
 from broadleaf.client.results import AsyncResult
-from broadleaf.error_display import headline, id_ranges
+from broadleaf.error_display import coloured_traceback, headline, id_ranges
 
 
 class OutputStream:
@@ -174,7 +175,10 @@ class _ErrorGroups:
                 continue
             self._shown[key] = alike[0]
             name, text, traceback = key
-            print(f"{self._label(alike)}\n{(traceback or headline(name, text)).rstrip()}", file=sys.stderr)
+            shown = traceback.rstrip() or headline(name, text)
+            if traceback and inside_ipython() and can_write_over():
+                shown = coloured_traceback(shown)
+            print(f"{self._label(alike)}\n{shown}", file=sys.stderr)
 
     def close(self) -> bool:
         """Names the engines of errors that came up again; whether there was any error."""

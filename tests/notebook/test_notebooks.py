@@ -1,0 +1,70 @@
+"""The notebooks of the documentation run from top to bottom, and raise where they say so and nowhere else."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+jupytext = pytest.importorskip("jupytext")
+pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "notebooks"
+NAMES = [page.stem for page in sorted(FOLDER.glob("*.md"))]
+IMPORT = re.compile(r"^\s*(?:import|from) (\w+)", re.MULTILINE)
+
+# In a process of its own, which takes its sockets along.
+EXECUTE = """
+import sys, nbclient, nbformat
+notebook = nbformat.read("notebook.ipynb", as_version=4)
+nbclient.NotebookClient(notebook, timeout=100, kernel_name="python3", allow_errors=True).execute()
+nbformat.write(notebook, "notebook.ipynb")
+"""
+
+
+def read(name):
+    return jupytext.read(FOLDER / f"{name}.md", fmt="md:myst")
+
+
+def test_there_are_notebooks():
+    assert len(NAMES) >= 11
+    assert all(any(cell.cell_type == "code" for cell in read(name).cells) for name in NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_says_what_you_will_learn_and_what_to_read_next(name):
+    cells = read(name).cells
+    assert re.match(r"# .+\n\nYou will learn ", cells[0].source)
+    assert cells[-1].source.startswith("Next: ")
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("name", NAMES)
+def test_notebook_runs(name, tmp_path):
+    notebook = read(name)
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    for module in sorted(set(IMPORT.findall(code))):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    jupytext.write(notebook, tmp_path / "notebook.ipynb")
+    environment = os.environ | {"IPYTHONDIR": str(tmp_path / "ipython")}
+    done = subprocess.run(
+        [sys.executable, "-c", EXECUTE], cwd=tmp_path, env=environment, timeout=140, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    cells = json.loads((tmp_path / "notebook.ipynb").read_text())["cells"]
+    raised = {
+        "".join(cell["source"]): output["traceback"]
+        for cell in cells
+        for output in cell.get("outputs", ())
+        if output["output_type"] == "error"
+    }
+    expected = [cell.source for cell in notebook.cells if "raises-exception" in cell.metadata.get("tags", ())]
+    assert list(raised) == expected, raised
