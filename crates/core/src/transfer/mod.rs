@@ -6,13 +6,15 @@
 //! there can be no cycle, and whatever a host turns to has, or is getting, every byte.
 
 pub mod cost;
+mod routes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use broadleaf_proto::ids::{HostId, ObjectId};
 use broadleaf_proto::relay::Progress;
 
 use self::cost::{Estimate, Hop, Shape};
+pub use self::routes::{Route, Stop};
 use crate::Nanos;
 
 /// Hosts before it, besides its parent and the origin, that one may turn to.
@@ -21,6 +23,8 @@ const FALLBACKS: usize = 5;
 const SLOW_NS: Nanos = 1_000_000_000;
 /// Least bytes of a transfer that says something about bandwidth.
 const TELLING_BYTES: u64 = 512 * 1024;
+/// Transfers that are over and still told of.
+const PAST: usize = 16;
 /// Bytes to measure a link by where nothing else has told: 8 ms of one of 1 Gb/s.
 pub const PROBE_BYTES: u64 = 2 * TELLING_BYTES;
 
@@ -69,6 +73,8 @@ struct Place {
     parent: usize,
     epoch: u32,
     have_bytes: u64,
+    /// When it had all.
+    completed_ns: Nanos,
     /// What it had, and when, as of the last look at its rate.
     looked: (Nanos, u64),
     slow_since: Option<Nanos>,
@@ -77,6 +83,7 @@ struct Place {
 #[derive(Clone, Debug)]
 struct Transfer {
     len_bytes: u64,
+    since_ns: Nanos,
     estimate: Estimate,
     /// The origin first.
     order: Vec<Place>,
@@ -98,9 +105,21 @@ pub struct Transfers {
     hosts: BTreeMap<HostId, Host>,
     active: BTreeMap<ObjectId, Transfer>,
     bytes_per_s: f64,
+    /// The latest that are over.
+    past: VecDeque<(ObjectId, Transfer)>,
 }
 
 impl Transfers {
+    fn end(&mut self, object: ObjectId) {
+        let Some(transfer) = self.active.remove(&object) else {
+            return;
+        };
+        if self.past.len() == PAST {
+            self.past.pop_front();
+        }
+        self.past.push_back((object, transfer));
+    }
+
     /// A host is there. One that cannot serve is nobody's parent, and gets all from the origin.
     pub fn on_host_up(&mut self, host: HostId, can_serve: bool) {
         let host = self.hosts.entry(host).or_default();
@@ -174,6 +193,7 @@ impl Transfers {
         let hop = self.hop();
         let transfer = self.active.entry(object).or_insert_with(|| Transfer {
             len_bytes,
+            since_ns: now,
             estimate: plan(hosts.len(), len_bytes, hop, wish),
             order: vec![Place::new(origin, 0, now)],
             is_told: false,
@@ -237,6 +257,7 @@ impl Transfers {
         }
         if is_complete && !transfer.order[place].is_complete {
             transfer.order[place].is_complete = true;
+            transfer.order[place].completed_ns = now;
             let fan_out = transfer.fan_out(place);
             if transfer.len_bytes >= TELLING_BYTES
                 && progress.receiving_ns > 0
@@ -265,7 +286,7 @@ impl Transfers {
             };
             if let Some(gone) = transfer.place_of(host) {
                 if gone == 0 {
-                    self.active.remove(&object); // With its origin nobody can have it.
+                    self.end(object); // With its origin nobody can have it.
                     continue;
                 }
                 transfer.order[gone].is_gone = true;
@@ -277,7 +298,7 @@ impl Transfers {
 
     /// Nobody needs an object any more.
     pub fn forget(&mut self, object: ObjectId) {
-        self.active.remove(&object);
+        self.end(object);
     }
 
     /// A host could not get an object from anybody; nothing more is expected of it.
@@ -377,6 +398,7 @@ impl Place {
             parent,
             epoch: 0,
             have_bytes: 0,
+            completed_ns: 0,
             looked: (now, 0),
             slow_since: None,
         }

@@ -1,0 +1,163 @@
+"""Looks at a cluster while somebody watches, and gives each watcher the frames."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from broadleaf.dashboard.frames import Frames
+from broadleaf.dashboard.log_tail import LogTail
+from broadleaf.dashboard.rates import Look
+from broadleaf.errors import KernelError
+
+# Events of a look, and of the first look, which fills the timeline.
+_EVENTS = 2_000
+_FIRST_EVENTS = 20_000
+# Looks are this many times as far apart as the controller's answers take: a watcher takes less than 1 % of its time.
+_SPARING = 120
+_MOST_INTERVAL_S = 10.0
+# Frames that may wait for a page that reads slowly; it gets the history anew after that.
+_QUEUE = 8
+
+
+class Control(Protocol):
+    """A connection to a cluster's controller."""
+
+    def status(self) -> dict[str, Any]:
+        """Counters of controller and engines."""
+
+    def watch(self, after: int, most: int) -> dict[str, Any]:
+        """Events since, functions, transfers."""
+
+
+class Watched(Protocol):
+    """A cluster, as far as a dashboard uses it."""
+
+    cluster_id: str
+
+    def control(self, timeout_s: float = 10.0) -> AbstractContextManager[Control]:
+        """A connection for requests."""
+
+    def log_path(self, engine_id: int | None = None) -> Path:
+        """Where the controller writes."""
+
+
+class Feed:
+    """The frames of one cluster. All of it happens on one event loop, but for the looks: they wait for the cluster."""
+
+    def __init__(self, cluster: Watched, interval_s: float) -> None:
+        self._cluster = cluster
+        self._interval_s = interval_s
+        self._frames = Frames()
+        self._log = LogTail(cluster.log_path)
+        self._watchers: set[asyncio.Queue[str | None]] = set()
+        self._wanted = asyncio.Event()
+        self._executor = ThreadPoolExecutor(1, "broadleaf-dashboard-look")
+        self._control: Any = None
+        self._next_event = 0
+        self._failure: str | None = None
+        self._is_closed = False
+
+    @property
+    def n_watchers(self) -> int:
+        """Streams that are open."""
+        return len(self._watchers)
+
+    async def run(self) -> None:
+        """Looks until it is cancelled, while there are watchers."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self._wanted.wait()
+                began_s = time.monotonic()
+                try:
+                    frame, took_s = await loop.run_in_executor(self._executor, self._look)
+                    self._failure = None
+                    self._tell("look", frame)
+                except (KernelError, TimeoutError, OSError) as error:
+                    took_s = 0.0
+                    if self._failure is None:
+                        self._failure = str(error)
+                        self._tell("lost", {"why": self._failure})
+                    await loop.run_in_executor(self._executor, self._disconnect)
+                if not self._watchers:
+                    self._wanted.clear()
+                    await loop.run_in_executor(self._executor, self._disconnect)
+                    continue
+                interval_s = min(_MOST_INTERVAL_S, max(self._interval_s, took_s * _SPARING))
+                await asyncio.sleep(max(0.0, interval_s - (time.monotonic() - began_s)))
+        finally:
+            self._executor.submit(self._disconnect)
+            self._executor.shutdown()
+
+    def close(self) -> None:
+        """Ends all streams, now and to come."""
+        self._is_closed = True
+        for queue in self._watchers:
+            _put(queue, None)
+
+    async def stream(self) -> AsyncIterator[str]:
+        """Server-sent events: the history, then each frame. Ends when the feed is closed."""
+        if self._is_closed:
+            return
+        queue: asyncio.Queue[str | None] = asyncio.Queue(_QUEUE)
+        self._watchers.add(queue)
+        self._wanted.set()
+        try:
+            yield self._history()
+            while (text := await queue.get()) is not None:
+                if queue.full():
+                    while not queue.empty():
+                        if queue.get_nowait() is None:
+                            return
+                    text = self._history()
+                yield text
+        finally:
+            self._watchers.discard(queue)
+
+    def _history(self) -> str:
+        history = {"cluster": self._cluster.cluster_id, "lost": self._failure, **self._frames.history()}
+        return _event("history", history)
+
+    def _tell(self, kind: str, frame: dict[str, Any]) -> None:
+        text = _event(kind, frame)
+        for queue in self._watchers:
+            _put(queue, text)
+
+    # On the executor's thread.
+
+    def _look(self) -> tuple[dict[str, Any], float]:
+        if self._control is None:
+            self._control = self._cluster.control(5.0).__enter__()
+        most = _EVENTS if self._next_event else _FIRST_EVENTS
+        at_s = time.monotonic()
+        status = self._control.status()
+        news = self._control.watch(self._next_event, most)
+        took_s = time.monotonic() - at_s
+        if not self._next_event:
+            # What happened before anybody watched is not missing.
+            news["recorded"] = len(news["events"])
+        self._next_event = news["next"]
+        return self._frames.add(Look(at_s, status), time.time() * 1e3, news, self._log.new_lines()), took_s
+
+    def _disconnect(self) -> None:
+        control, self._control = self._control, None
+        if control is not None:
+            control.__exit__(None, None, None)
+
+
+def _put(queue: asyncio.Queue[str | None], text: str | None) -> None:
+    if text is None and queue.full():
+        queue.get_nowait()
+    if not queue.full():
+        queue.put_nowait(text)
+
+
+def _event(kind: str, content: dict[str, Any]) -> str:
+    return f"event: {kind}\ndata: {json.dumps(content, separators=(',', ':'))}\n\n"
