@@ -93,10 +93,14 @@ def browser(directory: Path) -> Iterator[int]:
     assert PROGRAM is not None
     profile = directory / "chromium"
     with open(directory / "chromium.log", "wb") as log:
-        process = subprocess.Popen([PROGRAM, *FLAGS, f"--user-data-dir={profile}", "about:blank"], stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [PROGRAM, *FLAGS, f"--user-data-dir={profile}", "about:blank"], stdout=log, stderr=log
+        )
         try:
             port = profile / "DevToolsActivePort"
-            assert until(lambda: port.exists() and port.read_text().count("\n"), 60), (directory / "chromium.log").read_text()
+            assert until(lambda: port.exists() and port.read_text().count("\n"), 60), (
+                directory / "chromium.log"
+            ).read_text()
             yield int(port.read_text().split()[0])
         finally:
             process.terminate()

@@ -21,7 +21,9 @@ class SimulatedCluster:
 
     cluster_id = "simulated"
 
-    def __init__(self, n: int = 1000, per_host: int = 50, *, dead: tuple[int, ...] = (), idle: bool = False, past_s: int = 60) -> None:
+    def __init__(
+        self, n: int = 1000, per_host: int = 50, *, dead: tuple[int, ...] = (), idle: bool = False, past_s: int = 60
+    ) -> None:
         self.n = n
         self.per_host = per_host
         self.dead = set(dead)
@@ -39,6 +41,7 @@ class SimulatedCluster:
         self._told = 0
         self.log = Path("/nonexistent")
         self.n_looks = 0
+        self.n_connected = 0
 
     def log_path(self, engine_id: int | None = None) -> Path:
         """No log."""
@@ -47,7 +50,11 @@ class SimulatedCluster:
     @contextmanager
     def control(self, timeout_s: float = 10.0) -> Iterator[SimulatedCluster]:
         """Itself."""
-        yield self
+        self.n_connected += 1
+        try:
+            yield self
+        finally:
+            self.n_connected -= 1
 
     def _catch_up(self) -> None:
         end_ns = time.time_ns()
@@ -73,7 +80,7 @@ class SimulatedCluster:
                 self._events.append(event)
         self._now_ns = end_ns
         # As of a ring, the newest are left.
-        self._events = self._events[-40_000:]
+        self._events = sorted(self._events, key=lambda event: event[2])[-40_000:]
 
     def status(self) -> dict[str, Any]:
         """As `ControlLink.status`."""
@@ -137,7 +144,14 @@ class SimulatedCluster:
             "events": ended[-most:],
             "names": {str(kind + 1): name for kind, (name, *_) in enumerate(_TASKS)},
             "functions": [
-                {"name": _TASKS[kind][0], "tag": kind + 1, "tasks": n, "errors": bad, "total_ns": total, "max_ns": longest}
+                {
+                    "name": _TASKS[kind][0],
+                    "tag": kind + 1,
+                    "tasks": n,
+                    "errors": bad,
+                    "total_ns": total,
+                    "max_ns": longest,
+                }
                 for kind, (n, bad, total, longest) in enumerate(self._times)
                 if n
             ],

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,14 +17,17 @@ from broadleaf.dashboard.log_tail import LogTail
 from broadleaf.dashboard.rates import Look
 from broadleaf.errors import KernelError
 
-# Events of a look, and of the first look, which fills the timeline.
-_EVENTS = 2_000
+# Events of a look for each second since the one before, and of the first look, which fills the timeline.
+_EVENTS_PER_S = 2_000
 _FIRST_EVENTS = 20_000
 # Looks are this many times as far apart as the controller's answers take: a watcher takes less than 1 % of its time.
+# The least of some answers counts: in the others it had other work to do first.
 _SPARING = 120
+_ANSWERS = 8
 _MOST_INTERVAL_S = 10.0
-# Frames that may wait for a page that reads slowly; it gets the history anew after that.
+# Frames that may wait for a page that reads slowly; then they are dropped, and it gets the history anew.
 _QUEUE = 8
+_ANEW = ""
 
 
 class Control(Protocol):
@@ -51,16 +55,19 @@ class Watched(Protocol):
 class Feed:
     """The frames of one cluster. All of it happens on one event loop, but for the looks: they wait for the cluster."""
 
-    def __init__(self, cluster: Watched, interval_s: float) -> None:
+    def __init__(self, cluster: Watched, least_interval_s: float) -> None:
         self._cluster = cluster
-        self._interval_s = interval_s
+        self._least_interval_s = least_interval_s
         self._frames = Frames()
         self._log = LogTail(cluster.log_path)
         self._watchers: set[asyncio.Queue[str | None]] = set()
         self._wanted = asyncio.Event()
         self._executor = ThreadPoolExecutor(1, "broadleaf-dashboard-look")
-        self._control: Any = None
+        self._control: Control | None = None
+        self._connection = ExitStack()
         self._next_event = 0
+        self._looked_s = 0.0
+        self._answers_s: deque[float] = deque(maxlen=_ANSWERS)
         self._failure: str | None = None
         self._is_closed = False
 
@@ -77,11 +84,10 @@ class Feed:
                 await self._wanted.wait()
                 began_s = time.monotonic()
                 try:
-                    frame, took_s = await loop.run_in_executor(self._executor, self._look)
+                    frame = await loop.run_in_executor(self._executor, self._look)
                     self._failure = None
                     self._tell("look", frame)
                 except (KernelError, TimeoutError, OSError) as error:
-                    took_s = 0.0
                     if self._failure is None:
                         self._failure = str(error)
                         self._tell("lost", {"why": self._failure})
@@ -90,8 +96,8 @@ class Feed:
                     self._wanted.clear()
                     await loop.run_in_executor(self._executor, self._disconnect)
                     continue
-                interval_s = min(_MOST_INTERVAL_S, max(self._interval_s, took_s * _SPARING))
-                await asyncio.sleep(max(0.0, interval_s - (time.monotonic() - began_s)))
+                pause_s = interval_s(self._least_interval_s, self._answers_s) - (time.monotonic() - began_s)
+                await asyncio.sleep(max(0.0, pause_s))
         finally:
             self._executor.submit(self._disconnect)
             self._executor.shutdown()
@@ -112,12 +118,7 @@ class Feed:
         try:
             yield self._history()
             while (text := await queue.get()) is not None:
-                if queue.full():
-                    while not queue.empty():
-                        if queue.get_nowait() is None:
-                            return
-                    text = self._history()
-                yield text
+                yield self._history() if text == _ANEW else text
         finally:
             self._watchers.discard(queue)
 
@@ -132,31 +133,39 @@ class Feed:
 
     # On the executor's thread.
 
-    def _look(self) -> tuple[dict[str, Any], float]:
+    def _look(self) -> dict[str, Any]:
         if self._control is None:
-            self._control = self._cluster.control(5.0).__enter__()
-        most = _EVENTS if self._next_event else _FIRST_EVENTS
+            self._control = self._connection.enter_context(self._cluster.control(5.0))
         at_s = time.monotonic()
+        most = _FIRST_EVENTS
+        if self._next_event:
+            most = min(_FIRST_EVENTS, round(_EVENTS_PER_S * max(1.0, at_s - self._looked_s)))
         status = self._control.status()
         news = self._control.watch(self._next_event, most)
-        took_s = time.monotonic() - at_s
+        self._answers_s.append(time.monotonic() - at_s)
+        self._looked_s = at_s
         if not self._next_event:
             # What happened before anybody watched is not missing.
             news["recorded"] = len(news["events"])
         self._next_event = news["next"]
-        return self._frames.add(Look(at_s, status), time.time() * 1e3, news, self._log.new_lines()), took_s
+        return self._frames.add(Look(at_s, status), time.time() * 1e3, news, self._log.new_lines())
 
     def _disconnect(self) -> None:
-        control, self._control = self._control, None
-        if control is not None:
-            control.__exit__(None, None, None)
+        self._control = None
+        self._connection.close()
+
+
+def interval_s(least_s: float, answers_s: Iterable[float]) -> float:
+    """How far apart looks are to be, by how long the latest answers took: so that they take less than 1 % of the time."""
+    return min(_MOST_INTERVAL_S, max(least_s, _SPARING * min(answers_s, default=0.0)))
 
 
 def _put(queue: asyncio.Queue[str | None], text: str | None) -> None:
-    if text is None and queue.full():
-        queue.get_nowait()
-    if not queue.full():
-        queue.put_nowait(text)
+    if queue.full():
+        while not queue.empty():
+            queue.get_nowait()
+        text = None if text is None else _ANEW
+    queue.put_nowait(text)
 
 
 def _event(kind: str, content: dict[str, Any]) -> str:

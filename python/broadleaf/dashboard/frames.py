@@ -6,7 +6,7 @@ A frame is an object of JSON. What there is of each engine, or of each task, is 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +20,8 @@ HISTORY_TASKS = 20_000
 HISTORY_LINES = 500
 # Deaths that a frame tells of: the latest.
 _DEATHS = 100
+# How far back the throughput before the first look is told.
+_PAST_S = 300
 _NO_TASK = ""
 _TASK_KINDS = {"task": 0, "failed_task": 1}
 _COLUMNS = ("id", "state", "host", "pid", "outstanding", "queued", "completed", "mean_us", "restarts", "window")
@@ -33,7 +35,7 @@ class Frames:
         self._memory: dict[int, int | None] = {}
         self._memory_at_s = -1e9
         self._latest: dict[str, Any] | None = None
-        self.series: deque[list[float]] = deque(maxlen=HISTORY_LOOKS)
+        self.series: deque[list[float | None]] = deque(maxlen=HISTORY_LOOKS)
         """Of each look: time, tasks and errors per second, bytes per second, percent busy, waiting, running."""
         self.tasks: deque[list[Any]] = deque(maxlen=HISTORY_TASKS)
         """Ended tasks: engine, start, milliseconds, function's name, whether it failed."""
@@ -57,7 +59,7 @@ class Frames:
         errors = status["controller"]["resolved"]["error"] - before.status["controller"]["resolved"]["error"]
         self._before = look
         cluster = cluster_totals(status)
-        point = [
+        point: list[float | None] = [
             round(now_ms),
             round(rates.tasks_per_s, 1) if rates else 0,
             round(errors / (look.at_s - before.at_s), 1) if rates else 0,
@@ -66,8 +68,10 @@ class Frames:
             cluster["waiting"],
             cluster["running"],
         ]
-        self.series.append(point)
         tasks, lines = split_events(news)
+        if rates is None:
+            self.series.extend(past_throughput(tasks, now_ms))
+        self.series.append(point)
         lines += [[None, line] for line in log_lines]
         self.tasks.extend(tasks)
         self.lines.extend(lines)
@@ -124,7 +128,7 @@ def engine_columns(
     for engine in status["engines"]:
         running = engine["running"]
         row = (
-            engine["engine"], engine["state"], engine["host"], engine["pid"], engine["outstanding"], engine["queued"],
+            engine["engine"], engine["state"], _host_of(engine), engine["pid"], engine["outstanding"], engine["queued"],
             engine["completed"], round(engine["mean_task_ns"] / 1e3, 1), engine["restarts"], engine["window"],
             min(100, round(100 * shares.get(engine["engine"], 0.0))), memory.get(engine["engine"]),
             running["function"] if running else None, round(running["for_ns"] / 1e6) if running else None,
@@ -132,6 +136,12 @@ def engine_columns(
         for column, value in zip(columns.values(), row, strict=True):
             column.append(value)
     return columns
+
+
+def _host_of(engine: Mapping[str, Any]) -> str:
+    """Where it is, or where it died."""
+    host: str = engine["host"] or (engine["last_death"] or {}).get("host", "")
+    return host
 
 
 def host_rows(status: Mapping[str, Any], engines: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -189,6 +199,19 @@ def split_events(news: Mapping[str, Any]) -> tuple[list[list[Any]], list[list[An
             name = names.get(str(high), _NO_TASK)
             tasks.append([a, round(at_ns / 1e6, 3), round(max(0, end_ns - at_ns) / 1e6, 4), name, failed])
     return tasks, lines
+
+
+def past_throughput(tasks: Sequence[list[Any]], now_ms: float) -> list[list[float | None]]:
+    """Points of the seconds before the first look, as far as its tasks go back; of these only the tasks are known."""
+    ends_s = [int((start + length) // 1e3) for _, start, length, *_ in tasks]
+    if not ends_s:
+        return []
+    now_s = int(now_ms // 1e3)
+    done = Counter(ends_s)
+    failed = Counter(end for end, task in zip(ends_s, tasks, strict=True) if task[4])
+    # The first second may lack those that the ring has lost.
+    seconds = range(max(min(ends_s) + 1, now_s - _PAST_S), now_s)
+    return [[second * 1000 + 1000, done[second], failed[second], None, None, None, None] for second in seconds]
 
 
 def _event_text(kind: str, a: int, b: int) -> str:

@@ -70,7 +70,7 @@ class Dashboard:
             if self._thread is not None:
                 return
             try:
-                from broadleaf.dashboard import pages
+                from broadleaf.dashboard.pages import serve
             except ModuleNotFoundError as error:
                 message = f"the dashboard needs {error.name}: pip install 'broadleaf[dashboard]'"
                 raise ModuleNotFoundError(message, name=error.name) from None
@@ -78,8 +78,8 @@ class Dashboard:
             port = listening.getsockname()[1] if self._unix_socket is None else 0
             self._guard = Guard(port) if self._unix_socket is None else None
             ready = threading.Event()
-            serve = pages.serve(listening, self._guard, self._cluster, self._interval_s, self._started(ready))
-            thread = threading.Thread(target=asyncio.run, args=(serve,), name="broadleaf-dashboard", daemon=True)
+            serving = serve(listening, self._guard, self._cluster, self._interval_s, self._started(ready))
+            thread = threading.Thread(target=asyncio.run, args=(serving,), name="broadleaf-dashboard", daemon=True)
             thread.start()
             if not ready.wait(_START_TIMEOUT_S):
                 raise DashboardError(f"the dashboard did not start within {_START_TIMEOUT_S:g} s")

@@ -4,7 +4,7 @@
 import { clock, count, css, rate } from "./format.js";
 
 const MOST_POINTS = 1800;
-const WINDOW_S = 300;
+const WINDOW_S = [60, 300];
 
 // A chart of columns of the looks' points; `lines` are [label, column, colour, isFilled].
 export class Series {
@@ -31,9 +31,9 @@ export class Series {
     }));
     this.plot = new uPlot({
       ...this.size(),
-      // The newest five minutes: a short history does not fill the width and look like a long one.
+      // One minute at least, so that a short history does not look like a long one, and five at most.
       scales: {
-        x: { range: (u) => { const end = this.end(); return u.zoomed ?? [end - WINDOW_S, end]; } },
+        x: { range: (u) => { return u.zoomed ?? this.window(); } },
         y: { range: (_, low, high) => [0, Math.max(1, (high ?? 1) * 1.1)] },
       },
       axes: [{ ...axis, size: 30, space: 70, values: (_, times) => times.map((t) => clock(t * 1000)) }, { ...axis, size: 60, values: (_, values) => values.map((v) => (v >= 1e6 ? `${v / 1e6} M` : v >= 1e4 ? `${v / 1e3} k` : rate(v))) }],
@@ -51,9 +51,11 @@ export class Series {
     this.plot.over.addEventListener("dblclick", () => { this.plot.zoomed = null; this.plot.setData(this.data); });
   }
 
-  end() {
+  window() {
     const times = this.data[0];
-    return times.length ? times[times.length - 1] : Date.now() / 1000;
+    const end = times.length ? times[times.length - 1] : Date.now() / 1000;
+    const length = times.length ? end - times[0] : 0;
+    return [end - Math.max(WINDOW_S[0], Math.min(WINDOW_S[1], length)), end];
   }
 
   clear() {

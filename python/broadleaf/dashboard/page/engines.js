@@ -86,7 +86,7 @@ export class Engines {
       h("td", { class: "left" }, String(c.id[i])),
       h("td", { class: `left ${STATE_CLASS[c.state[i]] ?? "pending"}` }, up ? (c.task[i] === null ? "idle" : "busy") : c.state[i]),
       h("td", { class: "left", title: task }, task),
-      h("td", {}, bar(c.busy_percent[i]), `${c.busy_percent[i]} %`),
+      h("td", {}, ...bar(c.busy_percent[i], `${c.busy_percent[i]} %`)),
       h("td", {}, count(c.outstanding[i] + c.queued[i])),
       h("td", {}, count(c.completed[i])),
       h("td", {}, c.completed[i] ? duration(c.mean_us[i] / 1e6) : "–"),

@@ -48,10 +48,11 @@ export function h(name, attributes = {}, ...children) {
   return element;
 }
 
-export function bar(percent) {
+// A bar, and the text that it stands for.
+export function bar(percent, text) {
   const filled = h("i");
   filled.style.width = `${Math.max(0, Math.min(100, percent))}%`;
-  return h("span", { class: "bar", "aria-hidden": true }, filled);
+  return [h("span", { class: "bar", "aria-hidden": true }, filled), h("span", { class: "figure" }, text)];
 }
 
 // One colour a function, in the order in which they are first seen; told apart by those who see colours otherwise.

@@ -34,7 +34,7 @@ export function showFunctions(element, functions) {
     swatch.style.background = colourOf(f.name);
     return h("tr", {},
       h("td", { class: "left", title: f.name }, swatch, f.name || "(no name)"),
-      h("td", {}, bar(100 * f.total_ns / all), duration(f.total_ns / 1e9)),
+      h("td", {}, ...bar(100 * f.total_ns / all, duration(f.total_ns / 1e9))),
       h("td", {}, count(f.tasks)),
       h("td", {}, duration(f.total_ns / 1e9 / f.tasks)),
       h("td", {}, duration(f.max_ns / 1e9)),
@@ -48,7 +48,7 @@ export function showHosts(element, hosts) {
   const rows = hosts.map((host) => h("tr", {},
     h("td", { class: "left", title: host.name }, host.name),
     h("td", { class: host.up < host.engines ? "down" : null }, `${count(host.up ?? 0)} of ${count(host.engines ?? 0)}`),
-    h("td", {}, bar(host.busy_percent ?? 0), `${host.busy_percent ?? 0} %`),
+    h("td", {}, ...bar(host.busy_percent ?? 0, `${host.busy_percent ?? 0} %`)),
     h("td", {}, bytes(host.memory_bytes)),
     h("td", {}, host.round_trip_us ? duration(host.round_trip_us / 1e6) : "–"),
     h("td", {}, host.bytes_per_s ? `${bytes(host.bytes_per_s)}/s` : "–")));

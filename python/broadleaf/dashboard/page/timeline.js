@@ -4,6 +4,9 @@
 import { clock, colourOf, css, duration, h } from "./format.js";
 
 const MOST_TASKS = 60000;
+// Steps of the axis of time, in seconds: decimal below one, as clocks have them above.
+const STEPS_S = [...[-7, -6, -5, -4, -3, -2, -1].flatMap((e) => [1, 2, 5].map((m) => m * 10 ** e)),
+  1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400];
 const SPANS_S = [["5 s", 5], ["30 s", 30], ["5 min", 300]];
 
 export class Timeline {
@@ -55,7 +58,7 @@ export class Timeline {
         y: { dir: -1, range: () => this.zoom?.y ?? [-0.5, this.nEngines - 0.5] },
       },
       axes: [
-        { ...axis, values: (_, splits, __, ___, step) => splits.map((s) => this.tick(s, step)), space: 90, size: 30 },
+        { ...axis, values: (_, splits, __, ___, step) => splits.map((s) => this.tick(s, step)), space: 90, size: 30, incrs: STEPS_S },
         { ...axis, size: 60, label: "engine", labelSize: 18, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] },
       ],
       series: [{}, { paths: () => null, points: { show: false } }],
