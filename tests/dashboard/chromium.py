@@ -19,8 +19,9 @@ from waiting import until
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-port=0",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--hide-scrollbars", "--remote-debugging-port=0",
 ]  # fmt: skip
 
 
@@ -80,6 +81,12 @@ class Tab:
         await self.call("Emulation.setDeviceMetricsOverride", **size)
         await self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
         await self.call("Page.navigate", url=url)
+
+    async def close(self) -> None:
+        """Leaves the page to itself."""
+        self._socket.close()
+        while await asyncio.wait_for(self._socket.read_message(), 60) is not None:
+            pass
 
     async def picture(self, path: Path) -> None:
         """Writes a PNG of the window."""

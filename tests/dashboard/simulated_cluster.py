@@ -116,18 +116,19 @@ class SimulatedCluster:
     def _engine(self, engine: int) -> dict[str, Any]:
         dead = engine in self.dead
         runs = not dead and not self.idle and self._until_ns[engine] > self._now_ns
+        running = {"function": _TASKS[self._task[engine]][0], "for_ns": self._now_ns % 400_000_000}
         host = f"node{engine // self.per_host:02}"
         death = {
             "cause": "out_of_memory" if engine % 2 else "signal", "code": None if engine % 2 else 11, "uuid": "",
             "pid": 20_000 + engine, "host": host, "ago_s": 41.0 + engine % 7,
-            "last_output": "Traceback (most recent call last):\n  numpy: cannot allocate 12.4 GiB\n" if engine % 2 else "",
+            "last_output": "numpy: cannot allocate 12.4 GiB\n" if engine % 2 else "",
         }  # fmt: skip
         return {
             "engine": engine, "up": not dead, "state": "gone" if dead else "up", "pid": 20_000 + engine, "host": host,
             "outstanding": 2 if runs else 0, "queued": 0, "completed": self._done[engine], "window": 2,
             "mean_task_ns": self._busy_ns[engine] // max(1, self._done[engine]), "busy_ns": self._busy_ns[engine],
             "restarts": int(engine % 311 == 310), "last_death": death if dead else None,
-            "running": {"function": _TASKS[self._task[engine]][0], "for_ns": self._now_ns % 400_000_000} if runs else None,
+            "running": running if runs else None,
         }  # fmt: skip
 
     def watch(self, after: int, most: int) -> dict[str, Any]:

@@ -205,3 +205,74 @@ impl Ring {
         out
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may fail")]
+mod tests {
+    use super::*;
+
+    fn told(ring: &Ring, after: u64, most: usize) -> (u64, Vec<u64>) {
+        let (next, records) = ring.since(after, most);
+        (next, records.map(|r| r.b).collect())
+    }
+
+    #[test]
+    fn each_event_is_told_once_and_the_newest_where_there_are_too_many() {
+        let mut ring = Ring::new(4, 2, "ring");
+        assert_eq!(told(&ring, 0, 9), (0, vec![]));
+        for n in 0..3 {
+            ring.note(Kind::EngineUp, 0, n);
+        }
+        assert_eq!(told(&ring, 0, 9), (3, vec![0, 1, 2]));
+        assert_eq!(told(&ring, 0, 2), (3, vec![1, 2]));
+        assert_eq!(told(&ring, 3, 9), (3, vec![]));
+        for n in 3..10 {
+            ring.note(Kind::EngineUp, 0, n);
+        }
+        assert_eq!(told(&ring, 8, 9), (10, vec![8, 9]));
+        assert_eq!(
+            told(&ring, 3, 9),
+            (10, vec![6, 7, 8, 9]),
+            "the others are lost"
+        );
+        assert_eq!(told(&ring, 99, 9), (10, vec![]));
+        ring.note(Kind::Request, 0, 10);
+        assert_eq!(told(&ring, 10, 9), (10, vec![]), "below the level");
+        assert_eq!(told(&Ring::new(0, 2, "ring"), 0, 9), (0, vec![]));
+    }
+
+    #[test]
+    fn a_task_is_told_with_its_function_and_its_end() {
+        let mut ring = Ring::new(4, 2, "ring");
+        for status in [Status::Ok, Status::Error] {
+            let done = DoneRecord {
+                key: broadleaf_proto::TaskKey::new(5, 3),
+                status,
+                started_ns: 100,
+                completed_ns: 250,
+                payload: broadleaf_proto::Payload::default(),
+            };
+            ring.task(EngineId(2), &done, || 77);
+        }
+        let kinds: Vec<_> = ring
+            .since(0, 9)
+            .1
+            .map(|r| (r.kind, r.a, r.b, r.at_ns, r.end_ns))
+            .collect();
+        let of = |kind| (kind, 2, 77 << 32 | 5, 100, 250);
+        assert_eq!(kinds, [of(Kind::Task), of(Kind::FailedTask)]);
+        assert!(ring.chrome_trace().contains("\"name\":\"task 5\""));
+        ring.set(1, "ring").unwrap();
+        let done = DoneRecord {
+            key: broadleaf_proto::TaskKey::new(5, 3),
+            status: Status::Ok,
+            started_ns: 0,
+            completed_ns: 0,
+            payload: broadleaf_proto::Payload::default(),
+        };
+        ring.task(EngineId(2), &done, || {
+            unreachable!("nothing is looked up for nobody")
+        });
+        assert_eq!(ring.since(2, 9).0, 2);
+    }
+}

@@ -35,9 +35,11 @@ class Control(Protocol):
 
     def status(self) -> dict[str, Any]:
         """Counters of controller and engines."""
+        ...
 
     def watch(self, after: int, most: int) -> dict[str, Any]:
         """Events since, functions, transfers."""
+        ...
 
 
 class Watched(Protocol):
@@ -47,9 +49,11 @@ class Watched(Protocol):
 
     def control(self, timeout_s: float = 10.0) -> AbstractContextManager[Control]:
         """A connection for requests."""
+        ...
 
     def log_path(self, engine_id: int | None = None) -> Path:
         """Where the controller writes."""
+        ...
 
 
 class Feed:
@@ -156,7 +160,7 @@ class Feed:
 
 
 def interval_s(least_s: float, answers_s: Iterable[float]) -> float:
-    """How far apart looks are to be, by how long the latest answers took: so that they take less than 1 % of the time."""
+    """How far apart looks are to be: so that answers as the latest take less than 1 % of the time."""
     return min(_MOST_INTERVAL_S, max(least_s, _SPARING * min(answers_s, default=0.0)))
 
 

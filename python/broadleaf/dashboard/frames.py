@@ -227,7 +227,7 @@ def _event_text(kind: str, a: int, b: int) -> str:
     return words.get(kind, kind)
 
 
-def task_columns(tasks: Sequence[list[Any]] | deque[list[Any]]) -> dict[str, list[Any]]:
+def task_columns(tasks: Sequence[list[Any]] | deque[list[Any]]) -> dict[str, Any]:
     """Tasks as columns, in which each name is listed once, and each start is the time since the first."""
     first = min((task[1] for task in tasks), default=0)
     names: dict[str, int] = {}

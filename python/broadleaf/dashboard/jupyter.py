@@ -9,8 +9,8 @@ from typing import Any
 def server() -> dict[str, Any]:
     """How jupyter-server-proxy starts and finds it; its entry point asks.
 
-    It is served on a unix socket in a directory of the user's, so that everybody else has to come through Jupyter, which
-    asks for its own password or token.
+    It is served on a unix socket in a directory of the user's. Everybody else has to come through Jupyter, which asks
+    for its own password or token.
     """
     return {
         "command": [sys.executable, "-m", "broadleaf", "dashboard", "--unix-socket", "{unix_socket}"],

@@ -57,9 +57,9 @@ class Guarded(RequestHandler):
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish(f"{status_code}: {why}\n")
 
-    def log_exception(self, *info: Any) -> None:
-        if not isinstance(info[1], HTTPError):
-            super().log_exception(*info)
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        if not isinstance(value, HTTPError):
+            super().log_exception(typ, value, tb)
 
 
 class Page(Guarded):

@@ -23,8 +23,6 @@ const FALLBACKS: usize = 5;
 const SLOW_NS: Nanos = 1_000_000_000;
 /// Least bytes of a transfer that says something about bandwidth.
 const TELLING_BYTES: u64 = 512 * 1024;
-/// Transfers that are over and still told of.
-const PAST: usize = 16;
 /// Bytes to measure a link by where nothing else has told: 8 ms of one of 1 Gb/s.
 pub const PROBE_BYTES: u64 = 2 * TELLING_BYTES;
 
@@ -110,16 +108,6 @@ pub struct Transfers {
 }
 
 impl Transfers {
-    fn end(&mut self, object: ObjectId) {
-        let Some(transfer) = self.active.remove(&object) else {
-            return;
-        };
-        if self.past.len() == PAST {
-            self.past.pop_front();
-        }
-        self.past.push_back((object, transfer));
-    }
-
     /// A host is there. One that cannot serve is nobody's parent, and gets all from the origin.
     pub fn on_host_up(&mut self, host: HostId, can_serve: bool) {
         let host = self.hosts.entry(host).or_default();

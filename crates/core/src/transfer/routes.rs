@@ -6,6 +6,9 @@ use super::cost::Shape;
 use super::{Place, Transfer, Transfers};
 use crate::Nanos;
 
+/// Transfers that are over and still told of.
+const PAST: usize = 16;
+
 /// How an object travels, for who looks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -41,6 +44,17 @@ impl Transfers {
     pub fn routes(&self) -> impl Iterator<Item = Route> {
         let past = self.past.iter().map(|(object, t)| t.route(*object));
         past.chain(self.active.iter().map(|(object, t)| t.route(*object)))
+    }
+
+    /// Nothing more comes of an object.
+    pub(super) fn end(&mut self, object: ObjectId) {
+        let Some(transfer) = self.active.remove(&object) else {
+            return;
+        };
+        if self.past.len() == PAST {
+            self.past.pop_front();
+        }
+        self.past.push_back((object, transfer));
     }
 }
 
