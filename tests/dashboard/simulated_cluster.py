@@ -34,6 +34,7 @@ class SimulatedCluster:
         self._busy_ns = [0] * n
         self._done = [0] * n
         self._until_ns = [self._now_ns + int(self._random.random() * 1e9) for _ in range(n)]
+        self._start_ns = [self._now_ns] * n
         self._task = [0] * n
         self._errors = 0
         self._times = [[0, 0, 0, 0] for _ in _TASKS]
@@ -66,6 +67,7 @@ class SimulatedCluster:
                 start_ns = self._until_ns[engine] + int(self._random.expovariate(1 / 0.02) * 1e9)
                 length_ns = int(_TASKS[kind][1] * self._random.lognormvariate(0, 0.4) * 1e9)
                 failed = self._random.random() < 0.002
+                self._start_ns[engine] = start_ns
                 self._until_ns[engine] = start_ns + length_ns
                 self._task[engine] = kind
                 self._busy_ns[engine] += length_ns
@@ -116,7 +118,7 @@ class SimulatedCluster:
     def _engine(self, engine: int) -> dict[str, Any]:
         dead = engine in self.dead
         runs = not dead and not self.idle and self._until_ns[engine] > self._now_ns
-        running = {"function": _TASKS[self._task[engine]][0], "for_ns": self._now_ns % 400_000_000}
+        running = {"function": _TASKS[self._task[engine]][0], "for_ns": max(0, self._now_ns - self._start_ns[engine])}
         host = f"node{engine // self.per_host:02}"
         death = {
             "cause": "out_of_memory" if engine % 2 else "signal", "code": None if engine % 2 else 11, "uuid": "",

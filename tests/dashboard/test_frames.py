@@ -36,6 +36,7 @@ def test_rates_are_those_of_top() -> None:
     rates = now.since(before)
     assert (rates.tasks_per_s, rates.bytes_per_s, rates.busy_percent) == (50, 1500, 25)
     assert frame["point"] == [3000, 50, 5, 1500, 25, 0, 0]
+    assert frame["points"] == [frame["point"]]
     assert frame["engines"]["busy_percent"] == [50, 0]
 
 

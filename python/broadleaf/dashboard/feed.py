@@ -146,7 +146,9 @@ class Feed:
             most = min(_FIRST_EVENTS, round(_EVENTS_PER_S * max(1.0, at_s - self._looked_s)))
         status = self._control.status()
         news = self._control.watch(self._next_event, most)
-        self._answers_s.append(time.monotonic() - at_s)
+        # The first one has many events.
+        if self._next_event:
+            self._answers_s.append(time.monotonic() - at_s)
         self._looked_s = at_s
         if not self._next_event:
             # What happened before anybody watched is not missing.

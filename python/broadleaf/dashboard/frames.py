@@ -59,19 +59,14 @@ class Frames:
         errors = status["controller"]["resolved"]["error"] - before.status["controller"]["resolved"]["error"]
         self._before = look
         cluster = cluster_totals(status)
-        point: list[float | None] = [
-            round(now_ms),
-            round(rates.tasks_per_s, 1) if rates else 0,
-            round(errors / (look.at_s - before.at_s), 1) if rates else 0,
-            round(rates.bytes_per_s) if rates else 0,
-            round(rates.busy_percent, 1) if rates else 0,
-            cluster["waiting"],
-            cluster["running"],
-        ]
+        point: list[float | None] = [round(now_ms), None, None, None, None, cluster["waiting"], cluster["running"]]
+        if rates is not None:
+            errors_per_s = errors / (look.at_s - before.at_s)
+            figures = (rates.tasks_per_s, errors_per_s, rates.bytes_per_s, rates.busy_percent)
+            point[1:5] = [round(figure, 1) for figure in figures]
         tasks, lines = split_events(news)
-        if rates is None:
-            self.series.extend(past_throughput(tasks, now_ms))
-        self.series.append(point)
+        points = [point] if rates is not None else [*past_throughput(tasks, now_ms), point]
+        self.series.extend(points)
         lines += [[None, line] for line in log_lines]
         self.tasks.extend(tasks)
         self.lines.extend(lines)
@@ -90,7 +85,7 @@ class Frames:
             "transfers": news["transfers"],
         }
         untold = news["recorded"] - len(news["events"])
-        return {**self._latest, "tasks": task_columns(tasks), "untold": untold, "lines": lines}
+        return {**self._latest, "points": points, "tasks": task_columns(tasks), "untold": untold, "lines": lines}
 
 
 def _memory_interval_s(n_engines: int) -> float:
@@ -167,7 +162,7 @@ def host_rows(status: Mapping[str, Any], engines: Mapping[str, Sequence[Any]]) -
     for name, (n, up, busy, memory_bytes, restarts) in totals.items():
         row = rows.setdefault(name, {"host": 0})
         row.update(engines=n, up=up, busy_percent=round(busy / n), memory_bytes=memory_bytes, restarts=restarts)
-    return [{"name": name, **row} for name, row in rows.items()]
+    return sorted(({"name": name, **row} for name, row in rows.items()), key=lambda row: row["host"])
 
 
 def death_rows(status: Mapping[str, Any]) -> list[dict[str, Any]]:

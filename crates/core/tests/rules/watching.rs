@@ -24,7 +24,7 @@ fn what_a_functions_tasks_took_is_counted() {
     }
     let busiest = bench.controller.busiest_functions(9);
     assert_eq!(busiest.len(), 1);
-    assert_eq!(&busiest[0].name[..], b"f0");
+    assert_eq!(&busiest[0].name[..], b"body");
     let times = Times {
         tasks: 3,
         errors: 1,
@@ -51,7 +51,7 @@ fn an_engine_says_what_it_runs_and_since_when() {
     bench.pass(5 * MS);
     let runs = running(&bench);
     let (name, since) = runs[engine as usize].as_ref().unwrap();
-    assert_eq!((&name[..], *since), (&b"f0"[..], began));
+    assert_eq!((&name[..], *since), (&b"body"[..], began));
     assert_eq!(runs[1 - engine as usize], None);
     bench.done(engine, record.key, Status::Ok, MS);
     assert_eq!(running(&bench), [None, None]);

@@ -26,7 +26,7 @@ export class Series {
     this.plot?.destroy();
     const axis = { stroke: css("--faint"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 } };
     const series = this.lines.map(([label, , colour, fill]) => ({
-      label, stroke: css(colour), width: 1.5, fill: fill ? css("--shade") : undefined, points: { show: false },
+      label, stroke: css(colour), width: 1.5, spanGaps: true, fill: fill ? `${css(colour)}22` : undefined, points: { show: false },
       value: (_, v) => (v === null || v === undefined ? "–" : this.format(v)),
     }));
     this.plot = new uPlot({

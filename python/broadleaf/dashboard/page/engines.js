@@ -80,7 +80,8 @@ export class Engines {
 
   row(i) {
     const c = this.columns;
-    const task = c.task[i] === null ? "" : `${c.task[i] || "task"} (${duration(c.for_ms[i] / 1000)})`;
+    const time = c.for_ms[i] ? ` (${duration(c.for_ms[i] / 1000)})` : "";
+    const task = c.task[i] === null ? "" : `${c.task[i] || "task"}${time}`;
     const up = c.state[i] === "up";
     return h("tr", {},
       h("td", { class: "left" }, String(c.id[i])),
@@ -89,7 +90,7 @@ export class Engines {
       h("td", {}, ...bar(c.busy_percent[i], `${c.busy_percent[i]} %`)),
       h("td", {}, count(c.outstanding[i] + c.queued[i])),
       h("td", {}, count(c.completed[i])),
-      h("td", {}, c.completed[i] ? duration(c.mean_us[i] / 1e6) : "–"),
+      h("td", {}, c.mean_us[i] ? duration(c.mean_us[i] / 1e6) : "–"),
       h("td", {}, bytes(c.memory_bytes[i])),
       h("td", {}, c.restarts[i] ? count(c.restarts[i]) : ""),
       h("td", { class: "left", title: c.host[i] }, c.host[i]),

@@ -5,6 +5,7 @@ const grouped = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 export const count = (n) => grouped.format(n);
 
 export function rate(n) {
+  if (n === null) return "–";
   return n > 0 && n < 10 ? n.toFixed(1) : count(n);
 }
 

@@ -76,8 +76,8 @@ stream.addEventListener("history", (event) => {
 });
 stream.addEventListener("look", (event) => {
   latest = JSON.parse(event.data);
-  throughput.add([latest.point]);
-  queue.add([latest.point]);
+  throughput.add(latest.points);
+  queue.add(latest.points);
   timeline.add(latest.tasks, latest.untold);
   log.add(latest.lines);
   setState(isPaused ? "paused" : "live", isPaused ? "" : "live");

@@ -15,13 +15,13 @@ export function showTiles(element, cluster, point) {
   const bad = resolved.error + resolved.lost;
   const tiles = [
     ["engines up", `${count(cluster.up)} / ${count(cluster.engines)}`, cluster.up < cluster.engines],
-    ["engines busy", `${Math.round(point[4])} %`],
+    ["engines busy", point[4] === null ? "–" : `${Math.round(point[4])} %`],
     ["tasks per second", rate(point[1])],
     ["running", count(cluster.running)],
     ["waiting", count(cluster.waiting)],
     ["tasks done", count(resolved.ok)],
     ["failed or lost", count(bad), bad > 0],
-    ["received", `${bytes(point[3])}/s`],
+    ["received", point[3] === null ? "–" : `${bytes(point[3])}/s`],
     ["shared memory", bytes(cluster.segment_bytes)],
   ];
   element.replaceChildren(...tiles.map(([label, value, isBad]) => h("div", { class: isBad ? "tile bad" : "tile" }, h("b", {}, value), h("small", {}, label))));
