@@ -94,11 +94,11 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 def test_looks_are_further_apart_where_answers_take_long() -> None:
-    assert interval_s(1.0, []) == 1.0
-    assert interval_s(1.0, [0.001, 0.5]) == 1.0
+    assert interval_s(1.0, 0.01, []) == 1.0
+    assert interval_s(1.0, 0.01, [0.001, 0.5]) == 1.0
     # Other work came first in all but the shortest.
-    assert 0.02 / interval_s(1.0, [0.3, 0.02, 0.1]) < 0.01
-    assert interval_s(1.0, [5.0]) == 10.0
+    assert interval_s(1.0, 0.01, [0.3, 0.02, 0.1]) == 2.0
+    assert interval_s(1.0, 0.01, [5.0]) == 10.0
 
 
 def test_a_log_is_told_line_by_line(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_page_that_reads_slowly_gets_the_history_anew() -> None:
     cluster = SimulatedCluster(1, idle=True)
 
     async def read_slowly() -> tuple[list[str], list[str], int]:
-        feed = Feed(cluster, 0.001)
+        feed = Feed(cluster, 0.001, 1.0)
         looking = asyncio.create_task(feed.run())
         stream = feed.stream()
         assert (await anext(stream)).startswith("event: history")

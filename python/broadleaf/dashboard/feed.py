@@ -20,9 +20,7 @@ from broadleaf.errors import KernelError
 # Events of a look for each second since the one before, and of the first look, which fills the timeline.
 _EVENTS_PER_S = 2_000
 _FIRST_EVENTS = 20_000
-# Looks are this many times as far apart as the controller's answers take: a watcher takes less than 1 % of its time.
-# The least of some answers counts: in the others it had other work to do first.
-_SPARING = 120
+# The least of so many answers counts: in the others the controller had other work to do first.
 _ANSWERS = 8
 _MOST_INTERVAL_S = 10.0
 # Frames that may wait for a page that reads slowly; then they are dropped, and it gets the history anew.
@@ -59,9 +57,10 @@ class Watched(Protocol):
 class Feed:
     """The frames of one cluster. All of it happens on one event loop, but for the looks: they wait for the cluster."""
 
-    def __init__(self, cluster: Watched, least_interval_s: float) -> None:
+    def __init__(self, cluster: Watched, least_interval_s: float, most_share: float) -> None:
         self._cluster = cluster
         self._least_interval_s = least_interval_s
+        self._most_share = most_share
         self._frames = Frames()
         self._log = LogTail(cluster.log_path)
         self._watchers: set[asyncio.Queue[str | None]] = set()
@@ -100,7 +99,9 @@ class Feed:
                     self._wanted.clear()
                     await loop.run_in_executor(self._executor, self._disconnect)
                     continue
-                pause_s = interval_s(self._least_interval_s, self._answers_s) - (time.monotonic() - began_s)
+                pause_s = interval_s(self._least_interval_s, self._most_share, self._answers_s) - (
+                    time.monotonic() - began_s
+                )
                 await asyncio.sleep(max(0.0, pause_s))
         finally:
             self._executor.submit(self._disconnect)
@@ -161,9 +162,9 @@ class Feed:
         self._connection.close()
 
 
-def interval_s(least_s: float, answers_s: Iterable[float]) -> float:
-    """How far apart looks are to be: so that answers as the latest take less than 1 % of the time."""
-    return min(_MOST_INTERVAL_S, max(least_s, _SPARING * min(answers_s, default=0.0)))
+def interval_s(least_s: float, most_share: float, answers_s: Iterable[float]) -> float:
+    """How far apart looks are to be: so that answers as long as these take no more than a share of the time."""
+    return min(_MOST_INTERVAL_S, max(least_s, min(answers_s, default=0.0) / most_share))
 
 
 def _put(queue: asyncio.Queue[str | None], text: str | None) -> None:

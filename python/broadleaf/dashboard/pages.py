@@ -112,11 +112,12 @@ async def serve(
     guard: Guard | None,
     cluster: Watched,
     interval_s: float,
+    most_share: float,
     on_started: Callable[[asyncio.AbstractEventLoop, asyncio.Event], None],
 ) -> None:
     """Serves until the event that `on_started` is given is set."""
     stopping = asyncio.Event()
-    feed = Feed(cluster, interval_s)
+    feed = Feed(cluster, interval_s, most_share)
     application = Application(
         [
             (r"/", Page, {"guard": guard}),

@@ -30,16 +30,24 @@ class Dashboard:
 
     It begins when `url` is asked for, or a notebook shows it, and ends with `close`, with its cluster, or with the
     process. `port` 0 takes any free one. While no page is open, it does nothing; `interval_s` is the least time between
-    two looks of an open one. With `unix_socket` it is served on a socket of that path in place of a port, to whoever
-    may open that file: for `jupyter-server-proxy`.
+    two looks of an open one, and `most_share` the most of the controller's time that looks may take: where answers take
+    long, looks are further apart. With `unix_socket` it is served on a socket of that path in place of a port, to
+    whoever may open that file: for `jupyter-server-proxy`.
     """
 
     def __init__(
-        self, cluster: Watched, *, port: int = 0, interval_s: float = 1.0, unix_socket: str | Path | None = None
+        self,
+        cluster: Watched,
+        *,
+        port: int = 0,
+        interval_s: float = 1.0,
+        most_share: float = 0.008,
+        unix_socket: str | Path | None = None,
     ) -> None:
         self._cluster = cluster
         self._port = port
         self._interval_s = interval_s
+        self._most_share = most_share
         self._unix_socket = None if unix_socket is None else Path(unix_socket)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -78,7 +86,8 @@ class Dashboard:
             port = listening.getsockname()[1] if self._unix_socket is None else 0
             self._guard = Guard(port) if self._unix_socket is None else None
             ready = threading.Event()
-            serving = serve(listening, self._guard, self._cluster, self._interval_s, self._started(ready))
+            started = self._started(ready)
+            serving = serve(listening, self._guard, self._cluster, self._interval_s, self._most_share, started)
             thread = threading.Thread(target=asyncio.run, args=(serving,), name="broadleaf-dashboard", daemon=True)
             thread.start()
             if not ready.wait(_START_TIMEOUT_S):
