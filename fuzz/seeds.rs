@@ -131,6 +131,7 @@ fn function() -> FunctionRecord {
     FunctionRecord {
         function: FunctionId(3),
         hash: FunctionHash([5; 16]),
+        name: Bytes::from_static(b"name"),
         body: Bytes::from_static(b"\x80pickle of a function"),
     }
 }

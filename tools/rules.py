@@ -36,10 +36,10 @@ UNSAFE = re.compile(r"\bunsafe\s*(?:\{|fn|impl|extern|trait)|allow\(unsafe_code\
 
 # Packages of python/broadleaf that may import `_native`, and those that may use only what `import broadleaf` offers.
 NATIVE_USERS = {"client", "engine", "cluster"}
-PUBLIC_API_USERS = {"cli", "lab", "bench", "plan", "notebook", "interop"}
+PUBLIC_API_USERS = {"cli", "dashboard", "lab", "bench", "plan", "notebook", "interop"}
 # What they may import besides: the version, the errors, the words for figures and the public objects' own modules hold
 # no machinery.
-PUBLIC_MODULES = {"errors", "options", "config", "units"}
+PUBLIC_MODULES = {"errors", "options", "config", "process_memory", "units"}
 # A command is a thin face of one of these.
 CLI_MODULES = PUBLIC_MODULES | {"cluster"} | PUBLIC_API_USERS
 STRANGERS = [("engine", "client"), ("client", "engine")]

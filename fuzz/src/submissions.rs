@@ -150,6 +150,7 @@ impl Trial {
         let record = FunctionRecord {
             function: FunctionId(1),
             hash: FunctionHash([9; 16]),
+            name: Bytes::new(),
             body: Bytes::from(vec![7; 1 << 16]),
         };
         // Beside what it defined before there is no room for this one.
@@ -157,6 +158,7 @@ impl Trial {
         let record = FunctionRecord {
             function: FunctionId(2),
             hash: FunctionHash([10; 16]),
+            name: Bytes::new(),
             body: Bytes::from(vec![7; 60_000]),
         };
         self.world.input(Input::Function { client, record });
@@ -263,6 +265,7 @@ impl Trial {
                 let record = FunctionRecord {
                     function: FunctionId(choices.below(8)),
                     hash: FunctionHash(hash),
+                    name: Bytes::new(),
                     body: Bytes::from(vec![1; n]),
                 };
                 (Input::Function { client, record }, n)

@@ -103,6 +103,7 @@ impl World {
             let record = FunctionRecord {
                 function: FunctionId(0),
                 hash: FunctionHash([7; 16]),
+                name: Bytes::from_static(b"name"),
                 body: Bytes::from_static(b"body"),
             };
             world.input(Input::Function { client, record });

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from broadleaf.process_memory import resident_bytes
 from broadleaf.units import duration, size
 
 # Engines that are listed one by one.
 _ROWS = 16
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _STATES = {"up": "idle", "down": "gone"}
 _CELL = "text-align: left; padding: 0.1em 1em 0.1em 0"
 
@@ -66,17 +64,13 @@ def _row(engine: dict[str, Any], host: str) -> tuple[Any, ...]:
         engine["queued"],
         f"{engine['completed']:,}",
         duration(engine["busy_ns"] / 1e9),
-        _memory(engine["pid"]) if engine["up"] and host in ("", socket.gethostname()) else "",
+        _memory(engine["pid"], host) if engine["up"] else "",
         engine["restarts"] or "",
         host,
         engine["pid"] if engine["up"] else "",
     )
 
 
-def _memory(pid: int) -> str:
-    """Memory that a process of this host uses; '' if it cannot be had."""
-    try:
-        with open(f"/proc/{pid}/statm") as file:
-            return size(int(file.read().split()[1]) * _PAGE_BYTES)
-    except (OSError, ValueError, IndexError):
-        return ""
+def _memory(pid: int, host: str) -> str:
+    used_bytes = resident_bytes(pid, host)
+    return "" if used_bytes is None else size(used_bytes)

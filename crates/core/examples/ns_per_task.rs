@@ -36,6 +36,7 @@ fn main() {
         let record = FunctionRecord {
             function: FunctionId(0),
             hash: FunctionHash([0; 16]),
+            name: Bytes::from_static(b"f"),
             body: Bytes::from_static(b"f"),
         };
         controller.on_input(0, Input::Function { client, record }, &mut out);

@@ -307,7 +307,9 @@ impl Controller {
         while self.functions.bytes().saturating_add(bytes) > limit_bytes
             && self.forget_oldest_kept()
         {}
-        let slot = self.functions.define(record.hash, &record.body);
+        let slot = self
+            .functions
+            .define(record.hash, &record.name, &record.body);
         if let Some(known) = self.clients.get_mut(&client) {
             known.functions.insert(record.function, Some(slot));
         }

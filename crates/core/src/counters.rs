@@ -1,9 +1,11 @@
 //! Counters of the controller and its engines, for status and metrics.
 
 use broadleaf_proto::control::DeathCertificate;
-use broadleaf_proto::ids::EngineId;
+use broadleaf_proto::ids::{EngineId, TaskKey};
+use bytes::Bytes;
 
-use crate::engines::State;
+use crate::engines::{Engine, State};
+use crate::functions::FunctionTimes;
 use crate::{Controller, Nanos};
 
 /// Counters since the start, and gauges of this moment.
@@ -78,6 +80,10 @@ pub struct EngineCounters {
     pub restarts: u64,
     /// Its last death, and when that was.
     pub last_death: Option<(DeathCertificate, Nanos)>,
+    /// Its host's name, while it lives.
+    pub host: String,
+    /// What it is believed to run: the function's name, and since when.
+    pub running: Option<(Bytes, Nanos)>,
 }
 
 impl Controller {
@@ -97,6 +103,8 @@ impl Controller {
             busy_ns: e.busy_ns,
             restarts: e.restarts,
             last_death: e.last_death.clone(),
+            host: e.info.as_ref().map_or_else(String::new, |i| i.host.clone()),
+            running: self.running_on(e),
         });
         Counters {
             waiting: self.dependencies.n_waiting() as u64,
@@ -114,5 +122,32 @@ impl Controller {
             engines: engines.collect(),
             ..self.totals.clone()
         }
+    }
+
+    fn running_on(&self, engine: &Engine) -> Option<(Bytes, Nanos)> {
+        let (key, _) = engine.current()?;
+        let task = self.tasks.get(key)?;
+        self.is_running(key, task)
+            .then(|| (self.functions.name(task.function), engine.head_since))
+    }
+
+    /// The functions whose tasks took most time, at most so many, that one first.
+    pub fn busiest_functions(&self, most: usize) -> Vec<FunctionTimes> {
+        let mut called: Vec<_> = self.functions.called().collect();
+        called.sort_by_key(|f| core::cmp::Reverse((f.times.total_ns, f.tag)));
+        called.truncate(most);
+        called
+    }
+
+    /// All functions that tasks have called.
+    pub fn called_functions(&self) -> impl Iterator<Item = FunctionTimes> {
+        self.functions.called()
+    }
+
+    /// By what an event is to name a live task's function; 0 where there is no such task.
+    pub fn function_tag(&self, key: TaskKey) -> u32 {
+        self.tasks
+            .get(key)
+            .map_or(0, |task| self.functions.tag(task.function))
     }
 }

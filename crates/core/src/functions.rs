@@ -10,8 +10,34 @@ use slab::Slab;
 #[derive(Debug)]
 struct Cached {
     hash: FunctionHash,
+    name: Bytes,
     body: Bytes,
     references: u64,
+    times: Times,
+}
+
+/// What the tasks of a function took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Tasks that ended.
+    pub tasks: u64,
+    /// Those of them that raised an error.
+    pub errors: u64,
+    /// Time of all of them together.
+    pub total_ns: u64,
+    /// Time of the longest.
+    pub max_ns: u64,
+}
+
+/// A function that tasks have called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionTimes {
+    /// The start of its hash, by which events name it.
+    pub tag: u32,
+    /// Its name, as its first client said: UTF-8, if that was honest.
+    pub name: Bytes,
+    /// Its tasks.
+    pub times: Times,
 }
 
 /// See the module. Its slots are the function ids towards engines; a slot may be used again, its new
@@ -26,7 +52,7 @@ pub(crate) struct Functions {
 impl Functions {
     /// Takes a reference on a function, keeping a copy of its body if it is new: the body itself shares the memory of all
     /// that was received with it.
-    pub fn define(&mut self, hash: FunctionHash, body: &Bytes) -> u32 {
+    pub fn define(&mut self, hash: FunctionHash, name: &Bytes, body: &Bytes) -> u32 {
         if let Some(slot) = self.by_hash.get(&hash) {
             self.cache[*slot as usize].references += 1;
             return *slot;
@@ -34,8 +60,10 @@ impl Functions {
         self.bytes += body.len() as u64;
         let slot = self.cache.insert(Cached {
             hash,
+            name: Bytes::copy_from_slice(name),
             body: Bytes::copy_from_slice(body),
             references: 1,
+            times: Times::default(),
         }) as u32;
         self.by_hash.insert(hash, slot);
         slot
@@ -64,8 +92,42 @@ impl Functions {
         FunctionRecord {
             function: FunctionId(slot),
             hash: cached.hash,
+            name: Bytes::new(),
             body: cached.body.clone(),
         }
+    }
+
+    /// A task of this function ended.
+    pub fn observe(&mut self, slot: u32, task_ns: u64, is_error: bool) {
+        let times = &mut self.cache[slot as usize].times;
+        times.tasks += 1;
+        times.errors += u64::from(is_error);
+        times.total_ns = times.total_ns.saturating_add(task_ns);
+        times.max_ns = times.max_ns.max(task_ns);
+    }
+
+    /// Its name; shares memory.
+    pub fn name(&self, slot: u32) -> Bytes {
+        self.cache
+            .get(slot as usize)
+            .map_or_else(Bytes::new, |c| c.name.clone())
+    }
+
+    /// By what events name it.
+    pub fn tag(&self, slot: u32) -> u32 {
+        self.cache
+            .get(slot as usize)
+            .map_or(0, |cached| cached.hash.tag())
+    }
+
+    /// All that tasks have called.
+    pub fn called(&self) -> impl Iterator<Item = FunctionTimes> {
+        let called = self.cache.iter().filter(|(_, c)| c.times.tasks > 0);
+        called.map(|(_, cached)| FunctionTimes {
+            tag: cached.hash.tag(),
+            name: cached.name.clone(),
+            times: cached.times,
+        })
     }
 
     pub fn len(&self) -> usize {

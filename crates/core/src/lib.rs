@@ -48,6 +48,7 @@ pub use check::Violation;
 pub use config::Config;
 pub use controller::Controller;
 pub use counters::{Counters, EngineCounters};
+pub use functions::{FunctionTimes, Times};
 pub use message::{Input, Output};
 pub use relayed::RelayNews;
 pub use unread::Unread;

@@ -55,7 +55,7 @@ impl Controller {
     /// Whether a task has been started and has not ended: it waits for others in the middle, or it is first on its engine's
     /// board, and its arguments are there.
     /// True a moment too early for an idle engine, which is about to claim it.
-    fn is_running(&self, key: TaskKey, task: &Task) -> bool {
+    pub(crate) fn is_running(&self, key: TaskKey, task: &Task) -> bool {
         let Place::Offered(engine, offer) = task.place else {
             return false;
         };

@@ -106,6 +106,7 @@ impl Controller {
             }
             ControlRequest::Status
             | ControlRequest::Trace
+            | ControlRequest::Watch { .. }
             | ControlRequest::SetLog { .. }
             | ControlRequest::Config => {
                 ControlReply::Failed("not answered by the controller".into())

@@ -60,6 +60,9 @@ impl Controller {
         if record.status != Status::Unmet {
             let task_ns = record.completed_ns.saturating_sub(record.started_ns);
             self.engines[engine.0 as usize].observe(task_ns, &self.config);
+            let function = self.tasks.at(key).function;
+            self.functions
+                .observe(function, task_ns, record.status == Status::Error);
         }
         let task = self.tasks.at(key);
         let end = End {

@@ -89,6 +89,9 @@ impl Node {
                 ))
             }
             ControlRequest::Status => ControlReply::Text(self.status_json()),
+            ControlRequest::Watch { after, most } => {
+                ControlReply::Text(self.watch_json(after, most))
+            }
             ControlRequest::Trace => ControlReply::Text(self.ring.chrome_trace()),
             ControlRequest::SetLog { level, sink } => match self.ring.set(level, &sink) {
                 Ok(()) => ControlReply::Done,
@@ -121,12 +124,7 @@ impl Node {
                 while !reader.is_empty() {
                     let mut record = DoneRecord::decode(&mut reader)?;
                     self.segments.adopt(token as u32, &mut record.payload);
-                    self.ring.task(
-                        engine.0,
-                        record.key.0,
-                        record.started_ns,
-                        record.completed_ns,
-                    );
+                    self.note_task(engine, &record);
                     self.input(Input::Done { engine, record });
                 }
             }
@@ -143,6 +141,13 @@ impl Node {
             _ => return self.on_segment_frame(token, frame),
         }
         Ok(())
+    }
+
+    /// Records a task that an engine has ended, before the controller forgets it.
+    pub(crate) fn note_task(&mut self, engine: EngineId, record: &DoneRecord) {
+        let controller = self.decider.controller();
+        let tag = || controller.map_or(0, |c| c.function_tag(record.key));
+        self.ring.task(engine, record, tag);
     }
 
     fn on_segment_frame(&mut self, token: usize, frame: Frame) -> Result<(), LinkError> {

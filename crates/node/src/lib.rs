@@ -26,6 +26,7 @@ mod segments;
 mod timing;
 mod uplink;
 mod upload;
+mod watch;
 
 pub use config::{ConfigError, NodeConfig};
 pub use error::NodeError;

@@ -292,12 +292,7 @@ impl Node {
                 while !reader.is_empty() {
                     let RelayedDone { engine, record } = RelayedDone::decode(&mut reader)?;
                     self.check_host(host, engine)?;
-                    self.ring.task(
-                        engine.0,
-                        record.key.0,
-                        record.started_ns,
-                        record.completed_ns,
-                    );
+                    self.note_task(engine, &record);
                     self.on_relayed_done(host, engine, record)?;
                 }
             }

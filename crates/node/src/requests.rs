@@ -70,7 +70,10 @@ impl Node {
             "engines": counters.engines.iter().map(|e| json!({
                 "engine": e.engine.0, "up": e.up, "state": e.state, "pid": e.pid, "outstanding": e.outstanding,
                 "queued": e.queued, "completed": e.completed, "window": e.window, "mean_task_ns": e.mean_task_ns,
-                "busy_ns": e.busy_ns, "restarts": e.restarts,
+                "busy_ns": e.busy_ns, "restarts": e.restarts, "host": e.host,
+                "running": e.running.as_ref().map(|(name, since_ns)| json!({
+                    "function": crate::watch::text(name), "for_ns": self.now_ns.saturating_sub(*since_ns),
+                })),
                 "last_death": e.last_death.as_ref().map(|(certificate, at)| death_json(certificate, self.now_ns.saturating_sub(*at))),
             })).collect::<Vec<_>>(),
         })

@@ -5,6 +5,9 @@ use std::fs::File;
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use broadleaf_proto::EngineId;
+use broadleaf_proto::task::{DoneRecord, Status};
+
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -21,8 +24,10 @@ pub enum Kind {
     Refused,
     /// A peer sent bytes that are no frame.
     Malformed,
-    /// A task ended: engine, key, start, end.
+    /// A task ended: engine; slot, and by its high half function.
     Task,
+    /// A task ended in an error: the same.
+    FailedTask,
     /// A request: client, number.
     Request,
 }
@@ -32,7 +37,12 @@ impl Kind {
     fn level(self) -> u8 {
         match self {
             Self::Refused | Self::Malformed => 1,
-            Self::ClientUp | Self::ClientDown | Self::EngineUp | Self::EngineDown | Self::Task => 2,
+            Self::ClientUp
+            | Self::ClientDown
+            | Self::EngineUp
+            | Self::EngineDown
+            | Self::Task
+            | Self::FailedTask => 2,
             Self::Request => 3,
         }
     }
@@ -64,6 +74,8 @@ pub struct Ring {
     records: Vec<Record>,
     capacity: usize,
     next: usize,
+    /// Events ever recorded.
+    total: u64,
     level: u8,
     sink: Sink,
 }
@@ -75,6 +87,7 @@ impl Ring {
             records: Vec::new(),
             capacity,
             next: 0,
+            total: 0,
             level,
             sink: Sink::Ring,
         };
@@ -113,20 +126,35 @@ impl Ring {
         }
     }
 
-    /// Records a task.
-    pub fn task(&mut self, engine: u32, key: u64, started_ns: u64, completed_ns: u64) {
+    /// Records a task that an engine has ended; `function` is its tag.
+    pub fn task(&mut self, engine: EngineId, done: &DoneRecord, function: impl FnOnce() -> u32) {
         if self.level >= Kind::Task.level() {
+            let kind = match done.status {
+                Status::Error => Kind::FailedTask,
+                _ => Kind::Task,
+            };
             self.push(Record {
-                at_ns: started_ns,
-                end_ns: completed_ns,
-                kind: Kind::Task,
-                a: engine,
-                b: key,
+                at_ns: done.started_ns,
+                end_ns: done.completed_ns,
+                kind,
+                a: engine.0,
+                b: u64::from(function()) << 32 | done.key.slot() as u64,
             });
         }
     }
 
+    /// The number of the next event, and at most `most` of those from number `after` on: the newest, oldest first.
+    pub fn since(&self, after: u64, most: usize) -> (u64, impl Iterator<Item = &Record>) {
+        let n = self.total.saturating_sub(after);
+        let n = usize::try_from(n).unwrap_or(usize::MAX);
+        let n = n.min(most).min(self.records.len());
+        let (newer, older) = self.records.split_at(self.next);
+        let skipped = self.records.len() - n;
+        (self.total, older.iter().chain(newer).skip(skipped))
+    }
+
     fn push(&mut self, record: Record) {
+        self.total += 1;
         if self.records.len() < self.capacity {
             self.records.push(record);
         } else if let Some(slot) = self.records.get_mut(self.next) {
@@ -157,7 +185,7 @@ impl Ring {
             }
             let at_us = r.at_ns as f64 / 1e3;
             // Writing to a String cannot fail.
-            let _ = if r.kind == Kind::Task {
+            let _ = if matches!(r.kind, Kind::Task | Kind::FailedTask) {
                 let duration_us = r.end_ns.saturating_sub(r.at_ns) as f64 / 1e3;
                 write!(
                     out,
@@ -175,5 +203,76 @@ impl Ring {
         }
         out.push_str("]}");
         out
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may fail")]
+mod tests {
+    use super::*;
+
+    fn told(ring: &Ring, after: u64, most: usize) -> (u64, Vec<u64>) {
+        let (next, records) = ring.since(after, most);
+        (next, records.map(|r| r.b).collect())
+    }
+
+    #[test]
+    fn each_event_is_told_once_and_the_newest_where_there_are_too_many() {
+        let mut ring = Ring::new(4, 2, "ring");
+        assert_eq!(told(&ring, 0, 9), (0, vec![]));
+        for n in 0..3 {
+            ring.note(Kind::EngineUp, 0, n);
+        }
+        assert_eq!(told(&ring, 0, 9), (3, vec![0, 1, 2]));
+        assert_eq!(told(&ring, 0, 2), (3, vec![1, 2]));
+        assert_eq!(told(&ring, 3, 9), (3, vec![]));
+        for n in 3..10 {
+            ring.note(Kind::EngineUp, 0, n);
+        }
+        assert_eq!(told(&ring, 8, 9), (10, vec![8, 9]));
+        assert_eq!(
+            told(&ring, 3, 9),
+            (10, vec![6, 7, 8, 9]),
+            "the others are lost"
+        );
+        assert_eq!(told(&ring, 99, 9), (10, vec![]));
+        ring.note(Kind::Request, 0, 10);
+        assert_eq!(told(&ring, 10, 9), (10, vec![]), "below the level");
+        assert_eq!(told(&Ring::new(0, 2, "ring"), 0, 9), (0, vec![]));
+    }
+
+    #[test]
+    fn a_task_is_told_with_its_function_and_its_end() {
+        let mut ring = Ring::new(4, 2, "ring");
+        for status in [Status::Ok, Status::Error] {
+            let done = DoneRecord {
+                key: broadleaf_proto::TaskKey::new(5, 3),
+                status,
+                started_ns: 100,
+                completed_ns: 250,
+                payload: broadleaf_proto::Payload::default(),
+            };
+            ring.task(EngineId(2), &done, || 77);
+        }
+        let kinds: Vec<_> = ring
+            .since(0, 9)
+            .1
+            .map(|r| (r.kind, r.a, r.b, r.at_ns, r.end_ns))
+            .collect();
+        let of = |kind| (kind, 2, 77 << 32 | 5, 100, 250);
+        assert_eq!(kinds, [of(Kind::Task), of(Kind::FailedTask)]);
+        assert!(ring.chrome_trace().contains("\"name\":\"task 5\""));
+        ring.set(1, "ring").unwrap();
+        let done = DoneRecord {
+            key: broadleaf_proto::TaskKey::new(5, 3),
+            status: Status::Ok,
+            started_ns: 0,
+            completed_ns: 0,
+            payload: broadleaf_proto::Payload::default(),
+        };
+        ring.task(EngineId(2), &done, || {
+            unreachable!("nothing is looked up for nobody")
+        });
+        assert_eq!(ring.since(2, 9).0, 2);
     }
 }

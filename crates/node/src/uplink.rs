@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 use broadleaf_core::{Controller, Input, Nanos, Output, Unread};
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::{self, SpawnerCommand, SpawnerEvent};
@@ -312,6 +314,7 @@ impl Node {
                 let record = FunctionRecord {
                     function,
                     hash,
+                    name: Bytes::new(),
                     body,
                 };
                 if let Some(uplink) = self.uplink() {

@@ -350,6 +350,14 @@ pub enum ControlRequest {
     QueueStatus,
     /// The event ring, oldest first.
     Trace,
+    /// For who looks again and again: events since the last look, functions whose tasks took most time, and objects
+    /// on their way.
+    Watch {
+        /// Events that were seen, by the answer before; 0 at first.
+        after: u64,
+        /// Most events to tell: the newest.
+        most: u32,
+    },
     /// Set level and sink of the event ring.
     SetLog {
         /// 0 off, 1 errors, 2 info, 3 debug.

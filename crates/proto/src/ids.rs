@@ -35,6 +35,14 @@ id!(/// Bytes that travel between hosts: made once, never changed, never named a
 id!(/// First 16 bytes of the SHA-256 of a function's pickled content.
     FunctionHash([u8; 16]));
 
+impl FunctionHash {
+    /// Its first bytes: enough to tell the functions of a cluster apart where people look.
+    pub fn tag(self) -> u32 {
+        let [a, b, c, d, ..] = self.0;
+        u32::from_le_bytes([a, b, c, d])
+    }
+}
+
 impl HostId {
     /// The controller's own.
     pub const CONTROLLER: Self = Self(0);

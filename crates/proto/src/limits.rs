@@ -50,6 +50,8 @@ pub const MAX_OPTIONS_BYTES: usize = 4 * 1024 * 1024;
 pub const MAX_CHUNK_FRAME_BYTES: u32 = CHUNK_BYTES.1 + 1024;
 /// Largest pickled function.
 pub const MAX_FUNCTION_BYTES: usize = 64 * 1024 * 1024;
+/// Most bytes of a function's name; its length is one byte.
+pub const MAX_FUNCTION_NAME_BYTES: usize = 120;
 /// Bytes of an engine's last output kept in its death certificate.
 pub const LAST_OUTPUT_BYTES: usize = 4096;
 /// Default bound on tasks that one client may have unresolved.

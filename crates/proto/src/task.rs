@@ -8,7 +8,10 @@ use bytes::{BufMut, Bytes};
 use smallvec::SmallVec;
 
 use crate::ids::{EngineId, FunctionHash, FunctionId, OptionsId, SegmentId, TaskKey, TaskSeq};
-use crate::limits::{MAX_DEPENDENCIES, MAX_FUNCTION_BYTES, MAX_NESTING, MAX_PAYLOAD_SEGMENTS};
+use crate::limits::{
+    MAX_DEPENDENCIES, MAX_FUNCTION_BYTES, MAX_FUNCTION_NAME_BYTES, MAX_NESTING,
+    MAX_PAYLOAD_SEGMENTS,
+};
 use crate::wire::{DecodeError, Reader};
 
 /// A range of a shared segment.
@@ -427,6 +430,8 @@ pub struct FunctionRecord {
     pub function: FunctionId,
     /// Hash of `body`.
     pub hash: FunctionHash,
+    /// What to call it where people look, in UTF-8; empty towards engines.
+    pub name: Bytes,
     /// Pickled function.
     pub body: Bytes,
 }
@@ -436,6 +441,9 @@ impl FunctionRecord {
     pub fn encode(&self, out: &mut impl BufMut) {
         out.put_u32_le(self.function.0);
         out.put_slice(&self.hash.0);
+        let name_len = self.name.len().min(MAX_FUNCTION_NAME_BYTES);
+        out.put_u8(name_len as u8);
+        out.put_slice(&self.name[..name_len]);
         out.put_u32_le(self.body.len() as u32);
         out.put_slice(&self.body);
     }
@@ -447,11 +455,14 @@ impl FunctionRecord {
         let function = FunctionId(r.u32()?);
         let mut hash = [0; 16];
         hash.copy_from_slice(&r.bytes(16)?);
+        let name_len = r.u8()? as usize;
+        let name = r.bytes(name_len)?;
         let len = r.u32()? as usize;
         check(len, MAX_FUNCTION_BYTES)?;
         Ok(Self {
             function,
             hash: FunctionHash(hash),
+            name,
             body: r.bytes(len)?,
         })
     }

@@ -94,6 +94,7 @@ impl Cluster {
             let record = FunctionRecord {
                 function: FunctionId(function),
                 hash: FunctionHash(hash),
+                name: Bytes::new(),
                 body: Bytes::copy_from_slice(&body.to_le_bytes()),
             };
             self.tell(id, Input::Function { client: id, record });
@@ -265,6 +266,7 @@ impl Cluster {
         let record = FunctionRecord {
             function,
             hash: FunctionHash(hash),
+            name: Bytes::new(),
             body: Bytes::copy_from_slice(&body),
         };
         self.tell(id, Input::Function { client: id, record });

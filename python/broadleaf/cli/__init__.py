@@ -15,6 +15,7 @@ _COMMANDS = {
     "list": "List the clusters that you have running on this host.",
     "status": "Show the engines of a cluster and what they have done.",
     "top": "Watch a cluster at work.",
+    "dashboard": "Serve a page that shows what a cluster does.",
     "logs": "Show what the controller or an engine of a cluster has written.",
     "config": "Show every option, its value and where the value comes from.",
     "plan": "Estimate what it costs to send the same data to many engines.",

@@ -13,6 +13,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "altair", "jinja2", "numpy", "optuna", "pandas", "psutil", "pydoe", "ruptures", "scipy", "sklearn", "squarify",
         "statsmodels", "vl_convert", "z3",
     ),
+    "dashboard": ("tornado",),
     "bench": ("matplotlib", "numpy"),
     "plan": ("matplotlib",),
 }  # fmt: skip

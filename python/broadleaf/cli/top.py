@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from broadleaf.cli.console import TableCommand, chosen_cluster, cluster_options, console
 from broadleaf.cli.deaths import deaths_text
 from broadleaf.cli.status import COLUMNS
+from broadleaf.dashboard.rates import Look, Rates
 from broadleaf.units import size
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _watch(control: ControlLink, interval_s: float, count: int | None) -> None:
     with Live(console=console(), auto_refresh=False, screen=count is None) as live:
         while True:
             now = Look(time.monotonic(), control.status())
-            rates = now.since(before).sentence() if before is not None else ""
+            rates = _sentence(now.since(before)) if before is not None else ""
             live.update(Group(status_view(now.status), Text(rates, style="bold")), refresh=True)
             before = now
             looks += 1
@@ -97,40 +97,9 @@ def _print_lines(control: ControlLink, interval_s: float, count: int | None) -> 
         looks += 1
 
 
-@dataclass(frozen=True)
-class Rates:
-    """What has changed between two looks, per second."""
-
-    tasks_per_s: float
-    bytes_per_s: float
-    busy_percent: float
-
-    def sentence(self) -> str:
-        """All of it, for the last line of the screen."""
-        return (
-            f"{self.tasks_per_s:,.0f} tasks/s   {size(self.bytes_per_s)}/s received   "
-            f"engines busy {self.busy_percent:.0f} %"
-        )
-
-
-@dataclass(frozen=True)
-class Look:
-    """A cluster's status, and when it was asked for, in seconds of the monotonic clock."""
-
-    at_s: float
-    status: dict[str, Any]
-
-    def since(self, before: Look) -> Rates:
-        """Rates between the look before and this one."""
-        seconds = self.at_s - before.at_s
-        now, then = self.status, before.status
-        done = sum(now["controller"]["resolved"].values()) - sum(then["controller"]["resolved"].values())
-        received = max(0, now["links"]["bytes_in"] - then["links"]["bytes_in"])
-        busy_before = {engine["engine"]: engine["busy_ns"] for engine in then["engines"]}
-        shares = [
-            (engine["busy_ns"] - busy_before.get(engine["engine"], engine["busy_ns"])) / 1e9 / seconds
-            for engine in now["engines"]
-        ]
-        # Time is counted when a task ends: one longer than the interval may fill more than it.
-        busy = min(100.0, max(0.0, 100 * sum(shares) / len(shares))) if shares else 0.0
-        return Rates(done / seconds, received / seconds, busy)
+def _sentence(rates: Rates) -> str:
+    """All rates, for the last line of the screen."""
+    return (
+        f"{rates.tasks_per_s:,.0f} tasks/s   {size(rates.bytes_per_s)}/s received   "
+        f"engines busy {rates.busy_percent:.0f} %"
+    )

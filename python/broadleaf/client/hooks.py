@@ -23,6 +23,7 @@ class Hooks:
         self.resolve_function: Callable[..., tuple[bytes, bool, list[Any]]] = resolve_function
         self.dump_args: Callable[..., tuple[bytes, list[Any]]] = self.ship_and_dump_args if ships_local else dump_args
         self.load_value: Callable[..., Any] = load_result
+        self.function_name: Callable[[Any], str] = function_name
 
     def on_new_function(self) -> None:
         """A function is about to be sent for the first time: engines may have to find, or get, its module."""

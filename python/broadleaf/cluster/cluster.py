@@ -22,6 +22,7 @@ from broadleaf.errors import ClusterConnectionError, EngineError, KernelError
 
 if TYPE_CHECKING:
     from broadleaf.client import Client
+    from broadleaf.dashboard.server import Dashboard
 
 _STOP_GRACE_S = 10.0
 
@@ -84,6 +85,7 @@ class Cluster(ClusterCoroutines):
         self._launcher: Launcher | None = None
         self._engine_sets = EngineSets(self)
         self._client: Client | None = None
+        self._dashboard: Dashboard | None = None
         self._lock = threading.RLock()
         self._owner_pid = os.getpid()
 
@@ -118,6 +120,16 @@ class Cluster(ClusterCoroutines):
     def engines(self) -> dict[str, EngineSet]:
         """The engine sets that run, by id: the engines that were started together."""
         return self._engine_sets.living() if self.running else {}
+
+    @property
+    def dashboard(self) -> Dashboard:
+        """A page that shows what the cluster does: `cluster.dashboard.url`, or show it in a notebook to serve it."""
+        from broadleaf.dashboard.server import Dashboard
+
+        with self._lock:
+            if self._dashboard is None:
+                self._dashboard = Dashboard(self)
+            return self._dashboard
 
     if not TYPE_CHECKING:
 
@@ -249,6 +261,8 @@ class Cluster(ClusterCoroutines):
             client, self._client = self._client, None
             if client is not None:
                 client.close()
+            if self._dashboard is not None:
+                self._dashboard.close()
             launcher = self._launcher
             if launcher is None:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -78,6 +79,11 @@ class ControlLink:
         """Counters of controller and engines."""
         with _closed_link():
             return requests.status(self._link)
+
+    def watch(self, after: int, most: int) -> dict[str, Any]:
+        """What is new for a watcher: at most `most` events from number `after` on, the busiest functions, transfers."""
+        news: dict[str, Any] = json.loads(self.request({"Watch": {"after": after, "most": most}}))
+        return news
 
     def shutdown(self) -> None:
         """Stops the whole cluster; it may be gone before it answers."""

@@ -6,13 +6,15 @@
 //! there can be no cycle, and whatever a host turns to has, or is getting, every byte.
 
 pub mod cost;
+mod routes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use broadleaf_proto::ids::{HostId, ObjectId};
 use broadleaf_proto::relay::Progress;
 
 use self::cost::{Estimate, Hop, Shape};
+pub use self::routes::{Route, Stop};
 use crate::Nanos;
 
 /// Hosts before it, besides its parent and the origin, that one may turn to.
@@ -69,6 +71,8 @@ struct Place {
     parent: usize,
     epoch: u32,
     have_bytes: u64,
+    /// When it had all.
+    completed_ns: Nanos,
     /// What it had, and when, as of the last look at its rate.
     looked: (Nanos, u64),
     slow_since: Option<Nanos>,
@@ -77,6 +81,7 @@ struct Place {
 #[derive(Clone, Debug)]
 struct Transfer {
     len_bytes: u64,
+    since_ns: Nanos,
     estimate: Estimate,
     /// The origin first.
     order: Vec<Place>,
@@ -98,6 +103,8 @@ pub struct Transfers {
     hosts: BTreeMap<HostId, Host>,
     active: BTreeMap<ObjectId, Transfer>,
     bytes_per_s: f64,
+    /// The latest that are over.
+    past: VecDeque<(ObjectId, Transfer)>,
 }
 
 impl Transfers {
@@ -174,6 +181,7 @@ impl Transfers {
         let hop = self.hop();
         let transfer = self.active.entry(object).or_insert_with(|| Transfer {
             len_bytes,
+            since_ns: now,
             estimate: plan(hosts.len(), len_bytes, hop, wish),
             order: vec![Place::new(origin, 0, now)],
             is_told: false,
@@ -237,6 +245,7 @@ impl Transfers {
         }
         if is_complete && !transfer.order[place].is_complete {
             transfer.order[place].is_complete = true;
+            transfer.order[place].completed_ns = now;
             let fan_out = transfer.fan_out(place);
             if transfer.len_bytes >= TELLING_BYTES
                 && progress.receiving_ns > 0
@@ -265,7 +274,7 @@ impl Transfers {
             };
             if let Some(gone) = transfer.place_of(host) {
                 if gone == 0 {
-                    self.active.remove(&object); // With its origin nobody can have it.
+                    self.end(object); // With its origin nobody can have it.
                     continue;
                 }
                 transfer.order[gone].is_gone = true;
@@ -277,7 +286,7 @@ impl Transfers {
 
     /// Nobody needs an object any more.
     pub fn forget(&mut self, object: ObjectId) {
-        self.active.remove(&object);
+        self.end(object);
     }
 
     /// A host could not get an object from anybody; nothing more is expected of it.
@@ -377,6 +386,7 @@ impl Place {
             parent,
             epoch: 0,
             have_bytes: 0,
+            completed_ns: 0,
             looked: (now, 0),
             slow_since: None,
         }

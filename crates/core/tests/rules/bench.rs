@@ -107,6 +107,7 @@ impl Bench {
         let record = FunctionRecord {
             function: FunctionId(function),
             hash: FunctionHash(hash),
+            name: Bytes::from_static(body),
             body: Bytes::from_static(body),
         };
         self.input(Input::Function { client, record });

@@ -12,3 +12,4 @@ mod nesting;
 mod placement;
 mod preparations;
 mod relays;
+mod watching;

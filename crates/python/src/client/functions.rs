@@ -50,7 +50,9 @@ impl Link {
                 self.hooks
                     .bind(py)
                     .call_method0(intern!(py, "on_new_function"))?;
-                self.define_function(py, hash, body.as_bytes())?
+                let name = self.hooks.bind(py);
+                let name = name.call_method1(intern!(py, "function_name"), (function,))?;
+                self.define_function(py, hash, &name.extract::<String>()?, body.as_bytes())?
             }
         };
         if cacheable {
@@ -93,6 +95,7 @@ impl Link {
         &self,
         py: Python<'_>,
         hash: FunctionHash,
+        name: &str,
         body: &[u8],
     ) -> PyResult<FunctionId> {
         let mut functions = lock(&self.functions);
@@ -103,6 +106,7 @@ impl Link {
         let record = FunctionRecord {
             function: id,
             hash,
+            name: Bytes::copy_from_slice(name.as_bytes()),
             body: Bytes::copy_from_slice(body),
         };
         let mut frame = Vec::with_capacity(body.len() + 32);

@@ -329,7 +329,7 @@ impl Link {
         let body = [&[PREPARATION], content].concat();
         let id = match self.known_function(&body) {
             (_, Some(id)) => id,
-            (hash, None) => self.define_function(py, hash, &body)?,
+            (hash, None) => self.define_function(py, hash, "", &body)?,
         };
         Ok(id.0)
     }

@@ -1,0 +1,179 @@
+"""Looks at a cluster while somebody watches, and gives each watcher the frames."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from broadleaf.dashboard.frames import Frames
+from broadleaf.dashboard.log_tail import LogTail
+from broadleaf.dashboard.rates import Look
+from broadleaf.errors import KernelError
+
+# Events of a look for each second since the one before, and of the first look, which fills the timeline.
+_EVENTS_PER_S = 2_000
+_FIRST_EVENTS = 20_000
+# The least of so many answers counts: in the others the controller had other work to do first.
+_ANSWERS = 8
+_MOST_INTERVAL_S = 10.0
+# Frames that may wait for a page that reads slowly; then they are dropped, and it gets the history anew.
+_QUEUE = 8
+_ANEW = ""
+
+
+class Control(Protocol):
+    """A connection to a cluster's controller."""
+
+    def status(self) -> dict[str, Any]:
+        """Counters of controller and engines."""
+        ...
+
+    def watch(self, after: int, most: int) -> dict[str, Any]:
+        """Events since, functions, transfers."""
+        ...
+
+
+class Watched(Protocol):
+    """A cluster, as far as a dashboard uses it."""
+
+    cluster_id: str
+
+    def control(self, timeout_s: float = 10.0) -> AbstractContextManager[Control]:
+        """A connection for requests."""
+        ...
+
+    def log_path(self, engine_id: int | None = None) -> Path:
+        """Where the controller writes."""
+        ...
+
+
+class Feed:
+    """The frames of one cluster. All of it happens on one event loop, but for the looks: they wait for the cluster."""
+
+    def __init__(self, cluster: Watched, least_interval_s: float, most_share: float) -> None:
+        self._cluster = cluster
+        self._least_interval_s = least_interval_s
+        self._most_share = most_share
+        self._frames = Frames()
+        self._log = LogTail(cluster.log_path)
+        self._watchers: set[asyncio.Queue[str | None]] = set()
+        self._wanted = asyncio.Event()
+        self._executor = ThreadPoolExecutor(1, "broadleaf-dashboard-look")
+        self._control: Control | None = None
+        self._connection = ExitStack()
+        self._next_event = 0
+        self._looked_s = 0.0
+        self._answers_s: deque[float] = deque(maxlen=_ANSWERS)
+        self._failure: str | None = None
+        self._is_closed = False
+
+    @property
+    def n_watchers(self) -> int:
+        """Streams that are open."""
+        return len(self._watchers)
+
+    async def run(self) -> None:
+        """Looks until it is cancelled, while there are watchers."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self._wanted.wait()
+                began_s = time.monotonic()
+                try:
+                    frame = await loop.run_in_executor(self._executor, self._look)
+                    self._failure = None
+                    self._tell("look", frame)
+                except (KernelError, TimeoutError, OSError) as error:
+                    if self._failure is None:
+                        self._failure = str(error)
+                        self._tell("lost", {"why": self._failure})
+                    await loop.run_in_executor(self._executor, self._disconnect)
+                if not self._watchers:
+                    self._wanted.clear()
+                    await loop.run_in_executor(self._executor, self._disconnect)
+                    continue
+                pause_s = interval_s(self._least_interval_s, self._most_share, self._answers_s) - (
+                    time.monotonic() - began_s
+                )
+                await asyncio.sleep(max(0.0, pause_s))
+        finally:
+            self._executor.submit(self._disconnect)
+            self._executor.shutdown()
+
+    def close(self) -> None:
+        """Ends all streams, now and to come."""
+        self._is_closed = True
+        for queue in self._watchers:
+            _put(queue, None)
+
+    async def stream(self) -> AsyncIterator[str]:
+        """Server-sent events: the history, then each frame. Ends when the feed is closed."""
+        if self._is_closed:
+            return
+        queue: asyncio.Queue[str | None] = asyncio.Queue(_QUEUE)
+        self._watchers.add(queue)
+        self._wanted.set()
+        try:
+            yield self._history()
+            while (text := await queue.get()) is not None:
+                yield self._history() if text == _ANEW else text
+        finally:
+            self._watchers.discard(queue)
+
+    def _history(self) -> str:
+        history = {"cluster": self._cluster.cluster_id, "lost": self._failure, **self._frames.history()}
+        return _event("history", history)
+
+    def _tell(self, kind: str, frame: dict[str, Any]) -> None:
+        text = _event(kind, frame)
+        for queue in self._watchers:
+            _put(queue, text)
+
+    # On the executor's thread.
+
+    def _look(self) -> dict[str, Any]:
+        if self._control is None:
+            self._control = self._connection.enter_context(self._cluster.control(5.0))
+        at_s = time.monotonic()
+        most = _FIRST_EVENTS
+        if self._next_event:
+            most = min(_FIRST_EVENTS, round(_EVENTS_PER_S * max(1.0, at_s - self._looked_s)))
+        status = self._control.status()
+        news = self._control.watch(self._next_event, most)
+        # The first one has many events.
+        if self._next_event:
+            self._answers_s.append(time.monotonic() - at_s)
+        self._looked_s = at_s
+        if not self._next_event:
+            # What happened before anybody watched is not missing.
+            news["recorded"] = len(news["events"])
+        self._next_event = news["next"]
+        return self._frames.add(Look(at_s, status), time.time() * 1e3, news, self._log.new_lines())
+
+    def _disconnect(self) -> None:
+        self._control = None
+        self._connection.close()
+
+
+def interval_s(least_s: float, most_share: float, answers_s: Iterable[float]) -> float:
+    """How far apart looks are to be: so that answers as long as these take no more than a share of the time."""
+    return min(_MOST_INTERVAL_S, max(least_s, min(answers_s, default=0.0) / most_share))
+
+
+def _put(queue: asyncio.Queue[str | None], text: str | None) -> None:
+    if queue.full():
+        while not queue.empty():
+            queue.get_nowait()
+        text = None if text is None else _ANEW
+    queue.put_nowait(text)
+
+
+def _event(kind: str, content: dict[str, Any]) -> str:
+    return f"event: {kind}\ndata: {json.dumps(content, separators=(',', ':'))}\n\n"

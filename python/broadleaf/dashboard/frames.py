@@ -1,0 +1,237 @@
+"""What is sent to pages: a frame for each look at a cluster, and the history for pages that come later.
+
+A frame is an object of JSON. What there is of each engine, or of each task, is in columns: 1,000 engines are then some
+50 kB. Times are in milliseconds since 1970 as a browser has them, unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from broadleaf.dashboard.rates import Look
+from broadleaf.errors import DeathCertificate
+from broadleaf.process_memory import resident_bytes
+
+# Looks, tasks and lines that a page gets when it is opened.
+HISTORY_LOOKS = 1_800
+HISTORY_TASKS = 20_000
+HISTORY_LINES = 500
+# Deaths that a frame tells of: the latest.
+_DEATHS = 100
+# How far back the throughput before the first look is told.
+_PAST_S = 300
+_NO_TASK = ""
+_TASK_KINDS = {"task": 0, "failed_task": 1}
+_COLUMNS = ("id", "state", "host", "pid", "outstanding", "queued", "completed", "mean_us", "restarts", "window")
+
+
+class Frames:
+    """Makes frames of a cluster's counters and events, and remembers what a new page needs."""
+
+    def __init__(self) -> None:
+        self._before: Look | None = None
+        self._memory: dict[int, int | None] = {}
+        self._memory_at_s = -1e9
+        self._latest: dict[str, Any] | None = None
+        self.series: deque[list[float | None]] = deque(maxlen=HISTORY_LOOKS)
+        """Of each look: time, tasks and errors per second, bytes per second, percent busy, waiting, running."""
+        self.tasks: deque[list[Any]] = deque(maxlen=HISTORY_TASKS)
+        """Ended tasks: engine, start, milliseconds, function's name, whether it failed."""
+        self.lines: deque[list[Any]] = deque(maxlen=HISTORY_LINES)
+        """Time or None, and text."""
+
+    def history(self) -> dict[str, Any]:
+        """What a page is sent first."""
+        return {
+            "series": list(self.series),
+            "tasks": task_columns(self.tasks),
+            "lines": list(self.lines),
+            "look": self._latest,
+        }
+
+    def add(self, look: Look, now_ms: float, news: Mapping[str, Any], log_lines: Sequence[str]) -> dict[str, Any]:
+        """The frame of a look. `now_ms` is the wall clock, `news` what the controller answered to `watch`."""
+        status, before = look.status, self._before or look
+        rates = look.since(before) if look is not before and look.at_s > before.at_s else None
+        shares = look.busy_shares(before) if rates is not None else {}
+        errors = status["controller"]["resolved"]["error"] - before.status["controller"]["resolved"]["error"]
+        self._before = look
+        cluster = cluster_totals(status)
+        point: list[float | None] = [round(now_ms), None, None, None, None, cluster["waiting"], cluster["running"]]
+        if rates is not None:
+            errors_per_s = errors / (look.at_s - before.at_s)
+            figures = (rates.tasks_per_s, errors_per_s, rates.bytes_per_s, rates.busy_percent)
+            point[1:5] = [round(figure, 1) for figure in figures]
+        tasks, lines = split_events(news)
+        points = [point] if rates is not None else [*past_throughput(tasks, now_ms), point]
+        self.series.extend(points)
+        lines += [[None, line] for line in log_lines]
+        self.tasks.extend(tasks)
+        self.lines.extend(lines)
+        if look.at_s - self._memory_at_s >= _memory_interval_s(len(status["engines"])):
+            self._memory = {e["engine"]: resident_bytes(e["pid"], e["host"]) for e in status["engines"] if e["up"]}
+            self._memory_at_s = look.at_s
+        engines = engine_columns(status, shares, self._memory)
+        self._latest = {
+            "at": round(now_ms),
+            "point": point,
+            "cluster": cluster,
+            "hosts": host_rows(status, engines),
+            "engines": engines,
+            "deaths": death_rows(status),
+            "functions": news["functions"],
+            "transfers": news["transfers"],
+        }
+        untold = news["recorded"] - len(news["events"])
+        return {**self._latest, "points": points, "tasks": task_columns(tasks), "untold": untold, "lines": lines}
+
+
+def _memory_interval_s(n_engines: int) -> float:
+    """Asking for one process takes some 10 us: a thousandth of the time."""
+    return max(2.0, n_engines * 10e-6 * 1000)
+
+
+def cluster_totals(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the whole cluster: what `broadleaf status` says in its first line, and memory."""
+    controller, node = status["controller"], status["node"]
+    engines = status["engines"]
+    return {
+        "id": status["cluster_id"],
+        "uptime_s": round(status["uptime_s"], 1),
+        # The connection that asks is a client too.
+        "clients": max(0, controller["clients"] - 1),
+        "submitted": controller["submitted"],
+        "resolved": controller["resolved"],
+        "waiting": controller["waiting"] + controller["ready"] + controller["pinned"],
+        "running": sum(engine["running"] is not None for engine in engines),
+        "up": sum(engine["up"] for engine in engines),
+        "engines": len(engines),
+        "retried": controller["retried"],
+        "kept_bytes": controller["kept_bytes"],
+        "segment_bytes": node["segment_bytes"] + node["own_bytes"],
+        "objects_out": node["objects_out"],
+    }
+
+
+def engine_columns(
+    status: Mapping[str, Any], shares: Mapping[int, float], memory: Mapping[int, int | None]
+) -> dict[str, list[Any]]:
+    """What each engine is and does, a list for each fact, in the order of the ids."""
+    columns: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, "busy_percent", "memory_bytes", "task", "for_ms")}
+    for engine in status["engines"]:
+        running = engine["running"]
+        row = (
+            engine["engine"], engine["state"], _host_of(engine), engine["pid"], engine["outstanding"], engine["queued"],
+            engine["completed"], round(engine["mean_task_ns"] / 1e3, 1), engine["restarts"], engine["window"],
+            min(100, round(100 * shares.get(engine["engine"], 0.0))), memory.get(engine["engine"]),
+            running["function"] if running else None, round(running["for_ns"] / 1e6) if running else None,
+        )  # fmt: skip
+        for column, value in zip(columns.values(), row, strict=True):
+            column.append(value)
+    return columns
+
+
+def _host_of(engine: Mapping[str, Any]) -> str:
+    """Where it is, or where it died."""
+    host: str = engine["host"] or (engine["last_death"] or {}).get("host", "")
+    return host
+
+
+def host_rows(status: Mapping[str, Any], engines: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Each host: its engines together, and its link to the controller."""
+    rows: dict[str, dict[str, Any]] = {}
+    for link in status["hosts"]:
+        rows[link["name"]] = {
+            "host": link["host"], "round_trip_us": round(link["round_trip_ns"] / 1e3),
+            "bytes_per_s": link["bytes_per_s"], "received_bytes": link["fetched"]["wire_bytes"],
+        }  # fmt: skip
+    totals: dict[str, list[Any]] = {}
+    for name, state, busy, memory, restarts in zip(
+        *(engines[c] for c in ("host", "state", "busy_percent", "memory_bytes", "restarts")), strict=True
+    ):
+        if not name:
+            continue
+        total = totals.setdefault(name, [0, 0, 0, None, 0])
+        total[0] += 1
+        total[1] += state == "up"
+        total[2] += busy
+        total[3] = total[3] if memory is None else (total[3] or 0) + memory
+        total[4] += restarts
+    for name, (n, up, busy, memory_bytes, restarts) in totals.items():
+        row = rows.setdefault(name, {"host": 0})
+        row.update(engines=n, up=up, busy_percent=round(busy / n), memory_bytes=memory_bytes, restarts=restarts)
+    return sorted(({"name": name, **row} for name, row in rows.items()), key=lambda row: row["host"])
+
+
+def death_rows(status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """How engines died, the latest death first."""
+    dead = [engine for engine in status["engines"] if engine["last_death"]]
+    dead.sort(key=lambda engine: engine["last_death"]["ago_s"])
+    rows = []
+    for engine in dead[:_DEATHS]:
+        death = dict(engine["last_death"])
+        ago_s = death.pop("ago_s")
+        certificate = DeathCertificate(engine["engine"], **death)
+        rows.append({
+            "engine": certificate.engine_id, "pid": certificate.pid, "host": certificate.host, "ago_s": round(ago_s),
+            "reason": certificate.reason, "asked_for": certificate.cause == "stopped", "state": engine["state"],
+            "last_output": certificate.last_output,
+        })  # fmt: skip
+    return rows
+
+
+def split_events(news: Mapping[str, Any]) -> tuple[list[list[Any]], list[list[Any]]]:
+    """The tasks among the events, and a line of text for each of the others."""
+    names = news["names"]
+    tasks, lines = [], []
+    for kind, at_ns, end_ns, a, low, high in news["events"]:
+        failed = _TASK_KINDS.get(kind)
+        if failed is None:
+            lines.append([round(at_ns / 1e6, 3), _event_text(kind, a, low)])
+        else:
+            name = names.get(str(high), _NO_TASK)
+            tasks.append([a, round(at_ns / 1e6, 3), round(max(0, end_ns - at_ns) / 1e6, 4), name, failed])
+    return tasks, lines
+
+
+def past_throughput(tasks: Sequence[list[Any]], now_ms: float) -> list[list[float | None]]:
+    """Points of the seconds before the first look, as far as its tasks go back; of these only the tasks are known."""
+    ends_s = [int((start + length) // 1e3) for _, start, length, *_ in tasks]
+    if not ends_s:
+        return []
+    now_s = int(now_ms // 1e3)
+    done = Counter(ends_s)
+    failed = Counter(end for end, task in zip(ends_s, tasks, strict=True) if task[4])
+    # The first second may lack those that the ring has lost.
+    seconds = range(max(min(ends_s) + 1, now_s - _PAST_S), now_s)
+    return [[second * 1000 + 1000, done[second], failed[second], None, None, None, None] for second in seconds]
+
+
+def _event_text(kind: str, a: int, b: int) -> str:
+    words = {
+        "client_up": f"client {a} connected",
+        "client_down": f"client {a} left",
+        "engine_up": f"engine {a} came up (pid {b})",
+        "engine_down": f"engine {a} is gone",
+        "refused": "a connection was refused",
+        "malformed": "a peer sent bytes that are no message, and was disconnected",
+        "request": f"client {a} asked for something",
+    }
+    return words.get(kind, kind)
+
+
+def task_columns(tasks: Sequence[list[Any]] | deque[list[Any]]) -> dict[str, Any]:
+    """Tasks as columns, in which each name is listed once, and each start is the time since the first."""
+    first = min((task[1] for task in tasks), default=0)
+    names: dict[str, int] = {}
+    return {
+        "since": first,
+        "engine": [task[0] for task in tasks],
+        "start": [round(task[1] - first, 3) for task in tasks],
+        "ms": [task[2] for task in tasks],
+        "name": [names.setdefault(task[3], len(names)) for task in tasks],
+        "failed": [task[4] for task in tasks],
+        "names": list(names),
+    }

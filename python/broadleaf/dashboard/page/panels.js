@@ -1,0 +1,92 @@
+// The smaller panels: totals, functions, hosts, deaths, log.
+
+import { bar, bytes, clock, colourOf, count, duration, h, rate } from "./format.js";
+
+const MOST_LINES = 500;
+
+function table(titles, rows, empty) {
+  if (!rows.length) return h("div", { class: "empty" }, empty);
+  const head = titles.map(([title, isLeft]) => h("th", { class: isLeft ? "left" : null }, title));
+  return h("table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows));
+}
+
+export function showTiles(element, cluster, point) {
+  const resolved = cluster.resolved;
+  const bad = resolved.error + resolved.lost;
+  const tiles = [
+    ["engines up", `${count(cluster.up)} / ${count(cluster.engines)}`, cluster.up < cluster.engines],
+    ["engines busy", point[4] === null ? "–" : `${Math.round(point[4])} %`],
+    ["tasks per second", rate(point[1])],
+    ["running", count(cluster.running)],
+    ["waiting", count(cluster.waiting)],
+    ["tasks done", count(resolved.ok)],
+    ["failed or lost", count(bad), bad > 0],
+    ["received", point[3] === null ? "–" : `${bytes(point[3])}/s`],
+    ["shared memory", bytes(cluster.segment_bytes)],
+  ];
+  element.replaceChildren(...tiles.map(([label, value, isBad]) => h("div", { class: isBad ? "tile bad" : "tile" }, h("b", {}, value), h("small", {}, label))));
+}
+
+export function showFunctions(element, functions) {
+  const all = functions.reduce((sum, f) => sum + f.total_ns, 0) || 1;
+  const rows = functions.map((f) => {
+    const swatch = h("span", { class: "swatch" });
+    swatch.style.background = colourOf(f.name);
+    return h("tr", {},
+      h("td", { class: "left", title: f.name }, swatch, f.name || "(no name)"),
+      h("td", {}, ...bar(100 * f.total_ns / all, duration(f.total_ns / 1e9))),
+      h("td", {}, count(f.tasks)),
+      h("td", {}, duration(f.total_ns / 1e9 / f.tasks)),
+      h("td", {}, duration(f.max_ns / 1e9)),
+      h("td", { class: f.errors ? "down" : null }, f.errors ? count(f.errors) : ""));
+  });
+  const titles = [["function", true], ["time"], ["tasks"], ["mean"], ["longest"], ["failed"]];
+  element.replaceChildren(table(titles, rows, "No task has ended yet."));
+}
+
+export function showHosts(element, hosts) {
+  const rows = hosts.map((host) => h("tr", {},
+    h("td", { class: "left", title: host.name }, host.name),
+    h("td", { class: host.up < host.engines ? "down" : null }, `${count(host.up ?? 0)} of ${count(host.engines ?? 0)}`),
+    h("td", {}, ...bar(host.busy_percent ?? 0, `${host.busy_percent ?? 0} %`)),
+    h("td", {}, bytes(host.memory_bytes)),
+    h("td", {}, host.round_trip_us ? duration(host.round_trip_us / 1e6) : "–"),
+    h("td", {}, host.bytes_per_s ? `${bytes(host.bytes_per_s)}/s` : "–")));
+  const titles = [["host", true], ["engines up"], ["busy"], ["memory"], ["round trip"], ["bandwidth"]];
+  element.replaceChildren(table(titles, rows, "No engine has come up yet."));
+}
+
+export function showDeaths(element, note, alert, deaths) {
+  const sudden = deaths.filter((death) => !death.asked_for);
+  note.textContent = deaths.length ? count(deaths.length) : "";
+  const sentence = (death) => `Engine ${death.engine} (pid ${death.pid}${death.host ? ` on ${death.host}` : ""}) ${death.reason}, ${duration(death.ago_s)} ago${death.state === "up" ? "; it was started again" : ""}.`;
+  element.replaceChildren(...(deaths.length ? deaths.map((death) => h("div", { class: "death" }, sentence(death),
+    death.last_output.trim() ? h("pre", {}, death.last_output.trim().split("\n").slice(-10).join("\n")) : null))
+    : [h("div", { class: "empty" }, "No engine has died.")]));
+  const down = sudden.filter((death) => death.state !== "up");
+  alert.hidden = !down.length;
+  if (down.length) alert.textContent = down.length === 1 ? sentence(down[0]) : `${count(down.length)} engines have died and are not up. The latest: ${sentence(down[0])}`;
+}
+
+export class Log {
+  constructor(element) {
+    this.element = element;
+  }
+
+  clear() {
+    this.element.replaceChildren();
+  }
+
+  add(lines) {
+    if (!lines.length) {
+      if (!this.element.childElementCount) this.element.append(h("div", { class: "empty" }, "Nothing has been logged yet."));
+      return;
+    }
+    this.element.querySelector(".empty")?.remove();
+    const box = this.element;
+    const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 30;
+    box.append(...lines.map(([at, text]) => h("pre", { class: at === null ? "node" : "note" }, at === null ? text : `${clock(at)} ${text}`)));
+    while (box.childElementCount > MOST_LINES) box.firstChild.remove();
+    if (atEnd) box.scrollTop = box.scrollHeight;
+  }
+}

@@ -1,0 +1,153 @@
+"""What the dashboard's server answers, by Tornado."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from tornado.httpserver import HTTPServer
+from tornado.iostream import StreamClosedError
+from tornado.web import Application, HTTPError, RequestHandler, StaticFileHandler
+
+from broadleaf.dashboard.access import Asked, Guard
+from broadleaf.dashboard.feed import Feed, Watched
+from broadleaf.dashboard.server import PAGE
+
+# A page may use what is served with it and nothing else, and may be framed by its own address only: JupyterLab's, where
+# that is in front.
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+# A line for each request that is refused would be noise in a notebook.
+_log = logging.getLogger("broadleaf.dashboard")
+
+
+class Guarded(RequestHandler):
+    """Answers whom the guard lets in."""
+
+    def initialize(self, guard: Guard | None, **_: Any) -> None:
+        self.guard = guard
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        for name, value in _HEADERS.items():
+            self.set_header(name, value)
+
+    def prepare(self) -> None:
+        # A unix socket is its user's alone: what comes through it is for whoever passes it on to judge.
+        if self.guard is None:
+            return
+        headers = self.request.headers
+        token = self.get_query_argument("token", None) or self.get_cookie(self.guard.cookie)
+        asked = Asked(headers.get("Host", ""), headers.get("Origin"), token)
+        if (why := self.guard.refusal(asked)) is not None:
+            raise HTTPError(403, "%s", why, reason="Forbidden")
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        why = str(error.args[0]) if isinstance(error, HTTPError) and error.args else self._reason
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish(f"{status_code}: {why}\n")
+
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        if not isinstance(value, HTTPError):
+            super().log_exception(typ, value, tb)
+
+
+class Page(Guarded):
+    """The page itself. Its address has the token; from then on the cookie does."""
+
+    def get(self) -> None:
+        if self.guard is not None:
+            self.set_cookie(self.guard.cookie, self.guard.token, path="/", httponly=True, samesite="Strict")
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.finish((PAGE / "index.html").read_bytes())
+
+
+class File(Guarded, StaticFileHandler):
+    """A file of the page."""
+
+    def initialize(self, guard: Guard | None, path: str) -> None:  # type: ignore[override]
+        Guarded.initialize(self, guard)
+        StaticFileHandler.initialize(self, path)
+
+
+class Stream(Guarded):
+    """Server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html."""
+
+    def initialize(self, guard: Guard | None, feed: Feed) -> None:  # type: ignore[override]
+        super().initialize(guard)
+        self.feed = feed
+
+    async def get(self) -> None:
+        self.set_header("Content-Type", "text/event-stream")
+        # Proxies are not to collect it.
+        self.set_header("X-Accel-Buffering", "no")
+        self._reading = asyncio.current_task()
+        events = self.feed.stream()
+        try:
+            async for event in events:
+                self.write(event)
+                await self.flush()
+        except (StreamClosedError, asyncio.CancelledError):
+            pass
+        finally:
+            await events.aclose()  # type: ignore[attr-defined]
+
+    def on_connection_close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+
+
+async def serve(
+    listening: socket.socket,
+    guard: Guard | None,
+    cluster: Watched,
+    interval_s: float,
+    most_share: float,
+    on_started: Callable[[asyncio.AbstractEventLoop, asyncio.Event], None],
+) -> None:
+    """Serves until the event that `on_started` is given is set."""
+    stopping = asyncio.Event()
+    feed = Feed(cluster, interval_s, most_share)
+    application = Application(
+        [
+            (r"/", Page, {"guard": guard}),
+            (r"/stream", Stream, {"guard": guard, "feed": feed}),
+            (r"/page/(.*)", File, {"guard": guard, "path": str(PAGE)}),
+        ],
+        default_handler_class=Missing,
+        default_handler_args={"guard": guard},
+        log_function=_log_request,
+    )
+    server = HTTPServer(application)
+    server.add_socket(listening)
+    looking = asyncio.create_task(feed.run())
+    on_started(asyncio.get_running_loop(), stopping)
+    try:
+        await stopping.wait()
+    finally:
+        server.stop()
+        feed.close()
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+        await server.close_all_connections()
+
+
+class Missing(Guarded):
+    """Whatever else is asked for."""
+
+    def get(self) -> None:
+        raise HTTPError(404)
+
+
+def _log_request(handler: RequestHandler) -> None:
+    _log.debug("%d %s %s", handler.get_status(), handler.request.method, handler.request.path)

@@ -1,0 +1,48 @@
+"""What changes between two looks at a cluster, per second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What has changed between two looks, per second."""
+
+    tasks_per_s: float
+    bytes_per_s: float
+    busy_percent: float
+    """Of the time of the engines that are up."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A cluster's status, and when it was asked for, in seconds of the monotonic clock."""
+
+    at_s: float
+    status: dict[str, Any]
+
+    def since(self, before: Look) -> Rates:
+        """Rates between the look before and this one."""
+        seconds = self.at_s - before.at_s
+        now, then = self.status, before.status
+        done = sum(now["controller"]["resolved"].values()) - sum(then["controller"]["resolved"].values())
+        received = max(0, now["links"]["bytes_in"] - then["links"]["bytes_in"])
+        shares = self.busy_shares(before)
+        busy = min(100.0, 100 * sum(shares.values()) / len(shares)) if shares else 0.0
+        return Rates(done / seconds, received / seconds, busy)
+
+    def busy_shares(self, before: Look) -> dict[int, float]:
+        """The share of the time between the looks that each engine's tasks took.
+
+        Time is counted when a task ends: one longer than the time between two looks may fill more than it.
+        """
+        seconds = self.at_s - before.at_s
+        busy_before = {engine["engine"]: engine["busy_ns"] for engine in before.status["engines"]}
+        return {
+            engine["engine"]: max(0.0, engine["busy_ns"] - busy_before.get(engine["engine"], engine["busy_ns"]))
+            / 1e9
+            / seconds
+            for engine in self.status["engines"]
+        }

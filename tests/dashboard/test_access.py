@@ -1,0 +1,130 @@
+"""Whom the dashboard answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from broadleaf.dashboard.server import Dashboard, DashboardError
+from event_stream import EventStream, ask, token_of
+from simulated_cluster import SimulatedCluster
+
+PATHS = ["/", "/stream", "/page/main.js", "/page/vendor/uPlot.iife.min.js", "/nothing"]
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with Dashboard(SimulatedCluster(2)) as dashboard:
+        yield dashboard.url
+
+
+def port_of(url: str) -> int:
+    port = urlsplit(url).port
+    assert port is not None
+    return port
+
+
+def cookie(url: str) -> str:
+    return f"broadleaf-dashboard-{port_of(url)}={token_of(url)}"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nobody_is_answered_without_the_token(url: str, path: str) -> None:
+    wrong = token_of(url)[:-1] + ("A" if token_of(url)[-1] != "A" else "B")
+    for given in ("", "?token=", f"?token={wrong}", f"?token={token_of(url)}x", "?token=%C3%A9", "?token=%FF"):
+        status, _, body = ask(url, path + given)
+        assert (status, b"token" in body) == (403, True) or (status == 400 and given == "?token=%FF")
+    name = cookie(url).split("=")[0]
+    assert ask(url, path, Cookie=f"{name}={wrong}")[0] == 403
+    # Of a dashboard on another port of this host: browsers send it here, too.
+    assert ask(url, path, Cookie=f"broadleaf-dashboard-1={token_of(url)}")[0] == 403
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_page_of_another_origin_is_not_answered(url: str, path: str) -> None:
+    port = port_of(url)
+    others = ["http://evil.example", f"https://127.0.0.1:{port}", f"http://127.0.0.1:{port + 1}", "null",
+              f"http://127.0.0.1:{port}.evil.example", f"http://evil.example:{port}", "http://127.0.0.1"]  # fmt: skip
+    for origin in others:
+        status, headers, body = ask(url, f"{path}?token={token_of(url)}", Origin=origin)
+        assert (status, b"does not answer pages of" in body) == (403, True), origin
+        assert "Access-Control-Allow-Origin" not in headers
+        assert ask(url, path, Origin=origin, Cookie=cookie(url))[0] == 403
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_host_name_that_was_made_to_mean_this_host_is_not_answered(url: str, path: str) -> None:
+    """DNS rebinding: the browser believes that a name of the attacker's is this host, and sends what it knows."""
+    port = port_of(url)
+    for host in (
+        "evil.example",
+        f"evil.example:{port}",
+        f"127.0.0.1.evil.example:{port}",
+        "127.0.0.1",
+        f"10.0.0.1:{port}",
+    ):
+        status, _, body = ask(url, f"{path}?token={token_of(url)}", Host=host, Origin=f"http://{host}")
+        assert (status, b"not served under the name" in body) == (403, True), host
+
+
+def test_whoever_has_the_token_is_answered_and_given_a_cookie(url: str) -> None:
+    status, headers, body = ask(url, f"/?token={token_of(url)}")
+    assert (status, b"<title>Broadleaf</title>" in body) == (200, True)
+    given = headers["Set-Cookie"]
+    assert given.startswith(cookie(url))
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {part.strip() for part in given.split(";")}
+    assert ask(url, "/page/main.js", Cookie=cookie(url))[0] == 200
+    port = port_of(url)
+    for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"LocalHost:{port}"):
+        assert ask(url, "/", Host=host, Origin=f"http://{host.lower()}", Cookie=cookie(url))[0] == 200
+
+
+def test_every_answer_forbids_what_the_page_does_not_need(url: str) -> None:
+    for path in PATHS[:1] + PATHS[2:]:
+        _, headers, _ = ask(url, path, Cookie=cookie(url))
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert "Server" not in headers
+
+
+def test_only_files_of_the_page_are_served(url: str) -> None:
+    assert ask(url, "/page/vendor/uPlot-LICENSE.txt", Cookie=cookie(url))[2].startswith(b"The MIT License")
+    for path in (
+        "/page/../server.py",
+        "/page/%2e%2e/server.py",
+        "/page//etc/passwd",
+        "/page/",
+        "/page/nothing.js",
+        "/x",
+    ):
+        assert ask(url, path, Cookie=cookie(url))[0] in (403, 404), path
+
+
+def test_two_dashboards_have_two_tokens() -> None:
+    cluster = SimulatedCluster(1)
+    with Dashboard(cluster) as one, Dashboard(cluster) as other:
+        assert len(token_of(one.url)) >= 32
+        assert token_of(one.url) != token_of(other.url)
+        assert ask(one.url, f"/?token={token_of(other.url)}")[0] == 403
+
+
+def test_a_port_that_is_taken_is_an_error_that_says_so(url: str) -> None:
+    with pytest.raises(DashboardError, match=f"port {port_of(url)} .*choose another"):
+        Dashboard(SimulatedCluster(1), port=port_of(url)).start()
+
+
+def test_a_unix_socket_is_for_its_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "dashboard.sock"
+    with Dashboard(SimulatedCluster(3), unix_socket=path) as dashboard:
+        assert path.stat().st_mode & 0o777 == 0o600
+        # Jupyter is in front of it, which has judged the request and passes on its own host's name.
+        assert ask(dashboard.url, "/", Host="hub.example", Origin="https://hub.example")[0] == 200
+        with EventStream(dashboard.url) as stream:
+            assert stream.until(bool)["engines"]["id"] == [0, 1, 2]
+        with pytest.raises(DashboardError, match=r"dashboard\.sock"):
+            Dashboard(SimulatedCluster(1), unix_socket=path).start()
+    assert not path.exists()

@@ -1,0 +1,151 @@
+"""The dashboard in a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import broadleaf as ipp
+import pytest
+from broadleaf.dashboard.server import Dashboard
+from chromium import PROGRAM, Tab, browser, first_tab
+from simulated_cluster import SimulatedCluster
+
+pytestmark = [
+    pytest.mark.skipif(PROGRAM is None, reason="no Chromium here (Debian: apt-get install chromium)"),
+    pytest.mark.timeout(300),
+]
+LOOKS = "Number(document.documentElement?.dataset.looks ?? 0)"
+# How many of the timeline's pixels are drawn by tasks: neither empty, nor grey as its lines are.
+INK = """(() => {
+  const canvas = document.querySelector('#timeline canvas');
+  const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  let n = 0;
+  for (let i = 0; i < data.length; i += 4) {
+    const most = Math.max(data[i], data[i + 1], data[i + 2]), least = Math.min(data[i], data[i + 1], data[i + 2]);
+    if (data[i + 3] > 100 && most - least > 40) n += 1;
+  }
+  return n / (canvas.width * canvas.height);
+})()"""
+
+
+def in_browser(directory: Path, use: Callable[[Tab], Awaitable[None]]) -> None:
+    """Does something with a page; it must neither fail nor ask for anything of another host."""
+
+    async def with_tab(port: int) -> None:
+        tab = await first_tab(port)
+        try:
+            await use(tab)
+        finally:
+            await tab.close()
+        assert tab.problems == []
+
+    with browser(directory) as port:
+        asyncio.run(with_tab(port))
+
+
+def text(selector: str) -> str:
+    return f"(document.querySelector({selector!r})?.innerText ?? '')"
+
+
+def test_the_page_shows_a_cluster(tmp_path: Path) -> None:
+    with ipp.Cluster(n=3) as rc:
+
+        def square(x: int) -> int:
+            return x * x
+
+        rc.load_balanced_view().map_sync(square, range(300), chunksize=1)
+        pid = rc[2].apply_sync(os.getpid)
+
+        async def use(tab: Tab) -> None:
+            await tab.open(dashboard.url)
+            await tab.until(f"{text('#tiles')}.includes('3 / 3')")
+            await tab.until(f"{text('#functions')}.includes('square')")
+            assert "token" not in await tab.value("location.href")
+            assert await tab.value("document.querySelectorAll('#engines-table tbody tr').length") == 3
+            assert await tab.value("document.getElementById('engines-grid').hidden")
+            assert await tab.value("document.getElementById('alert').hidden")
+            assert "all engines are on one host" in (await tab.value(text("#transfers"))).lower()
+            os.kill(pid, signal.SIGKILL)
+            await tab.until("!document.getElementById('alert').hidden")
+            assert f"Engine 2 (pid {pid} on " in await tab.value(text("#alert"))
+            assert "SIGKILL" in await tab.value(text("#deaths"))
+            assert "2 / 3" in await tab.value(text("#tiles"))
+            await tab.until(f"{text('#log')}.includes('engine 2 is gone')")
+            # The page without the address's token: the cookie has it.
+            await tab.call("Page.reload")
+            await tab.until(f"{text('#tiles')}.includes('2 / 3')")
+
+        with Dashboard(rc.cluster, interval_s=0.2, most_share=1.0) as dashboard:
+            in_browser(tmp_path, use)
+
+
+def test_a_thousand_engines_fit(tmp_path: Path) -> None:
+    cluster = SimulatedCluster(1000, dead=(17, 640), past_s=20)
+
+    async def use(tab: Tab) -> None:
+        await tab.open(dashboard.url, theme="dark")
+        await tab.until(f"{LOOKS} >= 2")
+        assert await tab.value("document.documentElement.dataset.theme") == "dark"
+        assert "998 / 1,000" in await tab.value(text("#tiles"))
+        assert "998 up, 2 gone" in await tab.value(text("#engines-note"))
+        # A square for each, but rows for those in view only.
+        assert not await tab.value("document.getElementById('engines-grid').hidden")
+        assert 0 < await tab.value("document.querySelectorAll('#engines-table tbody tr').length") < 60
+        await tab.value("document.getElementById('engines-table').scrollTop = 1e6")
+        await tab.until("document.querySelector('#engines-table tbody tr:last-child td').innerText === '999'")
+        await tab.value("document.getElementById('engines-filter').value = 'gone'")
+        await tab.value("document.getElementById('engines-filter').dispatchEvent(new Event('input'))")
+        await tab.until(f"{text('#engines-note')}.includes('2 shown')")
+        assert "2 engines have died" in await tab.value(text("#alert"))
+        assert await tab.value("document.querySelectorAll('#transfers .route').length") == 2
+        assert await tab.value("document.querySelectorAll('#transfers svg circle.have').length") == 40
+        await tab.until(f"{INK} > 0.1")
+        width = await tab.value("document.documentElement.scrollWidth - innerWidth")
+        assert width <= 0, "nothing sticks out to the right"
+        await tab.value("document.querySelector('#timeline-buttons button').click()")
+        assert (
+            await tab.value("document.querySelector('#timeline-buttons button').getAttribute('aria-pressed')") == "true"
+        )
+        await tab.value("document.getElementById('theme').click()")
+        assert await tab.value("document.documentElement.dataset.theme") == "light"
+        looks = await tab.value(LOOKS)
+        await tab.until(f"{LOOKS} > {looks}")
+        await tab.until(f"{INK} > 0.1")
+
+    with Dashboard(cluster, interval_s=0.3, most_share=1.0) as dashboard:
+        in_browser(tmp_path, use)
+
+
+def test_a_part_of_the_timeline_can_be_dragged_open(tmp_path: Path) -> None:
+    cluster = SimulatedCluster(8, per_host=8, past_s=20)
+
+    async def drag(tab: Tab, x0: float, y0: float, x1: float, y1: float) -> None:
+        box = await tab.value(
+            "(() => { const r = document.querySelector('#timeline .u-over').getBoundingClientRect();"
+            " return [r.left, r.top, r.width, r.height]; })()"
+        )
+        left, top, width, height = box
+        points = [(left + x * width, top + y * height) for x, y in ((x0, y0), (x1, y1))]
+        for kind, (x, y) in (("Pressed", points[0]), ("Moved", points[1]), ("Released", points[1])):
+            await tab.call(
+                "Input.dispatchMouseEvent", type=f"mouse{kind}", x=x, y=y, button="left", buttons=1, clickCount=1
+            )
+
+    pressed = "document.querySelectorAll('#timeline-buttons [aria-pressed=true]').length"
+
+    async def use(tab: Tab) -> None:
+        await tab.open(dashboard.url)
+        await tab.until(f"{LOOKS} >= 2")
+        assert await tab.value(pressed) == 1
+        await drag(tab, 0.4, 0.1, 0.6, 0.6)
+        await tab.until(f"{pressed} === 0")
+        assert await tab.value(INK) > 0.1, "tasks are drawn where it was zoomed into"
+        await tab.value("document.querySelector('#timeline-buttons button').click()")
+        await tab.until(f"{pressed} === 1")
+
+    with Dashboard(cluster, interval_s=0.3, most_share=1.0) as dashboard:
+        in_browser(tmp_path, use)

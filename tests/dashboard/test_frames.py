@@ -1,0 +1,144 @@
+"""What pages are sent, of clusters that are not there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from broadleaf.cli.top import Look as TopLook
+from broadleaf.dashboard.feed import Feed, interval_s
+from broadleaf.dashboard.frames import HISTORY_TASKS, Frames, past_throughput, split_events
+from broadleaf.dashboard.log_tail import LogTail
+from broadleaf.dashboard.rates import Look
+from simulated_cluster import SimulatedCluster
+
+NOTHING = {"next": 0, "recorded": 0, "events": [], "names": {}, "functions": [], "transfers": []}
+
+
+def status(cluster: SimulatedCluster, **changed: int) -> dict:
+    told = cluster.status()
+    engine = told["engines"][0] | changed
+    return told | {"engines": [engine, *told["engines"][1:]]}
+
+
+def test_rates_are_those_of_top() -> None:
+    assert TopLook is Look
+    cluster = SimulatedCluster(2, idle=True)
+    frames = Frames()
+    before = Look(10.0, status(cluster, busy_ns=0))
+    frames.add(before, 1000, NOTHING, [])
+    now = Look(12.0, status(cluster, busy_ns=1_000_000_000))
+    now.status["controller"]["resolved"] |= {"ok": 90, "error": 10}
+    now.status["links"]["bytes_in"] = 3_000
+    frame = frames.add(now, 3000, NOTHING, [])
+    rates = now.since(before)
+    assert (rates.tasks_per_s, rates.bytes_per_s, rates.busy_percent) == (50, 1500, 25)
+    assert frame["point"] == [3000, 50, 5, 1500, 25, 0, 0]
+    assert frame["points"] == [frame["point"]]
+    assert frame["engines"]["busy_percent"] == [50, 0]
+
+
+def test_a_thousand_engines_are_a_small_frame() -> None:
+    cluster = SimulatedCluster(1000, dead=(3, 640), past_s=3)
+    frames = Frames()
+    frames.add(Look(1.0, cluster.status()), 1000, cluster.watch(0, 20_000), [])
+    frame = frames.add(Look(2.0, cluster.status()), 2000, cluster.watch(1, 2_000), [])
+    assert {len(column) for column in frame["engines"].values()} == {1000}
+    assert (frame["cluster"]["up"], frame["cluster"]["engines"]) == (998, 1000)
+    assert [death["engine"] for death in frame["deaths"]] == [3, 640]
+    assert "memory ran out" in frame["deaths"][0]["reason"]
+    hosts = {host["name"]: (host["engines"], host["up"]) for host in frame["hosts"]}
+    assert len(hosts) == 20
+    assert (hosts["node00"], hosts["node01"], hosts["node12"]) == ((50, 49), (50, 50), (50, 49))
+    assert len(json.dumps(frame, separators=(",", ":"))) < 250_000
+
+
+def test_tasks_and_other_events_are_told_apart() -> None:
+    start_ns = 1_700_000_000_000_000_000
+    news = NOTHING | {
+        "names": {"7": "work"},
+        "events": [
+            ["engine_up", start_ns, 0, 3, 4711, 0],
+            ["task", start_ns, start_ns + 2_500_000, 3, 0, 7],
+            ["failed_task", start_ns, start_ns + 1_000, 2, 0, 8],
+            # A clock that went backwards.
+            ["task", start_ns, start_ns - 5, 1, 0, 7],
+        ],
+    }
+    tasks, lines = split_events(news)
+    start_ms = start_ns / 1e6
+    assert tasks == [[3, start_ms, 2.5, "work", 0], [2, start_ms, 0.001, "", 1], [1, start_ms, 0.0, "work", 0]]
+    assert lines == [[start_ms, "engine 3 came up (pid 4711)"]]
+
+
+def test_throughput_before_the_first_look_is_that_of_the_tasks() -> None:
+    # Engine, start and length in ms, name, whether it failed; the second from 1,000 s on may lack some.
+    tasks = [[0, 1_000_000 + at, 100, "f", int(at == 1_500)] for at in (0, 1_000, 1_500, 1_950, 3_000)]
+    points = past_throughput(tasks, 1_004_200)
+    assert [point[:3] for point in points] == [[1_002_000, 2, 1], [1_003_000, 1, 0], [1_004_000, 1, 0]]
+    assert past_throughput([], 1_004_200) == []
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    frames = Frames()
+    event = ["task", 10**18, 10**18 + 5, 0, 0, 1]
+    for at_s in range(1, 14):
+        news = NOTHING | {"events": [event] * 2_000, "recorded": 2_500}
+        frame = frames.add(Look(at_s, SimulatedCluster(1, idle=True).status()), at_s * 1e3, news, ["line"] * 90)
+    assert frame["untold"] == 500
+    history = frames.history()
+    assert len(history["tasks"]["engine"]) == HISTORY_TASKS
+    assert len(history["lines"]) == 500
+
+
+def test_looks_are_further_apart_where_answers_take_long() -> None:
+    assert interval_s(1.0, 0.01, []) == 1.0
+    assert interval_s(1.0, 0.01, [0.001, 0.5]) == 1.0
+    # Other work came first in all but the shortest.
+    assert interval_s(1.0, 0.01, [0.3, 0.02, 0.1]) == 2.0
+    assert interval_s(1.0, 0.01, [5.0]) == 10.0
+
+
+def test_a_log_is_told_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "node.log"
+    tail = LogTail(lambda: path)
+    assert tail.new_lines() == []
+    path.write_text("one\ntwo\nthr")
+    assert tail.new_lines() == ["one", "two"]
+    assert tail.new_lines() == []
+    with path.open("a") as log:
+        log.write("ee\n\xff" + "x" * 2_000 + "\n")
+    assert [len(line) for line in tail.new_lines()] == [5, 500]
+    path.write_text("anew\n")
+    assert tail.new_lines() == ["anew"]
+    path.write_text("".join(f"line {n}\n" for n in range(20_000)))
+    lines = tail.new_lines()
+    assert lines[-1] == "line 19999"
+    assert len(lines) < 10_000
+
+
+@pytest.mark.timeout(120)
+def test_a_page_that_reads_slowly_gets_the_history_anew() -> None:
+    cluster = SimulatedCluster(1, idle=True)
+
+    async def read_slowly() -> tuple[list[str], list[str], int]:
+        feed = Feed(cluster, 0.001, 1.0)
+        looking = asyncio.create_task(feed.run())
+        stream = feed.stream()
+        assert (await anext(stream)).startswith("event: history")
+        while cluster.n_looks < 30:
+            await asyncio.sleep(0.01)
+        read = [await anext(stream) for _ in range(12)]
+        feed.close()
+        rest = [event async for event in stream]
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+        return [event.split("\n")[0] for event in read], rest, feed.n_watchers
+
+    kinds, rest, n_watchers = asyncio.run(read_slowly())
+    assert kinds[0] == "event: history"
+    assert "event: look" in kinds
+    assert len(rest) <= 8
+    assert (n_watchers, cluster.n_connected) == (0, 0)
