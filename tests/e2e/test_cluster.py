@@ -14,7 +14,7 @@ import pytest
 from broadleaf import Client, Cluster, ClusterManager, config
 from broadleaf.cluster import files, owner
 from broadleaf.cluster.cluster import ClusterStateError
-from broadleaf.cluster.launchers import ClusterStartError
+from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.errors import ClusterConnectionError
 from broadleaf.serialize.namespace import evaluate
 

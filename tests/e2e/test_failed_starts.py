@@ -13,7 +13,7 @@ from pathlib import Path
 import broadleaf as ipp
 import pytest
 from broadleaf.cluster import files, owner
-from broadleaf.cluster.launchers import ClusterStartError
+from broadleaf.cluster.start_error import ClusterStartError
 from waiting import until
 
 pytestmark = pytest.mark.timeout(60)

@@ -277,7 +277,7 @@ def test_a_stop_that_is_not_obeyed_becomes_a_kill(rc, cluster_processes):
     cluster = rc.cluster
     state = cluster.to_dict()["launcher"]
     os.kill(state["node_pid"], signal.SIGSTOP)
-    cluster._launcher.end()
+    cluster._controller.end()
     assert cluster_processes(cluster.cluster_id) == {}
 
 

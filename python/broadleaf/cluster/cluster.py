@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 import signal
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from broadleaf import config
-from broadleaf.cluster import at_exit, files, owner
+from broadleaf.cluster import addresses, at_exit, files, owner
+from broadleaf.cluster.controller import Controller
 from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.cores import engine_count, usable_cores
 from broadleaf.cluster.coroutines import ClusterCoroutines
-from broadleaf.cluster.engine_sets import EngineSet, EngineSets
-from broadleaf.cluster.launchers import ClusterStartError, Launcher, StartRequest, find_launcher
+from broadleaf.cluster.engine_sets import Block, EngineSet, make_engine_set, split_options
+from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.started_sets import StartedSet, StartedSets
 from broadleaf.errors import ClusterConnectionError, KernelError
 
 if TYPE_CHECKING:
@@ -38,7 +41,8 @@ class Cluster(ClusterCoroutines):
     runs the twin on a thread of the event loop's executor.
 
     `n` defaults to the cores this process may use. An empty `cluster_id` is that of `broadleaf start`, "default".
-    `engines` names a launcher. A `detached` cluster outlives this process; any other is stopped when the process ends,
+    `engines` is an engine set, or the name of one (by default the option `engines`), whose options are taken as keywords
+    too. A `detached` cluster outlives this process; any other is stopped when the process ends,
     however it ends. `controller_ip` is short for ``listen="<ip>:0"``. `env` is set in the engines' environment. All
     other keywords are options of `broadleaf.config`, or those that IPython Parallel has; see
     `broadleaf.compat.cluster_arguments`.
@@ -53,41 +57,57 @@ class Cluster(ClusterCoroutines):
         *,
         profile: str = "default",
         cluster_id: str | None = None,
-        engines: str = "local",
+        engines: str | EngineSet | None = None,
         controller_ip: str | None = None,
         detached: bool = False,
         env: dict[str, str] | None = None,
         **options: Any,
     ) -> None:
-        if config.is_strange(options) or not (isinstance(engines, str) and engines.islower()):
+        set_options, options = split_options(engines, options)
+        is_ours = engines is None or isinstance(engines, EngineSet) or (isinstance(engines, str) and engines.islower())
+        if config.is_strange(options) or not is_ours:
             from broadleaf.compat import cluster_arguments
 
             given = {"n": n, "profile": profile, "cluster_id": cluster_id, "engines": engines, "detached": detached}
             own, old = cluster_arguments.split(given | {"controller_ip": controller_ip, "env": env} | options)
+            own |= set_options
             Cluster.__init__(self, **own)
             self._old_arguments = old
             return
         self._old_arguments = {}
         if controller_ip is not None:
             options.setdefault("listen", f"{controller_ip}:0")
-        self.n = usable_cores() if n is None else engine_count(n)
         self.profile = profile
         if cluster_id is None:
             cluster_id = f"{int(time.time())}-{secrets.token_hex(2)}"
         self.cluster_id = files.check_id("cluster id", cluster_id or "default")
-        self.launcher_name = engines
         self.detached = detached
         self.env = dict(env or {})
         self._arguments = {name: value for name, value in options.items() if value is not None}
         self.settings = config.resolve(self._arguments, files.profile_dir(profile))
-        self._launcher_class = find_launcher(engines)
-        self._launcher: Launcher | None = None
-        self._engine_sets = EngineSets(self)
+        self.engine_set = self._make_engine_set(engines, set_options)
+        self.n = engine_count(n) if n is not None else 0 if self.engine_set.is_remote else usable_cores()
+        self._controller: Controller | None = None
+        self._started_sets = StartedSets(self)
         self._client: Client | None = None
         self._lock = threading.RLock()
         self._owner_pid = os.getpid()
 
+    def _make_engine_set(self, engines: str | EngineSet | None, options: dict[str, Any]) -> EngineSet:
+        if not isinstance(engines, EngineSet):
+            name = engines or self.settings["engines"]
+            engines = make_engine_set(name, files.profile_dir(self.profile), options)
+        if engines.is_remote and not self.settings["listen"]:
+            listen = f"{addresses.of_interface(engines.interface) if engines.interface else '0.0.0.0'}:0"
+            self.settings = config.resolve(self._arguments | {"listen": listen}, files.profile_dir(self.profile))
+        return engines
+
     # What it is
+
+    @property
+    def launcher_name(self) -> str:
+        """The name of its engine set."""
+        return self.engine_set.name
 
     @property
     def cluster_dir(self) -> Path:
@@ -112,12 +132,22 @@ class Cluster(ClusterCoroutines):
     @property
     def running(self) -> bool:
         """Whether its processes are alive."""
-        return self._launcher is not None and self._launcher.running()
+        return self._controller is not None and self._controller.running()
 
     @property
-    def engines(self) -> dict[str, EngineSet]:
+    def engines(self) -> dict[str, StartedSet]:
         """The engine sets that run, by id: the engines that were started together."""
-        return self._engine_sets.living() if self.running else {}
+        return self._started_sets.living() if self.running else {}
+
+    def blocks(self) -> list[Block]:
+        """The batch jobs or connections that its engines on other hosts came with, with their state and its reason."""
+        blocks = self._started_sets.blocks()
+        self.engine_set.poll(blocks)
+        return blocks
+
+    def script(self) -> str:
+        """What a start would submit to the scheduler, or run for each host. Nothing secret is in it."""
+        return self.engine_set.script(self._started_sets.request(self.n or None))
 
     if not TYPE_CHECKING:
 
@@ -128,7 +158,7 @@ class Cluster(ClusterCoroutines):
             return cluster_attribute(self, name)
 
     def __repr__(self) -> str:
-        state = "running" if self.running else "stopped" if self._launcher else "not started"
+        state = "running" if self.running else "stopped" if self._controller else "not started"
         detached = ", detached" if self.detached else ""
         return (
             f"<Cluster(cluster_id={self.cluster_id!r}, profile={self.profile!r}, n={self.n}, {self.launcher_name}"
@@ -138,7 +168,7 @@ class Cluster(ClusterCoroutines):
     def _repr_html_(self) -> str:
         from broadleaf.html_tables import engine_table, titled
 
-        state = "running" if self.running else "stopped" if self._launcher else "not started"
+        state = "running" if self.running else "stopped" if self._controller else "not started"
         facts = [("id", self.cluster_id), ("profile", self.profile), ("engines", f"{self.n}, {self.engines}")]
         engines = ""
         if self.running:
@@ -168,7 +198,7 @@ class Cluster(ClusterCoroutines):
         """
         if n is not None:
             self.n = engine_count(n)
-        self._start(self.n)
+        self._start(self.n, starts_engines=True)
         return self
 
     def start_controller_sync(self) -> None:
@@ -176,30 +206,33 @@ class Cluster(ClusterCoroutines):
 
         Raises `ClusterStateError` when it runs already, and what `start_cluster_sync` raises.
         """
-        self._start(0)
+        self._start(0, starts_engines=False)
 
-    def _start(self, n_engines: int) -> None:
+    def _start(self, n_engines: int, *, starts_engines: bool) -> None:
         with self._lock:
             if self.running:
                 raise ClusterStateError(f"cluster {self.cluster_id!r} is running already")
+            self.engine_set.require()
             self._claim_directory()
-            request = StartRequest(
-                self.profile,
+            is_remote = self.engine_set.is_remote
+            self._controller = Controller.start(
                 self.cluster_id,
-                n_engines,
-                self.settings,
                 self.cluster_dir,
-                self.env,
-                self.detached,
+                self.settings,
+                n_engines=0 if is_remote else n_engines,
+                engine_env=self.env,
+                detached=self.detached,
             )
-            self._launcher = self._launcher_class.start(request)
             self._owner_pid = os.getpid()
             try:
-                self._engine_sets.started(n_engines)
+                self._started_sets.started(0 if is_remote else n_engines)
                 self._write_cluster_file()
+                if is_remote and starts_engines:
+                    self._started_sets.start(n_engines or None, None)
+                    self._write_cluster_file()
             except BaseException:
                 # Nobody else would find it.
-                self._launcher.end()
+                self._controller.end()
                 raise
             if not self.detached:
                 at_exit.add(self)
@@ -244,15 +277,18 @@ class Cluster(ClusterCoroutines):
             client, self._client = self._client, None
             if client is not None:
                 client.close()
-            launcher = self._launcher
-            if launcher is None:
+            controller = self._controller
+            if controller is None:
                 return
             at_exit.forget(self)
-            if launcher.running():
+            if controller.running():
                 self._ask_to_stop()
-                launcher.release()
-                launcher.wait(_STOP_GRACE_S + self.settings["stop_grace_s"])
-            launcher.end()
+                controller.release()
+                controller.wait(_STOP_GRACE_S + self.settings["stop_grace_s"])
+            try:
+                self._started_sets.cancel()
+            finally:
+                controller.end()
 
     def stop_controller_sync(self) -> None:
         """Stops the controller, and with it everything: `stop_cluster_sync`."""
@@ -267,8 +303,8 @@ class Cluster(ClusterCoroutines):
 
     def remove_files(self, keep_logs: bool = False) -> None:
         """Removes what a cluster that does not run has left on disk; with `keep_logs` all but its logs."""
-        if self._launcher is not None and not self.running:
-            run_dir = self._launcher.to_dict()["run_dir"]
+        if self._controller is not None and not self.running:
+            run_dir = self._controller.to_dict()["run_dir"]
             files.remove_cluster_files(self.cluster_dir, run_dir, keep_logs)
 
     # Engines
@@ -279,14 +315,15 @@ class Cluster(ClusterCoroutines):
         Returns the id of the engine set they are: `engine_set_id`, or one made up. Raises ValueError for one in use.
         """
         with self._lock:
-            set_id = self._engine_sets.start(self.n if n is None else engine_count(n), engine_set_id)
+            wanted = self.n if n is None else engine_count(n)
+            set_id = self._started_sets.start(wanted or None if self.engine_set.is_remote else wanted, engine_set_id)
             self._write_cluster_file()
         return set_id
 
     def stop_engines_sync(self, targets: Targets = None) -> None:
         """Stops these engines for good, or all. Targets are ids of engines, 'all', or the id of an engine set."""
         with self._lock:
-            self._engine_sets.stop(targets)
+            self._started_sets.stop(targets)
             self._write_cluster_file()
 
     def stop_engine_sync(self, engine_id: int) -> None:
@@ -299,7 +336,7 @@ class Cluster(ClusterCoroutines):
         All engines include those that died, but not those that `stop_engines` has stopped for good: name these.
         """
         with self.control() as control:
-            control.restart_engines(self._engine_sets.resolve(targets))
+            control.restart_engines(self._started_sets.resolve(targets))
 
     def restart_engine_sync(self, engine_id: int) -> None:
         """Restarts one engine."""
@@ -308,7 +345,7 @@ class Cluster(ClusterCoroutines):
     def signal_engines_sync(self, signum: int = signal.SIGINT, targets: Targets = None) -> None:
         """Sends a signal to these engines, or all."""
         with self.control() as control:
-            control.signal(signum, self._engine_sets.resolve(targets))
+            control.signal(signum, self._started_sets.resolve(targets))
 
     def signal_engine_sync(self, signum: int, engine_id: int) -> None:
         """Sends a signal to one engine."""
@@ -343,13 +380,9 @@ class Cluster(ClusterCoroutines):
         if not self.running:
             self.start_cluster_sync(n)
         try:
-            if self.n and not self.engines:
+            if not self.engines and (self.n or self.engine_set.is_remote):
                 self.start_engines_sync(n)
-            client = self.connect_client_sync()
-            try:
-                client.wait_for_engines(self.n, timeout=self.settings["start_timeout_s"])
-            except TimeoutError:
-                raise self._missing_engines(client.ids) from None
+            client = self._connect_and_wait()
         except BaseException:
             self.stop_cluster_sync()
             raise
@@ -357,8 +390,22 @@ class Cluster(ClusterCoroutines):
             client.activate()
         return client
 
+    def _connect_and_wait(self) -> Client:
+        if self.engine_set.is_remote:
+            self.wait_for_engines_sync()
+        client = self.connect_client_sync()
+        try:
+            client.wait_for_engines(self.n, timeout=self.settings["start_timeout_s"])
+        except TimeoutError:
+            raise self._missing_engines(client.ids) from None
+        return client
+
     def wait_for_engines_sync(self) -> None:
-        """Waits until all engines are up. Raises `ClusterStartError` when they are not in time."""
+        """Waits until all engines are up. Raises `ClusterStartError` when they are not in time, and says why."""
+        if self.engine_set.is_remote:
+            self.n = self._started_sets.wait_for_blocks(self.settings["start_timeout_s"])
+            self._write_cluster_file()
+            return
         with self.control() as control:
             if not control.wait_for_engines(self.n, self.settings["start_timeout_s"]):
                 raise self._missing_engines([engine_id for engine_id, *_ in control.engines()])
@@ -396,11 +443,12 @@ class Cluster(ClusterCoroutines):
             "cluster_id": self.cluster_id,
             "profile": self.profile,
             "n": self.n,
-            "engines": self.launcher_name,
-            "engine_sets": self._engine_sets.to_dict(),
+            "engines": self.engine_set.name,
+            "engine_set_options": dataclasses.asdict(self.engine_set),
+            "engine_sets": self._started_sets.to_dict(),
             "detached": self.detached,
             "options": self._arguments,
-            "launcher": self._launcher.to_dict() if self._launcher else None,
+            "controller": self._controller.to_dict() if self._controller else None,
         }
 
     @classmethod
@@ -415,12 +463,12 @@ class Cluster(ClusterCoroutines):
             cluster_id=state["cluster_id"],
             engines=state["engines"],
             detached=state["detached"],
-            **state["options"],
+            **state["options"] | state["engine_set_options"],
         )
         cluster._old_arguments = old_arguments
-        if state["launcher"] is not None:
-            cluster._launcher = cluster._launcher_class.from_dict(state["launcher"])
-        cluster._engine_sets.from_dict(state["engine_sets"])
+        if state["controller"] is not None:
+            cluster._controller = Controller.from_dict(state["controller"])
+        cluster._started_sets.from_dict(state["engine_sets"])
         return cluster
 
     @classmethod
@@ -443,10 +491,10 @@ class Cluster(ClusterCoroutines):
         default = files.cluster_dir(profile, cluster_id or "default") / files.CLUSTER_FILE
         return cls.from_dict(files.read_json(Path(cluster_file) if cluster_file else default), **old_arguments)
 
-    def _started(self) -> Launcher:
-        if self._launcher is None:
+    def _started(self) -> Controller:
+        if self._controller is None:
             raise ClusterStateError(f"cluster {self.cluster_id!r} has not been started")
-        return self._launcher
+        return self._controller
 
     def control(self, timeout_s: float = 10.0) -> ControlLink:
         """A connection for requests; use it as a context manager. Raises `ClusterConnectionError`."""
@@ -462,7 +510,7 @@ class Cluster(ClusterCoroutines):
     def exit_code(self, timeout_s: float) -> int | None:
         """With what the controller ended, 128 + n for signal n; None if it has not within `timeout_s`, or if only
         another process knows."""
-        return None if self._launcher is None else self._launcher.exit_code(timeout_s)
+        return None if self._controller is None else self._controller.exit_code(timeout_s)
 
     def stop_if_owner(self) -> None:
         """Stops it, but not where a child that was forked inside the block leaves it."""
