@@ -29,7 +29,6 @@ mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/run"
 mount -t tmpfs tmpfs "$root/tmp"
-cp -L /etc/resolv.conf "$root/tmp/resolv.conf" 2>/dev/null && mount --bind "$root/tmp/resolv.conf" "$root/etc/resolv.conf"
 printf '#!/bin/sh\nexit 101\n' > "$root/usr/sbin/policy-rc.d"  # no service is started
 chmod 755 "$root/usr/sbin/policy-rc.d"
 export DEBIAN_FRONTEND=noninteractive
@@ -97,7 +96,7 @@ def _install(directory: Path, packages: Sequence[str]) -> None:
 
 
 def in_layer(upper: Path, command: Sequence[str], *, shared: Path) -> list[str]:
-    """A command line that runs `command` on this system with a layer over it; what is below `shared` is the real one."""
+    """A command line that runs `command` on this system with a layer over it; the folder `shared` is the real one."""
     script = (
         'set -eu; upper=$1 shared=$2; shift 2; top=$(mktemp -d /dev/shm/bed.XXXXXX); mount -t tmpfs tmpfs "$top"; '
         'mkdir "$top/work" "$top/root" "$top/upper"; cp -a "$upper" "$top/layer"; upper=$top/layer; '

@@ -1,6 +1,6 @@
 """Hosts of a site, on this machine: each has a network, a name, files and a home of its own, and real daemons.
 
-A host is a network namespace (`broadleaf.bench.network`) and an overlay over this system with a layer of Debian packages.
+A host is a network namespace (`broadleaf.bench.network`) and an overlay over this system with Debian packages.
 All hosts are in one process table, which ends with the bed: nothing is left behind.
 """
 
@@ -65,6 +65,7 @@ class Bed:
         addresses = "".join(f"{host.address} {self.names[host.index]}\n" for host in self.network.hosts)
         for name in self.names:
             self.write(name, "/etc/hosts", f"127.0.0.1 localhost\n{addresses}")
+            self.write(name, "/etc/resolv.conf", "")  # names are known at once, or not at all
 
     def _mount(self, upper: Path) -> subprocess.Popen[str]:
         seen_through = [
@@ -104,12 +105,12 @@ class Bed:
     def command(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> list[str]:
         """A command line that runs `command` on a host."""
         root = f"{self.top}/{self.names.index(name)}/root"
-        variables = {"HOME": "/root", "USER": "root", "PATH": f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin",
-                     "LANG": "C.UTF-8", **(env or {})}  # fmt: skip
-        enter = ["nsenter", f"--target={self._child}", "--mount", "--pid",
-                 f"--net=/run/netns/{self.host(name).namespace}", "--",
-                 "unshare", "--uts", "sh", "-c", 'hostname "$1"; cd "$2/root"; shift; exec chroot "$@"', "sh", name, root]  # fmt: skip
-        return [*enter, "sh", "-c", 'cd /root; exec "$@"', "sh", "env", "-i",
+        path = f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
+        variables = {"HOME": "/root", "USER": "root", "PATH": path, "LANG": "C.UTF-8", **(env or {})}
+        namespaces = [f"--target={self._child}", "--mount", "--pid", f"--net=/run/netns/{self.host(name).namespace}"]
+        become = 'hostname "$1"; cd "$2/root"; shift; exec chroot "$@"'
+        return ["nsenter", *namespaces, "--", "unshare", "--uts", "sh", "-c", become, "sh", name, root,
+                "sh", "-c", 'cd /root; exec "$@"', "sh", "env", "-i",
                 *(f"{key}={value}" for key, value in variables.items()), *command]  # fmt: skip
 
     def run(
@@ -120,7 +121,9 @@ class Bed:
             self.command(name, command, env), input=text, capture_output=True, text=True, timeout=timeout_s, check=False
         )
         if check and done.returncode:
-            raise AssertionError(f"{' '.join(command)[:500]} on {name}: {done.returncode}\n{done.stdout}\n{done.stderr}")
+            raise AssertionError(
+                f"{' '.join(command)[:500]} on {name}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+            )
         return done
 
     def start(self, name: str, *command: str, **options: Any) -> subprocess.Popen[str]:

@@ -9,6 +9,7 @@ _SSHD = """Port 22
 HostKey /etc/ssh/ssh_host_ed25519_key
 PermitRootLogin prohibit-password
 PasswordAuthentication no
+KbdInteractiveAuthentication no
 UsePAM no
 PidFile /run/sshd.pid
 {more}

@@ -70,7 +70,12 @@ def all_to_dial(listen: str) -> list[str]:
 
 
 def of_interface(name: str) -> str:
-    """The IPv4 address of a network interface. Raises ValueError that lists those there are."""
+    """The IPv4 address of a network interface; that of none, "", stands for all.
+
+    Raises ValueError that lists the interfaces there are.
+    """
+    if not name:
+        return "0.0.0.0"
     import fcntl
     import struct
 

@@ -8,18 +8,18 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from broadleaf import config
 from broadleaf.cluster import addresses, at_exit, files, owner
-from broadleaf.cluster.controller import Controller
 from broadleaf.cluster.control import ControlLink, Targets
+from broadleaf.cluster.controller import Controller
 from broadleaf.cluster.cores import engine_count, usable_cores
 from broadleaf.cluster.coroutines import ClusterCoroutines
 from broadleaf.cluster.engine_sets import Block, EngineSet, make_engine_set, split_options
-from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.missing_engines import missing_engines
 from broadleaf.cluster.started_sets import StartedSet, StartedSets
 from broadleaf.errors import ClusterConnectionError, KernelError
 
@@ -41,10 +41,10 @@ class Cluster(ClusterCoroutines):
     runs the twin on a thread of the event loop's executor.
 
     `n` defaults to the cores this process may use. An empty `cluster_id` is that of `broadleaf start`, "default".
-    `engines` is an engine set, or the name of one (by default the option `engines`), whose options are taken as keywords
-    too. A `detached` cluster outlives this process; any other is stopped when the process ends,
-    however it ends. `controller_ip` is short for ``listen="<ip>:0"``. `env` is set in the engines' environment. All
-    other keywords are options of `broadleaf.config`, or those that IPython Parallel has; see
+    `engines` is an engine set, or the name of one (by default the option `engines`), whose options may be given in
+    `engine_options`, or as keywords beside the name. A `detached` cluster outlives this process; any other is stopped
+    when the process ends, however it ends. `controller_ip` is short for ``listen="<ip>:0"``. `env` is set in the
+    engines' environment. All other keywords are options of `broadleaf.config`, or those that IPython Parallel has; see
     `broadleaf.compat.cluster_arguments`.
     """
 
@@ -61,32 +61,33 @@ class Cluster(ClusterCoroutines):
         controller_ip: str | None = None,
         detached: bool = False,
         env: dict[str, str] | None = None,
+        engine_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         set_options, options = split_options(engines, options)
-        is_ours = engines is None or isinstance(engines, EngineSet) or (isinstance(engines, str) and engines.islower())
-        if config.is_strange(options) or not is_ours:
+        set_options |= engine_options or {}
+        is_old = engines is not None and not isinstance(engines, EngineSet) and not str(engines).islower()
+        if config.is_strange(options) or is_old:
             from broadleaf.compat import cluster_arguments
 
             given = {"n": n, "profile": profile, "cluster_id": cluster_id, "engines": engines, "detached": detached}
             own, old = cluster_arguments.split(given | {"controller_ip": controller_ip, "env": env} | options)
-            own |= set_options
+            own["engine_options"] = set_options
             Cluster.__init__(self, **own)
             self._old_arguments = old
             return
         self._old_arguments = {}
         if controller_ip is not None:
             options.setdefault("listen", f"{controller_ip}:0")
-        self.profile = profile
+        self.profile, self.detached = profile, detached
         if cluster_id is None:
             cluster_id = f"{int(time.time())}-{secrets.token_hex(2)}"
         self.cluster_id = files.check_id("cluster id", cluster_id or "default")
-        self.detached = detached
         self.env = dict(env or {})
         self._arguments = {name: value for name, value in options.items() if value is not None}
         self.settings = config.resolve(self._arguments, files.profile_dir(profile))
-        self.engine_set = self._make_engine_set(engines, set_options)
-        self.n = engine_count(n) if n is not None else 0 if self.engine_set.is_remote else usable_cores()
+        self.engines_from = self._make_engine_set(engines, set_options)
+        self.n = engine_count(n) if n is not None else 0 if self.engines_from.is_remote else usable_cores()
         self._controller: Controller | None = None
         self._started_sets = StartedSets(self)
         self._client: Client | None = None
@@ -98,8 +99,8 @@ class Cluster(ClusterCoroutines):
             name = engines or self.settings["engines"]
             engines = make_engine_set(name, files.profile_dir(self.profile), options)
         if engines.is_remote and not self.settings["listen"]:
-            listen = f"{addresses.of_interface(engines.interface) if engines.interface else '0.0.0.0'}:0"
-            self.settings = config.resolve(self._arguments | {"listen": listen}, files.profile_dir(self.profile))
+            self._arguments["listen"] = f"{addresses.of_interface(engines.interface)}:0"
+            self.settings = config.resolve(self._arguments, files.profile_dir(self.profile))
         return engines
 
     # What it is
@@ -107,7 +108,7 @@ class Cluster(ClusterCoroutines):
     @property
     def launcher_name(self) -> str:
         """The name of its engine set."""
-        return self.engine_set.name
+        return self.engines_from.name
 
     @property
     def cluster_dir(self) -> Path:
@@ -142,12 +143,12 @@ class Cluster(ClusterCoroutines):
     def blocks(self) -> list[Block]:
         """The batch jobs or connections that its engines on other hosts came with, with their state and its reason."""
         blocks = self._started_sets.blocks()
-        self.engine_set.poll(blocks)
+        self.engines_from.poll(blocks)
         return blocks
 
     def script(self) -> str:
-        """What a start would submit to the scheduler, or run for each host. Nothing secret is in it."""
-        return self.engine_set.script(self._started_sets.request(self.n or None))
+        """What a start would submit to the scheduler, or run on each host, for people to read."""
+        return self.engines_from.script(self._started_sets.request(self.n))
 
     if not TYPE_CHECKING:
 
@@ -212,9 +213,9 @@ class Cluster(ClusterCoroutines):
         with self._lock:
             if self.running:
                 raise ClusterStateError(f"cluster {self.cluster_id!r} is running already")
-            self.engine_set.require()
+            self.engines_from.require()
+            is_remote = self.engines_from.is_remote
             self._claim_directory()
-            is_remote = self.engine_set.is_remote
             self._controller = Controller.start(
                 self.cluster_id,
                 self.cluster_dir,
@@ -228,7 +229,7 @@ class Cluster(ClusterCoroutines):
                 self._started_sets.started(0 if is_remote else n_engines)
                 self._write_cluster_file()
                 if is_remote and starts_engines:
-                    self._started_sets.start(n_engines or None, None)
+                    self._started_sets.start(n_engines, None)
                     self._write_cluster_file()
             except BaseException:
                 # Nobody else would find it.
@@ -315,8 +316,7 @@ class Cluster(ClusterCoroutines):
         Returns the id of the engine set they are: `engine_set_id`, or one made up. Raises ValueError for one in use.
         """
         with self._lock:
-            wanted = self.n if n is None else engine_count(n)
-            set_id = self._started_sets.start(wanted or None if self.engine_set.is_remote else wanted, engine_set_id)
+            set_id = self._started_sets.start(self.n if n is None else engine_count(n), engine_set_id)
             self._write_cluster_file()
         return set_id
 
@@ -380,7 +380,7 @@ class Cluster(ClusterCoroutines):
         if not self.running:
             self.start_cluster_sync(n)
         try:
-            if not self.engines and (self.n or self.engine_set.is_remote):
+            if not self.engines and (self.n or self.engines_from.is_remote):
                 self.start_engines_sync(n)
             client = self._connect_and_wait()
         except BaseException:
@@ -391,42 +391,24 @@ class Cluster(ClusterCoroutines):
         return client
 
     def _connect_and_wait(self) -> Client:
-        if self.engine_set.is_remote:
+        if self.engines_from.is_remote:
             self.wait_for_engines_sync()
         client = self.connect_client_sync()
         try:
             client.wait_for_engines(self.n, timeout=self.settings["start_timeout_s"])
         except TimeoutError:
-            raise self._missing_engines(client.ids) from None
+            raise missing_engines(self, client.ids) from None
         return client
 
     def wait_for_engines_sync(self) -> None:
         """Waits until all engines are up. Raises `ClusterStartError` when they are not in time, and says why."""
-        if self.engine_set.is_remote:
+        if self.engines_from.is_remote:
             self.n = self._started_sets.wait_for_blocks(self.settings["start_timeout_s"])
             self._write_cluster_file()
             return
         with self.control() as control:
             if not control.wait_for_engines(self.n, self.settings["start_timeout_s"]):
-                raise self._missing_engines([engine_id for engine_id, *_ in control.engines()])
-
-    def _missing_engines(self, up: Sequence[int]) -> ClusterStartError:
-        missing = [engine_id for engine_id in range(self.n) if engine_id not in up]
-        reason = self._why_not_started(missing)
-        log = self.log_path(missing[0]) if missing else self.log_path()
-        text = log.read_text(errors="replace")[-4096:] if log.exists() else ""
-        timeout_s: float = self.settings["start_timeout_s"]
-        return ClusterStartError(f"only {len(up)} of {self.n} engines came up within {timeout_s:g} s{reason}", text)
-
-    def _why_not_started(self, missing: Sequence[int]) -> str:
-        """What the operating system said where no process could be made for an engine."""
-        try:
-            engines = {entry["engine"]: entry for entry in self.status_sync()["engines"]}
-        except (KernelError, TimeoutError, OSError):
-            return ""
-        deaths = [(engine_id, engines.get(engine_id, {}).get("last_death")) for engine_id in missing]
-        reasons = [(one, death["last_output"]) for one, death in deaths if death and death["cause"] == "not_started"]
-        return f": engine {reasons[0][0]} could not be started: {reasons[0][1]}" if reasons else ""
+                raise missing_engines(self, [engine_id for engine_id, *_ in control.engines()])
 
     def __enter__(self) -> Client:
         self._client = self.start_and_connect_sync()
@@ -443,8 +425,8 @@ class Cluster(ClusterCoroutines):
             "cluster_id": self.cluster_id,
             "profile": self.profile,
             "n": self.n,
-            "engines": self.engine_set.name,
-            "engine_set_options": dataclasses.asdict(self.engine_set),
+            "engines": self.engines_from.name,
+            "engine_set_options": dataclasses.asdict(self.engines_from),
             "engine_sets": self._started_sets.to_dict(),
             "detached": self.detached,
             "options": self._arguments,
@@ -461,9 +443,9 @@ class Cluster(ClusterCoroutines):
             state["n"],
             profile=state["profile"],
             cluster_id=state["cluster_id"],
-            engines=state["engines"],
+            engines=make_engine_set(state["engines"], None, state["engine_set_options"]),
             detached=state["detached"],
-            **state["options"] | state["engine_set_options"],
+            **state["options"],
         )
         cluster._old_arguments = old_arguments
         if state["controller"] is not None:

@@ -154,7 +154,12 @@ class Controller:
         return str(self.run_dir / "node.sock")
 
     def _start_host(
-        self, credentials: Credentials, settings: Settings, n_engines: int, engine_env: Mapping[str, str], detached: bool
+        self,
+        credentials: Credentials,
+        settings: Settings,
+        n_engines: int,
+        engine_env: Mapping[str, str],
+        detached: bool,
     ) -> dict[str, Any]:
         plan = HostPlan(
             connection=credentials.connection("engine", settings, unix_path=self._unix_path()),

@@ -24,12 +24,12 @@ _STOP_GRACE_S = 15.0
 class Relay:
     """A relay of this host, with `n` engines, that belongs to a cluster of another.
 
-    `connection_file` is the cluster's `Cluster.relay_file`, or the content of one. `name` is the host's in the cluster, by default this
-    machine's. `controller` overrides the address in the file, `listen` is where other relays reach this one for
-    payload, by default the address that the controller is reached from. A relay that is `outbound_only` is never
-    dialled: its payload goes through the controller's host. `client_file` is the cluster's `Cluster.connection_file`:
-    tasks on engines of this host that are to submit tasks themselves need it. It ends with its cluster, with `stop`,
-    and when this process ends.
+    `connection_file` is the cluster's `Cluster.relay_file`, or the content of one. `name` is the host's in the cluster,
+    by default this machine's. `controller` overrides the address in the file, `listen` is where other relays reach this
+    one for payload, by default the address that the controller is reached from. A relay that is `outbound_only` is
+    never dialled: its payload goes through the controller's host. `client_file` is the cluster's
+    `Cluster.connection_file`: tasks on engines of this host that are to submit tasks themselves need it. It ends with
+    its cluster, with `stop`, and when this process ends.
 
     Its engines look for modules where this process does, then where the one that started the cluster does, and work in
     that one's working directory if this host has it.

@@ -8,6 +8,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,7 @@ class StartedSet:
     def get_output(self) -> str:
         """What its blocks and engines wrote outside of tasks: their logs, one after the other."""
         if self.blocks:
-            return "".join(self.cluster.engine_set.log(block) for block in self.blocks)
+            return "".join(self.cluster.engines_from.log(block) for block in self.blocks)
         logs = [self.cluster.log_path(engine) for engine in self.engine_ids]
         return "".join(log.read_text(errors="replace") for log in logs if log.exists())
 
@@ -97,18 +98,19 @@ class StartedSets:
         if n_engines:
             self._add(_new_id(), range(n_engines), [])
 
-    def start(self, n: int | None, set_id: str | None) -> str:
-        """Starts `n` engines as a set; returns its id. Raises ValueError for an id in use."""
+    def start(self, n: int, set_id: str | None) -> str:
+        """Starts `n` engines as a set; returns its id. Raises ValueError for an id in use.
+
+        On other hosts, 0 stands for as many as the engine set's options say.
+        """
         set_id = _new_id() if set_id is None else set_id
         if set_id in self._sets:
             raise ValueError(f"engine set {set_id!r} exists already")
-        if self._cluster.engine_set.is_remote:
+        if self._cluster.engines_from.is_remote:
             taken = {block.id for block in self.blocks()}
             request = self.request(n, len(taken))
-            self._add(set_id, [], self._cluster.engine_set.submit(request))
+            self._add(set_id, [], self._cluster.engines_from.submit(request))
             return set_id
-        if n is None:
-            raise AssertionError("invariant: engines of this host are counted")
         with self._cluster.control() as control:
             known = {engine["engine"] for engine in control.status()["engines"]}
             control.add_engines(n)
@@ -116,12 +118,12 @@ class StartedSets:
         self._add(set_id, sorted(now - known), [])
         return set_id
 
-    def request(self, n: int | None, first_block: int = 0) -> BlockRequest:
+    def request(self, n: int, first_block: int = 0) -> BlockRequest:
         """What the cluster's engine set is asked for when `n` engines are to start."""
         cluster = self._cluster
         path = Path(cluster.relay_file)
         connection = json.loads(path.read_text()) if path.exists() else {}
-        return BlockRequest(cluster.cluster_id, cluster.cluster_dir, n, connection, first_block)
+        return BlockRequest(cluster.cluster_id, cluster.cluster_dir, n or None, connection, first_block)
 
     def stop(self, targets: Targets) -> None:
         """Stops engines for good, and forgets sets that have none left."""
@@ -132,23 +134,21 @@ class StartedSets:
         with self._cluster.control() as control:
             control.stop_engines(resolved)
         if ended:
-            self._cluster.engine_set.cancel(ended)
+            self._cluster.engines_from.cancel(ended)
         if every:
             self._sets = {}
             return
-        stopped = {resolved} if isinstance(resolved, int) else set(resolved or ())
+        stopped = [resolved] if isinstance(resolved, int) else [one for one in resolved or () if isinstance(one, int)]
         for one in self._sets.values():
-            one.leave_out(int(engine) for engine in stopped)
+            one.leave_out(stopped)
         self._sets = {
-            set_id: one
-            for set_id, one in self._sets.items()
-            if (set_id not in chosen if one.blocks else one.n)
+            set_id: one for set_id, one in self._sets.items() if (set_id not in chosen if one.blocks else one.n)
         }
 
     def cancel(self) -> None:
         """Ends all blocks of a cluster whose controller has stopped."""
         if blocks := self.blocks():
-            self._cluster.engine_set.cancel(blocks)
+            self._cluster.engines_from.cancel(blocks)
 
     def resolve(self, targets: Targets) -> Targets:
         """`targets` with a set's id replaced by its engines. Raises KeyError for a set that there is not."""
@@ -166,7 +166,7 @@ class StartedSets:
         `queue_timeout_s`. Raises `ClusterStartError` with the reason of each block that failed, unless there are at
         least `min_engines` without them: then it warns.
         """
-        kind, blocks = self._cluster.engine_set, self.blocks()
+        kind, blocks = self._cluster.engines_from, self.blocks()
         progress = {block.id: _Progress(block) for block in blocks}
         with self._cluster.control() as control:
             while True:
@@ -181,7 +181,7 @@ class StartedSets:
                         sum(_block_of(host, [block]) is not None for *_, host in engines),
                         start_timeout_s,
                         kind.queue_timeout_s,
-                        lambda block=block: kind.log(block),
+                        partial(kind.log, block),
                     )
                 ]
                 if not going:
@@ -207,7 +207,7 @@ class StartedSets:
         for set_id, one in state.items():
             self._add(set_id, one["engine_ids"], [Block(**block) for block in one["blocks"]])
         if blocks := self.blocks():
-            self._cluster.engine_set.adopt(blocks)
+            self._cluster.engines_from.adopt(blocks)
 
     def _add(self, set_id: str, engine_ids: Sequence[int], blocks: list[Block]) -> None:
         self._sets[set_id] = StartedSet(self._cluster, set_id, engine_ids, blocks)

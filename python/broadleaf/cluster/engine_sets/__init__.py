@@ -1,4 +1,4 @@
-"""Engine sets: the kinds of places where engines run. Others register under the entry points `broadleaf.engine_sets`."""
+"""Engine sets: the kinds of places where engines run. Others register under `broadleaf.engine_sets`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from typing import Any
 from broadleaf import config
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
 
-__all__ = ["Block", "BlockRequest", "EngineSet", "engine_set_names", "find_engine_set", "make_engine_set", "split_options"]
+__all__ = [
+    "Block",
+    "BlockRequest",
+    "EngineSet",
+    "engine_set_names",
+    "find_engine_set",
+    "make_engine_set",
+    "split_options",
+]
 
 ENTRY_POINTS = "broadleaf.engine_sets"
 
@@ -47,8 +55,7 @@ def engine_set_names() -> list[str]:
 
 
 def make_engine_set(name: str, profile_dir: Path | None = None, given: Mapping[str, Any] | None = None) -> EngineSet:
-    """The engine set `name` with the options of its table in `config.toml`, Broadleaf's and then the profile's, and then
-    those `given`.
+    """The engine set `name` with the options of its tables in the files `config.toml`, and then those `given`.
 
     Raises ValueError for a set that there is not, and `ConfigError` for an option it has not or a value that does not
     fit.

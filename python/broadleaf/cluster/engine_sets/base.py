@@ -1,7 +1,7 @@
 """What an engine set is: a kind of place where engines run, and the verbs by which a cluster gets hosts there.
 
-A site with a scheduler of its own subclasses `EngineSet`, a page of Python, and registers the class as an entry point of
-the group ``broadleaf.engine_sets``:
+A site with a scheduler of its own subclasses `EngineSet`, a page of Python, and registers the class as an entry point
+of the group ``broadleaf.engine_sets``:
 
     @dataclass
     class Lantern(EngineSet):
@@ -147,7 +147,9 @@ class EngineSet(ABC):
             find, python = [], shlex.quote(self.python)
         else:
             find, python = [f"python={shlex.quote(sys.executable)}", '[ -x "$python" ] || python=python3'], '"$python"'
-        start = " ".join(filter(None, ["exec", self.wrap, python, "-c", shlex.quote(code), *map(shlex.quote, arguments)]))
+        start = " ".join(
+            filter(None, ["exec", self.wrap, python, "-c", shlex.quote(code), *map(shlex.quote, arguments)])
+        )
         return "\n".join([*self.setup, *find, start])
 
     def join_order(self, request: BlockRequest, *, block: str = "", name: str = "", n: int = 0) -> dict[str, Any]:

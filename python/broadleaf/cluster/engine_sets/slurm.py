@@ -49,10 +49,10 @@ _COMPLETING_S = 0.5
 class Slurm(EngineSet):
     """Engines in jobs of Slurm.
 
-    `nodes` nodes with `engines_per_host` engines each, or `n` engines wherever Slurm puts them, in one job; with `array`
-    a job array with a node in each of its jobs, which can start one by one. The script has a directive for each option
-    that you give, and no other: `walltime` ("1:00:00", "30" minutes, "2h"), `partition`, `account`, and lines for all
-    else in `sbatch`, such as ``["--mem=8G", "--exclusive"]``.
+    `nodes` nodes with `engines_per_host` engines each, or `n` engines wherever Slurm puts them, in one job; with
+    `array` a job array with a node in each of its jobs, which can start one by one. The script has a directive for each
+    option that you give, and no other: `walltime` ("1:00:00", "30" minutes, "2h"), `partition`, `account`, and lines
+    for all else in `sbatch`, such as ``["--mem=8G", "--exclusive"]``.
 
     The nodes must see the cluster's directory, as they see your home directory at most sites.
     """
@@ -107,7 +107,10 @@ class Slurm(EngineSet):
 
     def _directives(self, request: BlockRequest) -> list[str]:
         job = "%A_%a" if self.array else "%j"
-        found = [f"--job-name=broadleaf-{request.cluster_id}", f"--output={request.cluster_dir / files.BLOCK_LOG.format(f'slurm-{job}')}"]
+        found = [
+            f"--job-name=broadleaf-{request.cluster_id}",
+            f"--output={request.cluster_dir / files.BLOCK_LOG.format(f'slurm-{job}')}",
+        ]
         per_host = self._per_host(request)
         if self.array:
             found += [f"--array=0-{(self.nodes or 1) - 1}", "--nodes=1"]

@@ -34,11 +34,11 @@ _CAUSES = (
     (r"No route to host|Network is unreachable", "no route to the host"),
     (r"Connection refused", "nothing listens for SSH there"),
     (r"timed out|Timeout", "the host does not answer"),
-    (r"Permission denied \([^)]*(password|keyboard-interactive)", "it wants a password, and nobody can type one: give it "
-     "a key with `ssh-copy-id`"),
+    (r"Permission denied \([^)]*(password|keyboard-interactive)", "no key of yours opens it, and it wants a "
+     "password, which nobody can type here: give it a key with `ssh-copy-id`"),
     (r"Permission denied", "no key of yours opens it"),
-    (r"Host key verification failed|host key .*changed", "its host key is not in known_hosts, or is another one: log in "
-     "once with `ssh`"),
+    (r"Host key verification failed|host key .*changed", "its host key is not in known_hosts, or is another "
+     "one: log in once with `ssh`"),
 )  # fmt: skip
 _HOST = re.compile(
     r"(?P<scheme>ssh://)?(?P<user>[^@\s:-][^@\s:]*@)?(?:\[(?P<literal>[^\]\s]+)\]|(?P<name>[^:@\s/-][^:@\s/]*))"
@@ -61,8 +61,8 @@ class SSH(EngineSet):
     """Engines on these hosts, over SSH.
 
     A host is ``[user@]name``, a name of `ssh_config` as well. ``"a:16"`` has 16 engines; ``"a:2222:16"`` and
-    ``"ssh://a:2222"`` are reached at port 2222. `jump` is a host to go through, as ssh's ``-J``. There must be a way to log in without typing: a key or
-    an agent. `ssh_args` are more arguments of ssh.
+    ``"ssh://a:2222"`` are reached at port 2222. `jump` is a host to go through, as ssh's ``-J``. There must be a way to
+    log in without typing: a key or an agent. `ssh_args` are more arguments of ssh.
 
     Each host's connection stays open while its engines run. When it breaks, they end.
     """
@@ -291,5 +291,3 @@ def _essence(text: str) -> str:
     """The last lines of what was said, without ssh's notes of its own."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Warning: Permanently")]
     return "; ".join(line for line in lines[-3:] if not line.startswith("broadleaf: host "))
-
-
