@@ -60,7 +60,12 @@ class Bed:
         self.top = Path(tempfile.mkdtemp(prefix="bed-"))
         self.network = Network(n, rate_mbit=None)
         self.names = ["head", *(f"n{i}" for i in range(1, n + 1))]
-        self._holder = self._mount(upper)
+        try:
+            self._holder = self._mount(upper)
+        except LayerUnavailable:
+            self.network.close()
+            os.rmdir(self.top)
+            raise
         self._child = self._first_child()
         addresses = "".join(f"{host.address} {self.names[host.index]}\n" for host in self.network.hosts)
         for name in self.names:
@@ -80,7 +85,8 @@ class Bed:
         assert holder.stdout is not None
         assert holder.stderr is not None
         if holder.stdout.readline() != "ready\n":
-            raise LayerUnavailable(f"overlays cannot be mounted here: {holder.stderr.read().strip()[-300:]}")
+            _, said = holder.communicate()
+            raise LayerUnavailable(f"overlays cannot be mounted here: {said.strip()[-300:]}")
         return holder
 
     def _first_child(self) -> int:

@@ -93,7 +93,7 @@ class Slurm(EngineSet):
             Block(
                 f"slurm-{one}",
                 n_hosts=n_hosts,
-                n_engines=per_host * n_hosts if n_hosts else request.n or None,
+                n_engines=(per_host * n_hosts if n_hosts else request.n) or None,
                 reason="submitted",
                 facts={"job": one, "log": str(request.cluster_dir / files.BLOCK_LOG.format(f"slurm-{one}"))},
             )
@@ -173,14 +173,15 @@ class Slurm(EngineSet):
             state, reason = seen.get(job, ["GONE", ""])
             block.state = _STATES.get(state, "failed")
             block.reason = _reason(job, state, reason)
+            block.facts["over"] = block.is_over
             if state == "PENDING" and reason.strip("()").startswith(_HOPELESS):
                 block.state = "failed"
         if any(not jobs[job].is_over for job in ended):
             self._next_news_at = time.monotonic() + _COMPLETING_S
 
     def cancel(self, blocks: Sequence[Block]) -> None:
-        """Calls `scancel` once for all that have not ended."""
-        jobs = [block.facts["job"] for block in blocks if not block.is_over]
+        """Calls `scancel` once for all that Slurm has not told to be over: some that count as failed may be pending."""
+        jobs = [block.facts["job"] for block in blocks if not block.facts.get("over")]
         if jobs:
             try:
                 run(["scancel", *jobs])
