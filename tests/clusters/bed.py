@@ -156,7 +156,7 @@ class Bed:
             except OSError:
                 continue
             if "broadleaf" in line or b"BROADLEAF_CLUSTER_ID=" in environment:
-                found[int(path.name)] = line[:300]
+                found[int(path.name)] = line[:2000]
         return found
 
     def close(self) -> None:

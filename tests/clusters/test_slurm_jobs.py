@@ -101,20 +101,19 @@ def test_the_command_line_and_the_table_of_a_profile(slurm):
     ("options", "cause"),
     [
         ("nodes=1, partition='nowhere'", r"invalid partition specified: nowhere.*\(from partition='nowhere'\)"),
-        ("nodes=9", "(?i)node count|PartitionNodeLimit|not available"),
-        ("nodes=1, sbatch=['--mem=nonsense']", r"(?s)Invalid --mem.*\(from the line '--mem=nonsense' in sbatch\)"),
-        ("nodes=1, walltime='2h'", "(?i)time limit"),
-        ("nodes=1, partition='off'", "PartitionDown|(?i:down)"),
+        ("nodes=9", "is pending: PartitionNodeLimit"),
+        ("nodes=1, sbatch=['--mem=nonsense']", r"Invalid --mem.*\(from the line '--mem=nonsense' in sbatch\)"),
+        ("nodes=1, walltime='2h'", "is pending: PartitionTimeLimit"),
+        ("nodes=1, partition='off'", "PartitionDown|down"),
         ("nodes=1, sbatch=['--hold']", "job [0-9]+ is pending: JobHeldUser"),
-        ("nodes=1, setup=['exit 3']", r"(?s)job [0-9]+ is failed \(NonZeroExitCode\)"),
-        ("nodes=1, python='/nowhere/python'", "(?s)job [0-9]+ is failed.*/nowhere/python"),
+        ("nodes=1, setup=['exit 3']", r"job [0-9]+ is failed \(NonZeroExitCode\)"),
+        ("nodes=1, python='/nowhere/python'", "job [0-9]+ is failed.*/nowhere/python"),
     ],
     ids=["partition", "nodes", "directive", "walltime", "down", "held", "set-up", "python"],
 )
 def test_a_refusal_names_its_cause(slurm, options, cause):
-    cause = cause.replace("(?i)", "").replace("(?s)", "")
     said = refusal(slurm, f"ipp.Cluster(engines=ipp.Slurm({options}))")
-    assert re.search(cause, said, re.IGNORECASE | re.DOTALL), said
+    assert re.search(cause, said, re.DOTALL), said
 
 
 def test_a_job_that_waits_too_long_in_the_queue_says_for_what(slurm):
@@ -135,13 +134,8 @@ def test_nothing_is_left_when_it_is_ended(slurm, how):
     program = """
 import broadleaf as ipp
 cluster = ipp.Cluster(engines=ipp.Slurm(nodes=2, engines_per_host=1))
-rc = cluster.start_and_connect_sync()
+cluster.start_and_connect_sync()
 print(cluster.blocks()[0].facts["job"], flush=True)
-input()
-try:
-    rc[:].apply_async(__import__("time").sleep, 600).get(60)
-except ipp.EngineError as error:
-    print("engines are lost", flush=True)
 input()
 cluster.stop_cluster_sync()
 """
@@ -169,7 +163,7 @@ cluster.stop_cluster_sync()
         if how != "relay":
             assert until(lambda: not bed.processes("n1") and not bed.processes("n2"), 60), bed.processes()
     finally:
-        client.communicate("\n\n", timeout=120)
+        client.communicate("\n", timeout=120)
     is_idle(bed)
 
 
