@@ -145,6 +145,36 @@ def test_others_go_on_without_a_host_if_there_are_engines_enough(ssh_hosts):
     assert started(ssh_hosts, cluster)[1] == ["n1", "n2"]
 
 
+@pytest.fixture
+def behind_a_jump_host(ssh_hosts):
+    """n4 cannot connect to the head, nor the head to n4: n3 can."""
+    bed, head, far = ssh_hosts, ssh_hosts.host("head").address, ssh_hosts.host("n4").address
+    rules = [("head", f"to {far}"), ("n4", f"to {head}")]
+    for name, rule in rules:
+        bed.run(name, "sh", "-c", f"ip rule add pref 10 {rule} unreachable")
+    bed.write("n3", "/root/.ssh/known_hosts", bed.path("head", "/root/.ssh/known_hosts").read_text(), 0o600)
+    yield bed
+    for name, rule in rules:
+        bed.run(name, "sh", "-c", f"ip rule del pref 10 {rule} unreachable")
+
+
+def test_a_host_that_cannot_connect_to_us_comes_through_its_ssh_connection(behind_a_jump_host):
+    bed = behind_a_jump_host
+    assert "no route" in refusal(bed, "ipp.Cluster(engines=ipp.SSH(['n4:2']))")
+    said = refusal(bed, "ipp.Cluster(engines=ipp.SSH(['n4:2'], jump='n3', tunnel='never'))")
+    assert "the controller cannot be reached from n4" in said
+    program = """
+import numpy as np, broadleaf as ipp
+data = np.random.default_rng(1).random(500_000)
+with ipp.Cluster(engines=ipp.SSH(["n4:2"], jump="n3")) as rc:
+    rc[:].push({"a": data}, block=True)
+    assert all(np.array_equal(a, data) for a in rc[:].pull("a", block=True))
+    print(sum(rc.load_balanced_view().map_sync(lambda x: x, range(1000))))
+"""
+    assert bed.python(program).stdout.strip() == str(sum(range(1000)))
+    assert until(lambda: not bed.processes()), bed.processes()
+
+
 @pytest.mark.parametrize("killed", ["ssh", "client"])
 def test_nothing_is_left_when_it_is_killed(ssh_hosts, killed):
     bed = ssh_hosts

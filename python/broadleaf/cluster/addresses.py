@@ -103,8 +103,6 @@ def first_reachable(hosts: Sequence[str], port: int, timeout_s: float) -> str:
 
     Raises `OSError` that says of each why not.
     """
-    if len(hosts) == 1:
-        return hosts[0]  # whoever dials it says why not
     dialled: dict[socket.socket, str] = {}
     failures: dict[str, str] = {}
     waiting = select.poll()

@@ -14,9 +14,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from broadleaf.cluster import addresses
 from broadleaf.cluster.files import ClusterFileError
 from broadleaf.cluster.relay import Relay
 from broadleaf.cluster.start_error import ClusterStartError
+
+# Time that an address of the controller has to answer before the tunnel is taken.
+_DIRECT_S = 3.0
 
 
 def main() -> None:
@@ -27,7 +31,10 @@ def main() -> None:
         order = _read_order()
         name = f"{order['name'] or socket.gethostname()}:{order['block'] or os.environ['BROADLEAF_BLOCK']}"
         n = order["n"] or tasks_of_this_node(os.environ)
-        relay = Relay(order["connection"], n or None, name=name)
+        controller = _through_tunnel(order)
+        relay = Relay(
+            order["connection"], n or None, name=name, controller=controller, outbound_only=controller is not None
+        )
         del order
     except (ClusterStartError, ClusterFileError, OSError, ValueError, KeyError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
@@ -40,6 +47,18 @@ def main() -> None:
         pass
     finally:
         relay.stop()
+
+
+def _through_tunnel(order: Mapping[str, Any]) -> str | None:
+    """The tunnel's end here, if there is one and it is needed: nobody dials this host then either."""
+    if not order["tunnel_port"]:
+        return None
+    connection = order["connection"]
+    try:
+        addresses.first_reachable(connection["addresses"], connection["tcp"]["port"], _DIRECT_S)
+    except OSError:
+        return f"127.0.0.1:{order['tunnel_port']}"
+    return None
 
 
 def tasks_of_this_node(environment: Mapping[str, str]) -> int:

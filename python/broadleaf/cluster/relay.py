@@ -157,6 +157,8 @@ def _controller_of(connection: dict[str, Any], origin: str) -> tuple[str, int]:
             f"{origin}: the cluster listens on its own host only; start it with listen='<address>:0'"
         )
     hosts = connection.get("addresses") or [tcp["host"]]
+    if len(hosts) == 1:
+        return hosts[0], tcp["port"]  # whoever dials it says why not
     try:
         return addresses.first_reachable(hosts, tcp["port"], _DIAL_TIMEOUT_S), tcp["port"]
     except OSError as error:

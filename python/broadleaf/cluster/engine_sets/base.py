@@ -152,14 +152,19 @@ class EngineSet(ABC):
         )
         return "\n".join([*self.setup, *find, start])
 
-    def join_order(self, request: BlockRequest, *, block: str = "", name: str = "", n: int = 0) -> dict[str, Any]:
+    def join_order(
+        self, request: BlockRequest, *, block: str = "", name: str = "", n: int = 0, tunnel_port: int = 0
+    ) -> dict[str, Any]:
         """What `join_command` is to read, ready for JSON; it holds a key.
 
-        `block` may be left to the environment variable ``BROADLEAF_BLOCK``, `name` to the host.
+        `block` may be left to the environment variable ``BROADLEAF_BLOCK``, `name` to the host. `tunnel_port` is a port
+        of the host's own loopback interface that leads to the controller: the relay takes it if it gets there by none
+        of the controller's addresses.
         """
         return {
             "connection": dict(request.connection),
             "block": block,
             "name": name,
             "n": n or self.engines_per_host,
+            "tunnel_port": tunnel_port,
         }

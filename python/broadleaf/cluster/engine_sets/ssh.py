@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shlex
 import signal
 import tempfile
@@ -26,6 +27,8 @@ _LOGINS_AT_ONCE = 8
 _LOGIN_TRIES = 6
 _RETRY_AFTER_S = 0.5
 _STOP_GRACE_S = 20.0
+# Below those that systems give to connections by themselves.
+_FIRST_TUNNEL_PORT, _TUNNEL_PORTS = 20_000, 12_000
 _CONNECTED = "broadleaf: connected"
 
 # Of ssh's words, and what they mean to whoever starts a cluster.
@@ -36,6 +39,7 @@ _CAUSES = (
     (r"timed out|Timeout", "the host does not answer"),
     (r"Permission denied \([^)]*(password|keyboard-interactive)", "no key of yours opens it, and it wants a "
      "password, which nobody can type here: give it a key with `ssh-copy-id`"),
+    (r"connect to host .*Permission denied", "this host is not allowed to connect to it"),
     (r"Permission denied", "no key of yours opens it"),
     (r"Host key verification failed|host key .*changed", "its host key is not in known_hosts, or is another "
      "one: log in once with `ssh`"),
@@ -64,6 +68,9 @@ class SSH(EngineSet):
     ``"ssh://a:2222"`` are reached at port 2222. `jump` is a host to go through, as ssh's ``-J``. There must be a way to
     log in without typing: a key or an agent. `ssh_args` are more arguments of ssh.
 
+    A host that cannot connect to this one gets to it through its ssh connection, from a port of its own loopback
+    interface; with ``tunnel="never"`` its start fails. Payload takes that way too, and not the one from host to host.
+
     Each host's connection stays open while its engines run. When it breaks, they end.
     """
 
@@ -71,12 +78,15 @@ class SSH(EngineSet):
 
     hosts: Sequence[str] = ()
     jump: str = ""
+    tunnel: str = "auto"
     ssh_args: Sequence[str] = ()
     connect_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
         if isinstance(self.hosts, str):
             self.hosts = [host.strip() for host in self.hosts.split(",") if host.strip()]
+        if self.tunnel not in ("auto", "never"):
+            raise ValueError(f"tunnel is 'auto' or 'never', not {self.tunnel!r}")
         self._parsed = [parse_host(host) for host in self.hosts]
         self._children: dict[str, Popen[bytes]] = {}
 
@@ -126,16 +136,18 @@ class SSH(EngineSet):
             for place, (index, host, n) in enumerate(chosen)
         ]
 
-    def command(self, index: int) -> list[str]:
-        """The command that logs in to a host and starts its relay."""
+    def command(self, index: int, tunnel: str = "") -> list[str]:
+        """The command that logs in to a host and starts its relay; `tunnel` is ssh's argument of ``-R``."""
         host = self._parsed[index]
         options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(self.connect_timeout_s))}",
-                   "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3", "-o", "ClearAllForwardings=yes",
+                   "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3",
                    "-x", "-a", "-T"]  # fmt: skip
         if host.port:
             options += ["-p", str(host.port)]
         if self.jump:
             options += ["-J", self.jump]
+        if tunnel:
+            options += ["-R", tunnel]
         remote = f"echo {shlex.quote(_CONNECTED)}\n{self.join_command()}"
         return ["ssh", *options, *self.ssh_args, "--", host.destination, f"exec sh -c {shlex.quote(remote)}"]
 
@@ -148,14 +160,17 @@ class SSH(EngineSet):
         import subprocess
 
         name = block.facts["host"].rpartition("@")[2]
-        order = self.join_order(request, block=block.id, name=name, n=block.n_engines or 0)
+        port = 0 if self.tunnel == "never" else _FIRST_TUNNEL_PORT + secrets.randbelow(_TUNNEL_PORTS)
+        tcp = request.connection["tcp"]
+        tunnel = f"127.0.0.1:{port}:{tcp['host']}:{tcp['port']}" if port else ""
+        order = self.join_order(request, block=block.id, name=name, n=block.n_engines or 0, tunnel_port=port)
         log = files.open_log(Path(block.facts["log"]))
         try:
             with tempfile.TemporaryFile() as file:
                 file.write(json.dumps(order).encode())
                 file.seek(0)
                 child = subprocess.Popen(
-                    self.command(block.facts["index"]),
+                    self.command(block.facts["index"], tunnel),
                     stdin=file,
                     stdout=log,
                     stderr=log,
