@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from broadleaf.client.views.direct import DirectView
     from broadleaf.client.views.lazy_map import LazyMapIterator
     from broadleaf.cluster import Cluster, ClusterManager
+    from broadleaf.cluster.engine_sets.base import EngineSet
+    from broadleaf.cluster.engine_sets.slurm import Slurm
+    from broadleaf.cluster.engine_sets.ssh import SSH
     from broadleaf.cluster.relay import Relay
     from broadleaf.engine.bound_kernel import bind_kernel
     from broadleaf.errors import (
@@ -94,6 +97,7 @@ _HOMES = {
     "DependencyTimeout": _ERRORS,
     "DirectView": "broadleaf.client.views.direct",
     "EngineError": _ERRORS,
+    "EngineSet": "broadleaf.cluster.engine_sets.base",
     "ExecuteReply": "broadleaf.client.execute_reply",
     "FIRST_COMPLETED": "concurrent.futures",
     "FIRST_EXCEPTION": "concurrent.futures",
@@ -115,7 +119,9 @@ _HOMES = {
     "RemoteError": _ERRORS,
     "RemoteFunction": "broadleaf.client.remote_functions",
     "ResultNotKept": _ERRORS,
+    "SSH": "broadleaf.cluster.engine_sets.ssh",
     "SerializationError": _ERRORS,
+    "Slurm": "broadleaf.cluster.engine_sets.slurm",
     "TaskAborted": _ERRORS,
     "TaskRejectError": _ERRORS,
     "TaskTimeout": _ERRORS,
@@ -149,6 +155,7 @@ __all__ = [
     "ALL_COMPLETED",
     "FIRST_COMPLETED",
     "FIRST_EXCEPTION",
+    "SSH",
     "AlreadyDisplayedError",
     "AsyncHubResult",
     "AsyncMapResult",
@@ -166,6 +173,7 @@ __all__ = [
     "DependencyTimeout",
     "DirectView",
     "EngineError",
+    "EngineSet",
     "ExecuteReply",
     "IPythonError",
     "ImpossibleDependency",
@@ -186,6 +194,7 @@ __all__ = [
     "RemoteFunction",
     "ResultNotKept",
     "SerializationError",
+    "Slurm",
     "TaskAborted",
     "TaskRejectError",
     "TaskTimeout",

@@ -1,7 +1,7 @@
 """Every option that can change what a cluster does or how fast: one table, and where each value came from.
 
-A value comes from the last of these that has one: the default, `config.toml` in Broadleaf's directory, `config.toml`
-in the profile's directory, the environment variable ``BROADLEAF_<NAME>``, the argument of a call.
+A value comes from the last of these that has one: the default, `config.toml` in the site's directory, in Broadleaf's
+and in the profile's, the environment variable ``BROADLEAF_<NAME>``, the argument of a call.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _FLUSH_BYTES = _MIB // 2
 # Tasks that an engine's claim board has room for, and the largest payload inline.
 _CLAIM_SLOTS = 4096
 _INLINE_BYTES = 255 * _MIB
+SITE_DIR = Path("/etc/broadleaf")
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 
@@ -217,6 +218,8 @@ OPTIONS: dict[str, Option] = {
         Option("tls", "bool", True, "node, client", "Whether TCP is encrypted. Both sides prove their "
                "keys either way."),
         # Engines
+        Option("engines", "str", "local", "cluster", "Engine set that engines come from: `local`, `ssh`, `slurm`, or "
+               "one that is installed."),
         Option("engine_start", "choice", "fork", "host", "`fork` from a process that has imported what engines need, "
                "or `spawn` a fresh interpreter for each.", choices=("fork", "spawn")),
         Option("capture_descriptors", "bool", True, "host", "Whether a task's client gets what is written past Python: "
@@ -273,10 +276,8 @@ def resolve(arguments: Mapping[str, Any] | None = None, profile_dir: Path | None
     """
     values: dict[str, Value] = {name: option.default for name, option in OPTIONS.items()}
     origins = dict.fromkeys(values, "default")
-    for directory in (base_dir(), profile_dir):
-        if directory is not None:
-            path = directory / "config.toml"
-            _overlay(values, origins, _read_toml(path), str(path))
+    for path in _files(profile_dir):
+        _overlay(values, origins, _read_toml(path), str(path))
     for name, option in OPTIONS.items():
         if (text := os.environ.get(option.variable)) is not None:
             origin = f"environment {option.variable}"
@@ -286,8 +287,21 @@ def resolve(arguments: Mapping[str, Any] | None = None, profile_dir: Path | None
     return Settings(values, origins)
 
 
+def tables(name: str, profile_dir: Path | None = None) -> list[tuple[str, Mapping[str, Any]]]:
+    """The tables ``[name]`` of the configuration files, with the file of each, the weightiest last."""
+    found = [(str(path), _read_toml(path).get(name)) for path in _files(profile_dir)]
+    return [(path, table) for path, table in found if isinstance(table, Mapping)]
+
+
+def _files(profile_dir: Path | None) -> list[Path]:
+    directories = (SITE_DIR, base_dir(), profile_dir)
+    return [directory / "config.toml" for directory in directories if directory is not None]
+
+
 def _overlay(values: dict[str, Value], origins: dict[str, str], layer: Mapping[str, Any], origin: str) -> None:
     for name, value in layer.items():
+        if isinstance(value, Mapping):
+            continue  # the options of an engine set, see `tables`
         option = OPTIONS.get(name)
         if option is None:
             raise ConfigError(f"no option is called {name!r} ({origin}){_suggestion(name)}")

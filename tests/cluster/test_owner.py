@@ -46,11 +46,11 @@ def cluster(tmp_path, monkeypatch):
     yield cluster
     owner.mark(files.make_private_dir(cluster.cluster_dir))
     cluster.stop_cluster_sync()
-    shutil.rmtree(cluster.to_dict()["launcher"]["run_dir"], ignore_errors=True)
+    shutil.rmtree(cluster.to_dict()["controller"]["run_dir"], ignore_errors=True)
 
 
 def contents(cluster: broadleaf.Cluster) -> list[str]:
-    run_dir = Path(cluster.to_dict()["launcher"]["run_dir"])
+    run_dir = Path(cluster.to_dict()["controller"]["run_dir"])
     return sorted(path.name for directory in (cluster.cluster_dir, run_dir) for path in directory.glob("*"))
 
 
@@ -66,7 +66,7 @@ def command(*arguments: str, code: int = 0, before: tuple[str, ...] = ()) -> str
 
 def end_of(cluster: broadleaf.Cluster) -> None:
     """Kills the whole cluster at once, so that nobody cleans up."""
-    state = cluster.to_dict()["launcher"]
+    state = cluster.to_dict()["controller"]
     for pid in (state["host_pid"], state["node_pid"]):
         os.kill(pid, signal.SIGKILL)
     assert cluster.wait_stopped(20)
@@ -91,11 +91,11 @@ def test_whose_processes_can_be_judged_here(tmp_path, elsewhere):
 
 
 def test_a_list_elsewhere_removes_nothing_of_a_living_cluster(cluster, elsewhere):
-    run_dir = Path(cluster.to_dict()["launcher"]["run_dir"])
+    run_dir = Path(cluster.to_dict()["controller"]["run_dir"])
     before = contents(cluster)
     # Seen from elsewhere the process has another number, or none.
     state = files.read_json(Path(cluster.cluster_file))
-    unseen = state | {"launcher": state["launcher"] | {"host_pid": 2**22 + 1}}
+    unseen = state | {"controller": state["controller"] | {"host_pid": 2**22 + 1}}
     files.write_json(Path(cluster.cluster_file), unseen)
     for directory in (cluster.cluster_dir, run_dir):
         give_to(directory, **elsewhere)
@@ -113,7 +113,7 @@ def test_a_list_elsewhere_removes_nothing_of_a_living_cluster(cluster, elsewhere
 
 
 def test_orphans_of_others_in_a_shared_folder_stay(cluster, elsewhere, monkeypatch, tmp_path):
-    run_dir = Path(cluster.to_dict()["launcher"]["run_dir"])
+    run_dir = Path(cluster.to_dict()["controller"]["run_dir"])
     give_to(run_dir, **elsewhere)
     os.utime(run_dir, (0, 0))
     before = contents(cluster)

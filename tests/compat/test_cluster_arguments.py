@@ -13,7 +13,7 @@ from broadleaf.cluster.launcher import (
     abbreviate_launcher_class,
     find_launcher_class,
 )
-from broadleaf.cluster.launchers import ClusterStartError
+from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.compat import warning
 
 
@@ -82,7 +82,7 @@ def test_a_profile_directory_of_ipythons_is_the_profile_of_its_name(tmp_path, mo
 def test_unknown_arguments_are_errors():
     with pytest.raises(ValueError, match="no option is called 'engine_timeot'"):
         ipp.Cluster(n=0, engine_timeot=5)
-    with pytest.raises(ValueError, match="no launcher is called 'cloud'"):
+    with pytest.raises(ValueError, match="no engine set is called 'cloud'"):
         ipp.Cluster(n=0, engines="Cloud")
     assert not hasattr(ipp.Cluster(n=0), "nothing")
 
@@ -93,7 +93,7 @@ def test_unknown_arguments_are_errors():
 def test_a_launcher_that_is_not_here_is_known_and_does_not_start(engines):
     cluster = ipp.Cluster(n=1, engines=engines)
     assert cluster.engine_launcher_class is MPIEngineSetLauncher
-    with pytest.raises(ClusterStartError, match="no launcher 'mpi' here"):
+    with pytest.raises(ClusterStartError, match="no engine set 'mpi' here"):
         cluster.start_cluster_sync()
     assert not cluster.running
 

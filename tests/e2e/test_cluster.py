@@ -14,7 +14,7 @@ import pytest
 from broadleaf import Client, Cluster, ClusterManager, config
 from broadleaf.cluster import files, owner
 from broadleaf.cluster.cluster import ClusterStateError
-from broadleaf.cluster.launchers import ClusterStartError
+from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.errors import ClusterConnectionError
 from broadleaf.serialize.namespace import evaluate
 
@@ -28,7 +28,7 @@ def test_with_gives_a_client_with_all_engines_and_leaves_nothing(cluster_process
         assert cluster.running
         pids = rc[:].apply_sync(os.getpid)
         assert set(pids) < set(cluster_processes(cluster.cluster_id))
-        run_dir = Path(cluster.to_dict()["launcher"]["run_dir"])
+        run_dir = Path(cluster.to_dict()["controller"]["run_dir"])
         assert run_dir.exists()
     assert not cluster.running
     assert cluster_processes(cluster.cluster_id) == {}
@@ -76,14 +76,14 @@ def test_files_are_private_and_say_what_there_is():
         assert stat.S_IMODE(cluster.cluster_dir.stat().st_mode) == 0o700
         for name in (files.CLIENT_FILE, files.ENGINE_FILE, files.CLUSTER_FILE, files.NODE_LOG):
             assert stat.S_IMODE((cluster.cluster_dir / name).stat().st_mode) == 0o600, name
-        run_dir = Path(cluster.to_dict()["launcher"]["run_dir"])
+        run_dir = Path(cluster.to_dict()["controller"]["run_dir"])
         assert stat.S_IMODE(run_dir.stat().st_mode) == 0o700
         client, engine = (json.loads((cluster.cluster_dir / n).read_text()) for n in ("client.json", "engine.json"))
         assert client["cluster_id"] == cluster.cluster_id
         assert client["options"]["prefetch_max"] == 77
         assert client["tcp"] is None
         assert client["private_key"] != engine["private_key"]
-        command_lines = " ".join(_command_line(pid) for pid in cluster.to_dict()["launcher"].values()
+        command_lines = " ".join(_command_line(pid) for pid in cluster.to_dict()["controller"].values()
                                  if isinstance(pid, int))  # fmt: skip
         assert client["private_key"] not in command_lines
 

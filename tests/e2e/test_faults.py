@@ -39,7 +39,7 @@ def _certificate(result):
 def test_waiting_for_engines_of_a_killed_node_is_no_timeout():
     cluster = Cluster(n=1)
     with cluster as rc:
-        os.kill(cluster.to_dict()["launcher"]["node_pid"], signal.SIGKILL)
+        os.kill(cluster.to_dict()["controller"]["node_pid"], signal.SIGKILL)
         with pytest.raises(LinkLost):
             rc.wait_for_engines(9, timeout=20)
         for n in (1, 9):
@@ -215,7 +215,7 @@ def test_a_killed_node_leaves_no_process(rc, cluster_processes):
     cluster = rc.cluster
     pending = rc[0].apply_async(time.sleep, 1000)
     _until_running(rc, 0)
-    os.kill(cluster.to_dict()["launcher"]["node_pid"], signal.SIGKILL)
+    os.kill(cluster.to_dict()["controller"]["node_pid"], signal.SIGKILL)
     assert cluster.wait_stopped(20)
     assert cluster_processes(cluster.cluster_id) == {}
     with pytest.raises((LinkLost, EngineError)):
@@ -226,7 +226,7 @@ def test_a_killed_node_leaves_no_process(rc, cluster_processes):
 
 def test_a_killed_fork_server_leaves_no_process(rc, cluster_processes):
     cluster = rc.cluster
-    os.kill(cluster.to_dict()["launcher"]["host_pid"], signal.SIGKILL)
+    os.kill(cluster.to_dict()["controller"]["host_pid"], signal.SIGKILL)
     cluster.stop_cluster_sync()
     assert cluster_processes(cluster.cluster_id) == {}
     assert not cluster.cluster_dir.exists()
@@ -275,9 +275,9 @@ def test_a_killed_client_leaves_nothing(cluster_processes, start):
 
 def test_a_stop_that_is_not_obeyed_becomes_a_kill(rc, cluster_processes):
     cluster = rc.cluster
-    state = cluster.to_dict()["launcher"]
+    state = cluster.to_dict()["controller"]
     os.kill(state["node_pid"], signal.SIGSTOP)
-    cluster._launcher.end()
+    cluster._controller.end()
     assert cluster_processes(cluster.cluster_id) == {}
 
 
@@ -293,7 +293,7 @@ def test_out_of_memory_is_told_from_a_kill():
     try:
         (group / "memory.limit_in_bytes").write_text(str(80 << 20))
         with Cluster(n=0) as rc:
-            host_pid = rc.cluster.to_dict()["launcher"]["host_pid"]
+            host_pid = rc.cluster.to_dict()["controller"]["host_pid"]
             (group / "cgroup.procs").write_text(str(host_pid))
             rc.cluster.start_engines_sync(2)
             rc.wait_for_engines(2)

@@ -31,7 +31,7 @@ def client(cluster):
 
 
 def controller_of(cluster: ipp.Cluster) -> int:
-    return cluster.to_dict()["launcher"]["node_pid"]
+    return cluster.to_dict()["controller"]["node_pid"]
 
 
 def test_results_of_a_closed_client(client):

@@ -241,7 +241,7 @@ def test_nothing_of_it_is_left_behind(project):
         rc.ship_module(module)
         folder = Path(rc[0].apply_sync(lambda: __import__("left").__file__)).parent
         assert folder.is_dir()
-        run_dir = Path(rc.cluster.to_dict()["launcher"]["run_dir"])
+        run_dir = Path(rc.cluster.to_dict()["controller"]["run_dir"])
         assert folder.is_relative_to(run_dir)
     assert not run_dir.exists()
 

@@ -4,10 +4,8 @@ R comes from Debian's packages: the fixture installs r-base-core where it may (a
 and skips the tests that need it elsewhere, with the reason.
 """
 
-import os
 import shutil
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -20,6 +18,7 @@ from broadleaf.lab.factors import Factor
 from broadleaf.lab.plan import Plan
 from broadleaf.lab.runs import RunsFile, read_runs
 from broadleaf.lab.synth import SyntheticSystem, simulate
+from debian_layer import LayerUnavailable, in_layer, layer
 
 FACTORS = (
     Factor("cfg_log", "config", ("debug", "warning", "off"), "debug"),
@@ -74,19 +73,16 @@ NAMES = {
 
 
 @pytest.fixture(scope="module")
-def rscript():
-    """The path of Rscript, installed if need be."""
-    if shutil.which("Rscript") is None:
-        if not sys.platform.startswith("linux") or shutil.which("apt-get") is None or os.geteuid() != 0:
-            pytest.skip("R is not installed, and only root on Debian or Ubuntu may install r-base-core")
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["update"], ["install", "-y", "--no-install-recommends", "r-base-core"]):
-            done = subprocess.run(
-                ["apt-get", "-q", *command], env=environment, capture_output=True, text=True, timeout=500, check=False
-            )
-            if done.returncode:
-                pytest.skip(f"R is not installed and apt-get cannot: {done.stderr.strip()[-200:]}")
-    return shutil.which("Rscript")
+def rscript(study):
+    """The command line of Rscript: this system's, or Debian's from a layer of this checkout's."""
+    if (found := shutil.which("Rscript")) is not None:
+        return [found]
+    try:
+        upper = layer("r-base-core")
+    except LayerUnavailable as error:
+        pytest.skip(f"R is not installed, and cannot be had: {error}")
+    directory, _ = study
+    return in_layer(upper, ["Rscript"], shared=directory)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +104,7 @@ def study(tmp_path_factory):
 def by_r(rscript, study):
     directory, _ = study
     (directory / "check.R").write_text(SCRIPT)
-    command = [rscript, "--vanilla", "check.R", "runs.csv", "path_vectors.csv"]
+    command = [*rscript, "--vanilla", "check.R", "runs.csv", "path_vectors.csv"]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     found = {"main": {}, "pairs": {}, "sdev": []}

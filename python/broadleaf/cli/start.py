@@ -16,9 +16,33 @@ if TYPE_CHECKING:
     from broadleaf.cluster import Cluster
 
 
+def _checked_set(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+    if name is not None and name.isdigit():
+        raise click.BadParameter(f"names an engine set; the number of engines is `-n {name}`")
+    return name
+
+
+def _assigned(texts: tuple[str, ...], hint: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=hint)
+        found[name] = value
+    return found
+
+
 @click.command("start")
-@click.option("-n", "--engines", "n", type=click.IntRange(min=0), metavar="N",
+@click.option("-n", "n", type=click.IntRange(min=0), metavar="N",
               help="Number of engines; by default one for every usable core.")  # fmt: skip
+@click.option("--engines", metavar="NAME", callback=_checked_set,
+              help="Where engines run: `local`, `ssh`, `slurm`, or an engine set that is installed.")  # fmt: skip
+@click.option("--hosts", metavar="HOST[:N],...", help="Hosts of `--engines ssh`, with engines on each.")
+@click.option("--set", "set_options", multiple=True, metavar="NAME=VALUE",
+              help="Set an option of the engine set, such as nodes=4. May be repeated.")  # fmt: skip
+@click.option(
+    "--dry-run", is_flag=True, help="Print what would be submitted or run for the engines, and start nothing."
+)
 @click.option("--detach/--foreground", default=True, show_default=True,
               help="Return when it runs, or stay and stop it on Ctrl-C.")  # fmt: skip
 @profile_option
@@ -30,8 +54,9 @@ if TYPE_CHECKING:
 @click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", shell_complete=assignments,
               help="Set an option of `broadleaf config show`. May be repeated.")  # fmt: skip
 def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str | None, restart: bool | None,
-            options: tuple[str, ...]) -> None:  # fmt: skip
-    """Start a cluster on this host.
+            options: tuple[str, ...], engines: str | None, hosts: str | None, set_options: tuple[str, ...],
+            dry_run: bool) -> None:  # fmt: skip
+    """Start a cluster whose controller is on this host.
 
     It runs until `broadleaf stop`, or with --foreground until Ctrl-C. Programs connect to it by broadleaf.Client(),
     or Client(profile=NAME, cluster_id=ID) if you named one.
@@ -39,18 +64,21 @@ def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str
     from broadleaf.cluster import Cluster
 
     look_in_working_directory()
-    arguments: dict[str, Any] = {}
-    for option in options:
-        name, equals, value = option.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{option!r} is not NAME=VALUE", param_hint="--option")
-        arguments[name] = value
+    arguments = _assigned(options, "--option")
+    for_set = _assigned(set_options, "--set")
+    if hosts is not None:
+        engines = engines or "ssh"
+        for_set["hosts"] = hosts
     if tcp is not None:
         arguments["listen"] = tcp if ":" in tcp else f"{tcp}:0"
     if restart:
         arguments["restart_engines"] = True
     try:
-        cluster = Cluster(n, profile=profile, cluster_id=cluster_id, detached=detach, **arguments)
+        cluster = Cluster(n, profile=profile, cluster_id=cluster_id, detached=detach, engines=engines,
+                          engine_options=for_set, **arguments)  # fmt: skip
+        if dry_run:
+            click.echo(cluster.script())
+            return
     except ValueError as error:
         raise click.UsageError(str(error), click.get_current_context()) from None
     run_cluster(cluster, detach)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import os
+import select
 import socket
+import time
 import warnings
+from collections.abc import Sequence
 
 # Addresses for documentation (RFC 5737, RFC 3849): no host has them, and nothing is sent there.
 _ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 _LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 _ANY_PORT = 9
+_SIOCGIFADDR = 0x8915  # from <linux/sockios.h>
 
 
 class PlaintextWarning(UserWarning):
@@ -48,3 +54,92 @@ def warn_of_plaintext() -> None:
         PlaintextWarning,
         stacklevel=2,
     )
+
+
+def all_to_dial(listen: str) -> list[str]:
+    """Every address by which others may reach a listener on `listen`, the likeliest first."""
+    likeliest = to_dial(listen)
+    try:
+        if not ipaddress.ip_address(listen).is_unspecified:
+            return [likeliest]
+    except ValueError:
+        return [likeliest]
+    loopback = [address for address in _of_interfaces() if ipaddress.ip_address(address).is_loopback]
+    others = [address for address in _of_interfaces() if address not in loopback]
+    return list(dict.fromkeys([likeliest, *others, *loopback]))
+
+
+def of_interface(name: str) -> str:
+    """The IPv4 address of a network interface; that of none, "", stands for all.
+
+    Raises ValueError that lists the interfaces there are.
+    """
+    if not name:
+        return "0.0.0.0"
+    import fcntl
+    import struct
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError:
+            known = ", ".join(interface for _, interface in socket.if_nameindex())
+            raise ValueError(f"no network interface {name!r} with an IPv4 address; there are: {known}") from None
+    return socket.inet_ntoa(reply[20:24])
+
+
+def _of_interfaces() -> list[str]:
+    found = []
+    for _, name in socket.if_nameindex():
+        try:
+            found.append(of_interface(name))
+        except ValueError:
+            continue  # it has none
+    return found
+
+
+def first_reachable(hosts: Sequence[str], port: int, timeout_s: float) -> str:
+    """The first of `hosts` at which something accepts connections on `port`; all are tried at once.
+
+    Raises `OSError` that says of each why not.
+    """
+    dialled: dict[socket.socket, str] = {}
+    failures: dict[str, str] = {}
+    waiting = select.poll()
+    sockets: dict[int, socket.socket] = {}
+    deadline = time.monotonic() + timeout_s
+    try:
+        for host in hosts:
+            _begin_dialling(host, port, dialled, failures)
+        for one in dialled:
+            sockets[one.fileno()] = one
+            waiting.register(one, select.POLLOUT)
+        while sockets and (left_s := deadline - time.monotonic()) > 0:
+            for number, _ in waiting.poll(left_s * 1000):
+                one = sockets.pop(number)
+                waiting.unregister(number)
+                code = one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if code == 0:
+                    return dialled[one]
+                failures[dialled[one]] = os.strerror(code)
+    finally:
+        for one in dialled:
+            one.close()
+    said = ", ".join(f"{host}:{port} ({failures.get(host, f'no answer within {timeout_s:g} s')})" for host in hosts)
+    raise OSError(f"the controller cannot be reached from {socket.gethostname()}: tried {said}")
+
+
+def _begin_dialling(host: str, port: int, dialled: dict[socket.socket, str], failures: dict[str, str]) -> None:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        one = socket.socket(family, kind, protocol)
+    except OSError as error:
+        failures[host] = error.strerror or str(error)
+        return
+    one.setblocking(False)
+    code = one.connect_ex(address)
+    if code not in (0, errno.EINPROGRESS):
+        failures[host] = os.strerror(code)
+        one.close()
+        return
+    dialled[one] = host

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import secrets
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from broadleaf import config
-from broadleaf.cluster import at_exit, files, owner
+from broadleaf.cluster import addresses, at_exit, files, owner
 from broadleaf.cluster.control import ControlLink, Targets
+from broadleaf.cluster.controller import Controller
 from broadleaf.cluster.cores import engine_count, usable_cores
 from broadleaf.cluster.coroutines import ClusterCoroutines
-from broadleaf.cluster.engine_sets import EngineSet, EngineSets
-from broadleaf.cluster.launchers import ClusterStartError, Launcher, StartRequest, find_launcher
-from broadleaf.errors import ClusterConnectionError, EngineError, KernelError
+from broadleaf.cluster.description import description, html_description
+from broadleaf.cluster.engine_sets import Block, EngineSet, make_engine_set, split_options
+from broadleaf.cluster.missing_engines import start_errors
+from broadleaf.cluster.started_sets import StartedSet, StartedSets
+from broadleaf.errors import ClusterConnectionError, KernelError
 
 if TYPE_CHECKING:
     from broadleaf.client import Client
@@ -39,9 +45,10 @@ class Cluster(ClusterCoroutines):
     runs the twin on a thread of the event loop's executor.
 
     `n` defaults to the cores this process may use. An empty `cluster_id` is that of `broadleaf start`, "default".
-    `engines` names a launcher. A `detached` cluster outlives this process; any other is stopped when the process ends,
-    however it ends. `controller_ip` is short for ``listen="<ip>:0"``. `env` is set in the engines' environment. All
-    other keywords are options of `broadleaf.config`, or those that IPython Parallel has; see
+    `engines` is an engine set, or the name of one (by default the option `engines`), whose options may be given in
+    `engine_options`, or as keywords beside the name. A `detached` cluster outlives this process; any other is stopped
+    when the process ends, however it ends. `controller_ip` is short for ``listen="<ip>:0"``. `env` is set in the
+    engines' environment. All other keywords are options of `broadleaf.config`, or those that IPython Parallel has; see
     `broadleaf.compat.cluster_arguments`.
     """
 
@@ -54,42 +61,58 @@ class Cluster(ClusterCoroutines):
         *,
         profile: str = "default",
         cluster_id: str | None = None,
-        engines: str = "local",
+        engines: str | EngineSet | None = None,
         controller_ip: str | None = None,
         detached: bool = False,
         env: dict[str, str] | None = None,
+        engine_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        if config.is_strange(options) or not (isinstance(engines, str) and engines.islower()):
+        set_options, options = split_options(engines, options)
+        set_options |= engine_options or {}
+        is_old = engines is not None and not isinstance(engines, EngineSet) and not str(engines).islower()
+        if config.is_strange(options) or is_old:
             from broadleaf.compat import cluster_arguments
 
             given = {"n": n, "profile": profile, "cluster_id": cluster_id, "engines": engines, "detached": detached}
             own, old = cluster_arguments.split(given | {"controller_ip": controller_ip, "env": env} | options)
+            own["engine_options"] = set_options
             Cluster.__init__(self, **own)
             self._old_arguments = old
             return
         self._old_arguments = {}
         if controller_ip is not None:
             options.setdefault("listen", f"{controller_ip}:0")
-        self.n = usable_cores() if n is None else engine_count(n)
-        self.profile = profile
+        self.profile, self.detached = profile, detached
         if cluster_id is None:
             cluster_id = f"{int(time.time())}-{secrets.token_hex(2)}"
         self.cluster_id = files.check_id("cluster id", cluster_id or "default")
-        self.launcher_name = engines
-        self.detached = detached
         self.env = dict(env or {})
         self._arguments = {name: value for name, value in options.items() if value is not None}
         self.settings = config.resolve(self._arguments, files.profile_dir(profile))
-        self._launcher_class = find_launcher(engines)
-        self._launcher: Launcher | None = None
-        self._engine_sets = EngineSets(self)
+        self.engines_from = self._make_engine_set(engines, set_options)
+        self.n = engine_count(n) if n is not None else 0 if self.engines_from.is_remote else usable_cores()
+        self._controller: Controller | None = None
+        self._started_sets = StartedSets(self)
         self._client: Client | None = None
-        self._dashboard: Dashboard | None = None
         self._lock = threading.RLock()
         self._owner_pid = os.getpid()
 
+    def _make_engine_set(self, engines: str | EngineSet | None, options: dict[str, Any]) -> EngineSet:
+        if not isinstance(engines, EngineSet):
+            name = engines or self.settings["engines"]
+            engines = make_engine_set(name, files.profile_dir(self.profile), options)
+        if engines.is_remote and not self.settings["listen"]:
+            self._arguments["listen"] = f"{addresses.of_interface(engines.interface)}:0"
+            self.settings = config.resolve(self._arguments, files.profile_dir(self.profile))
+        return engines
+
     # What it is
+
+    @property
+    def launcher_name(self) -> str:
+        """The name of its engine set."""
+        return self.engines_from.name
 
     @property
     def cluster_dir(self) -> Path:
@@ -114,22 +137,34 @@ class Cluster(ClusterCoroutines):
     @property
     def running(self) -> bool:
         """Whether its processes are alive."""
-        return self._launcher is not None and self._launcher.running()
+        return self._controller is not None and self._controller.running()
 
     @property
-    def engines(self) -> dict[str, EngineSet]:
+    def was_started(self) -> bool:
+        """Whether it runs or has run."""
+        return self._controller is not None
+
+    @property
+    def engines(self) -> dict[str, StartedSet]:
         """The engine sets that run, by id: the engines that were started together."""
-        return self._engine_sets.living() if self.running else {}
+        return self._started_sets.living() if self.running else {}
 
-    @property
+    def blocks(self) -> list[Block]:
+        """The batch jobs or connections that its engines on other hosts came with, with their state and its reason."""
+        blocks = self._started_sets.blocks()
+        self.engines_from.poll(blocks)
+        return blocks
+
+    def script(self) -> str:
+        """What a start would submit to the scheduler, or run on each host, for people to read."""
+        return self.engines_from.script(self._started_sets.request(self.n))
+
+    @cached_property
     def dashboard(self) -> Dashboard:
         """A page that shows what the cluster does: `cluster.dashboard.url`, or show it in a notebook to serve it."""
         from broadleaf.dashboard.server import Dashboard
 
-        with self._lock:
-            if self._dashboard is None:
-                self._dashboard = Dashboard(self)
-            return self._dashboard
+        return Dashboard(self)
 
     if not TYPE_CHECKING:
 
@@ -140,32 +175,10 @@ class Cluster(ClusterCoroutines):
             return cluster_attribute(self, name)
 
     def __repr__(self) -> str:
-        state = "running" if self.running else "stopped" if self._launcher else "not started"
-        detached = ", detached" if self.detached else ""
-        return (
-            f"<Cluster(cluster_id={self.cluster_id!r}, profile={self.profile!r}, n={self.n}, {self.launcher_name}"
-            f"{detached}): {state}>"
-        )
+        return description(self)
 
     def _repr_html_(self) -> str:
-        from broadleaf.html_tables import engine_table, titled
-
-        state = "running" if self.running else "stopped" if self._launcher else "not started"
-        facts = [
-            ("id", self.cluster_id),
-            ("profile", self.profile),
-            ("engines", f"{self.n:,}"),
-            ("launcher", self.launcher_name),
-        ]
-        engines = ""
-        if self.running:
-            try:
-                with self.control(timeout_s=2.0) as control:
-                    hosts = {engine: host for engine, _, _, host in control.engines()}
-                    engines = engine_table(control.status(), hosts)
-            except (KernelError, TimeoutError, OSError):
-                state = "does not answer"
-        return titled("Cluster", [*facts, ("", state)], engines)
+        return html_description(self)
 
     def log_path(self, engine_id: int | None = None) -> Path:
         """Path of the node's log, or of an engine's."""
@@ -185,7 +198,7 @@ class Cluster(ClusterCoroutines):
         """
         if n is not None:
             self.n = engine_count(n)
-        self._start(self.n)
+        self._start(self.n, starts_engines=True)
         return self
 
     def start_controller_sync(self) -> None:
@@ -193,30 +206,33 @@ class Cluster(ClusterCoroutines):
 
         Raises `ClusterStateError` when it runs already, and what `start_cluster_sync` raises.
         """
-        self._start(0)
+        self._start(0, starts_engines=False)
 
-    def _start(self, n_engines: int) -> None:
+    def _start(self, n_engines: int, *, starts_engines: bool) -> None:
         with self._lock:
             if self.running:
                 raise ClusterStateError(f"cluster {self.cluster_id!r} is running already")
+            self.engines_from.require()
+            is_remote = self.engines_from.is_remote
             self._claim_directory()
-            request = StartRequest(
-                self.profile,
+            self._controller = Controller.start(
                 self.cluster_id,
-                n_engines,
-                self.settings,
                 self.cluster_dir,
-                self.env,
-                self.detached,
+                self.settings,
+                n_engines=0 if is_remote else n_engines,
+                engine_env=self.env,
+                detached=self.detached,
             )
-            self._launcher = self._launcher_class.start(request)
             self._owner_pid = os.getpid()
             try:
-                self._engine_sets.started(n_engines)
+                self._started_sets.started(0 if is_remote else n_engines)
                 self._write_cluster_file()
+                if is_remote and starts_engines:
+                    self._started_sets.start(n_engines, None)
+                    self._write_cluster_file()
             except BaseException:
                 # Nobody else would find it.
-                self._launcher.end()
+                self._controller.end()
                 raise
             if not self.detached:
                 at_exit.add(self)
@@ -261,21 +277,22 @@ class Cluster(ClusterCoroutines):
             client, self._client = self._client, None
             if client is not None:
                 client.close()
-            if self._dashboard is not None:
-                self._dashboard.close()
-            launcher = self._launcher
-            if launcher is None:
+            if "dashboard" in vars(self):
+                self.dashboard.close()
+            controller = self._controller
+            if controller is None:
                 return
             at_exit.forget(self)
-            if launcher.running():
+            if controller.running():
                 self._ask_to_stop()
-                launcher.release()
-                launcher.wait(_STOP_GRACE_S + self.settings["stop_grace_s"])
-            launcher.end()
+                controller.release()
+                controller.wait(_STOP_GRACE_S + self.settings["stop_grace_s"])
+            try:
+                self._started_sets.cancel()
+            finally:
+                controller.end()
 
-    def stop_controller_sync(self) -> None:
-        """Stops the controller, and with it everything: `stop_cluster_sync`."""
-        self.stop_cluster_sync()
+    stop_controller_sync = stop_cluster_sync  # with the controller everything ends
 
     def _ask_to_stop(self) -> None:
         try:
@@ -286,8 +303,8 @@ class Cluster(ClusterCoroutines):
 
     def remove_files(self, keep_logs: bool = False) -> None:
         """Removes what a cluster that does not run has left on disk; with `keep_logs` all but its logs."""
-        if self._launcher is not None and not self.running:
-            run_dir = self._launcher.to_dict()["run_dir"]
+        if self._controller is not None and not self.running:
+            run_dir = self._controller.to_dict()["run_dir"]
             files.remove_cluster_files(self.cluster_dir, run_dir, keep_logs)
 
     # Engines
@@ -298,14 +315,14 @@ class Cluster(ClusterCoroutines):
         Returns the id of the engine set they are: `engine_set_id`, or one made up. Raises ValueError for one in use.
         """
         with self._lock:
-            set_id = self._engine_sets.start(self.n if n is None else engine_count(n), engine_set_id)
+            set_id = self._started_sets.start(self.n if n is None else engine_count(n), engine_set_id)
             self._write_cluster_file()
         return set_id
 
     def stop_engines_sync(self, targets: Targets = None) -> None:
         """Stops these engines for good, or all. Targets are ids of engines, 'all', or the id of an engine set."""
         with self._lock:
-            self._engine_sets.stop(targets)
+            self._started_sets.stop(targets)
             self._write_cluster_file()
 
     def stop_engine_sync(self, engine_id: int) -> None:
@@ -318,7 +335,7 @@ class Cluster(ClusterCoroutines):
         All engines include those that died, but not those that `stop_engines` has stopped for good: name these.
         """
         with self.control() as control:
-            control.restart_engines(self._engine_sets.resolve(targets))
+            control.restart_engines(self._started_sets.resolve(targets))
 
     def restart_engine_sync(self, engine_id: int) -> None:
         """Restarts one engine."""
@@ -327,7 +344,7 @@ class Cluster(ClusterCoroutines):
     def signal_engines_sync(self, signum: int = signal.SIGINT, targets: Targets = None) -> None:
         """Sends a signal to these engines, or all."""
         with self.control() as control:
-            control.signal(signum, self._engine_sets.resolve(targets))
+            control.signal(signum, self._started_sets.resolve(targets))
 
     def signal_engine_sync(self, signum: int, engine_id: int) -> None:
         """Sends a signal to one engine."""
@@ -364,15 +381,9 @@ class Cluster(ClusterCoroutines):
         if not self.running:
             self.start_cluster_sync(n)
         try:
-            if self.n and not self.engines:
+            if not self.engines and (self.n or self.engines_from.is_remote):
                 self.start_engines_sync(n)
-            client = self._connect_leaving_magics() if activate is False else self.connect_client_sync()
-            try:
-                client.wait_for_engines(self.n, timeout=self.settings["start_timeout_s"])
-            except TimeoutError:
-                raise self._missing_engines(client.ids) from None
-            except EngineError as error:
-                raise ClusterStartError(str(error)) from None
+            client = self._connect_and_wait(leaves_magics=activate is False)
         except BaseException:
             self.stop_cluster_sync()
             raise
@@ -380,39 +391,26 @@ class Cluster(ClusterCoroutines):
             client.activate()
         return client
 
-    def _connect_leaving_magics(self) -> Client:
+    def _connect_and_wait(self, leaves_magics: bool) -> Client:
         from broadleaf.client.interactive import leaving_magics
 
-        with leaving_magics():
-            return self.connect_client_sync()
+        if self.engines_from.is_remote:
+            self.wait_for_engines_sync()
+        with leaving_magics() if leaves_magics else contextlib.nullcontext():
+            client = self.connect_client_sync()
+        with start_errors(self, lambda: client.ids):
+            client.wait_for_engines(self.n, timeout=self.settings["start_timeout_s"])
+        return client
 
     def wait_for_engines_sync(self) -> None:
         """Waits until all engines are up. Raises `ClusterStartError` when they die at their start, or take too long."""
-        with self.control() as control:
-            try:
-                there = control.wait_for_engines(self.n, self.settings["start_timeout_s"])
-            except EngineError as error:
-                raise ClusterStartError(str(error)) from None
-            if not there:
-                raise self._missing_engines([engine_id for engine_id, *_ in control.engines()])
-
-    def _missing_engines(self, up: Sequence[int]) -> ClusterStartError:
-        missing = [engine_id for engine_id in range(self.n) if engine_id not in up]
-        reason = self._why_not_started(missing)
-        log = self.log_path(missing[0]) if missing else self.log_path()
-        text = log.read_text(errors="replace")[-4096:] if log.exists() else ""
-        timeout_s: float = self.settings["start_timeout_s"]
-        return ClusterStartError(f"only {len(up)} of {self.n} engines came up within {timeout_s:g} s{reason}", text)
-
-    def _why_not_started(self, missing: Sequence[int]) -> str:
-        """What the operating system said where no process could be made for an engine."""
-        try:
-            engines = {entry["engine"]: entry for entry in self.status_sync()["engines"]}
-        except (KernelError, TimeoutError, OSError):
-            return ""
-        deaths = [(engine_id, engines.get(engine_id, {}).get("last_death")) for engine_id in missing]
-        reasons = [(one, death["last_output"]) for one, death in deaths if death and death["cause"] == "not_started"]
-        return f": engine {reasons[0][0]} could not be started: {reasons[0][1]}" if reasons else ""
+        if self.engines_from.is_remote:
+            self.n = self._started_sets.wait_for_blocks(self.settings["start_timeout_s"])
+            self._write_cluster_file()
+            return
+        with self.control() as control, start_errors(self, lambda: [engine_id for engine_id, *_ in control.engines()]):
+            if not control.wait_for_engines(self.n, self.settings["start_timeout_s"]):
+                raise TimeoutError
 
     def __enter__(self) -> Client:
         self._client = self.start_and_connect_sync()
@@ -429,11 +427,12 @@ class Cluster(ClusterCoroutines):
             "cluster_id": self.cluster_id,
             "profile": self.profile,
             "n": self.n,
-            "engines": self.launcher_name,
-            "engine_sets": self._engine_sets.to_dict(),
+            "engines": self.engines_from.name,
+            "engine_set_options": dataclasses.asdict(self.engines_from),
+            "engine_sets": self._started_sets.to_dict(),
             "detached": self.detached,
             "options": self._arguments,
-            "launcher": self._launcher.to_dict() if self._launcher else None,
+            "controller": self._controller.to_dict() if self._controller else None,
         }
 
     @classmethod
@@ -446,14 +445,14 @@ class Cluster(ClusterCoroutines):
             state["n"],
             profile=state["profile"],
             cluster_id=state["cluster_id"],
-            engines=state["engines"],
+            engines=make_engine_set(state["engines"], None, state["engine_set_options"]),
             detached=state["detached"],
             **state["options"],
         )
         cluster._old_arguments = old_arguments
-        if state["launcher"] is not None:
-            cluster._launcher = cluster._launcher_class.from_dict(state["launcher"])
-        cluster._engine_sets.from_dict(state["engine_sets"])
+        if state["controller"] is not None:
+            cluster._controller = Controller.from_dict(state["controller"])
+        cluster._started_sets.from_dict(state["engine_sets"])
         return cluster
 
     @classmethod
@@ -476,10 +475,10 @@ class Cluster(ClusterCoroutines):
         default = files.cluster_dir(profile, cluster_id or "default") / files.CLUSTER_FILE
         return cls.from_dict(files.read_json(Path(cluster_file) if cluster_file else default), **old_arguments)
 
-    def _started(self) -> Launcher:
-        if self._launcher is None:
+    def _started(self) -> Controller:
+        if self._controller is None:
             raise ClusterStateError(f"cluster {self.cluster_id!r} has not been started")
-        return self._launcher
+        return self._controller
 
     def control(self, timeout_s: float = 10.0) -> ControlLink:
         """A connection for requests; use it as a context manager. Raises `ClusterConnectionError`."""
@@ -495,7 +494,7 @@ class Cluster(ClusterCoroutines):
     def exit_code(self, timeout_s: float) -> int | None:
         """With what the controller ended, 128 + n for signal n; None if it has not within `timeout_s`, or if only
         another process knows."""
-        return None if self._launcher is None else self._launcher.exit_code(timeout_s)
+        return None if self._controller is None else self._controller.exit_code(timeout_s)
 
     def stop_if_owner(self) -> None:
         """Stops it, but not where a child that was forked inside the block leaves it."""

@@ -6,6 +6,7 @@ Each cluster has a directory of its own under its profile, ``<base>/profiles/<pr
 - ``cluster.json``, what the cluster is,
 - ``owner.json``, which host and container it runs on,
 - ``node.log``, what the node and the fork server write,
+- ``block-<id>.log``, what a batch job or an ssh connection writes, and ``order-<set>.json``, by which jobs join,
 
 and a run directory, which holds the socket, the engines' logs, the modules that clients have sent, and an
 ``owner.json`` too. It lies where only this user can make files: under ``$XDG_RUNTIME_DIR``, or in
@@ -37,6 +38,8 @@ CLIENT_FILE = "client.json"
 ENGINE_FILE = "engine.json"
 CLUSTER_FILE = "cluster.json"
 NODE_LOG = "node.log"
+BLOCK_LOG = "block-{}.log"
+ORDER_FILE = "order-{}.json"
 
 ORPHAN_AGE_S = 60.0
 KEPT_LOG_AGE_S = 7 * 86_400.0
@@ -105,7 +108,7 @@ def _seems_to_run(path: Path) -> bool:
     if _elsewhere(path / CLUSTER_FILE) and not owner.may_judge(path):
         return True
     try:
-        pid = json.loads((path / CLUSTER_FILE).read_text())["launcher"]["host_pid"]
+        pid = json.loads((path / CLUSTER_FILE).read_text())["controller"]["host_pid"]
     except (OSError, ValueError, KeyError, TypeError):
         return True
     return not isinstance(pid, int) or process_of_cluster(pid, path.name)
@@ -226,8 +229,9 @@ def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_log
     """Removes what a cluster that is gone has left; with `keep_logs` all but its logs and what finds them."""
     cluster_path, run_dir = Path(cluster_path), Path(run_dir)
     dead = [cluster_path / CLIENT_FILE, cluster_path / ENGINE_FILE, *run_dir.glob("*.sock")]
+    dead += cluster_path.glob(ORDER_FILE.format("*"))
     if not keep_logs:
-        dead += [cluster_path / CLUSTER_FILE, cluster_path / NODE_LOG]
+        dead += [cluster_path / CLUSTER_FILE, cluster_path / NODE_LOG, *cluster_path.glob(BLOCK_LOG.format("*"))]
         dead += [path for path in run_dir.glob("*") if not path.is_dir()]
     shutil.rmtree(run_dir / MODULES_DIR, ignore_errors=True)
     for path in dead:
@@ -266,7 +270,7 @@ def remove_orphans() -> None:
 def _kept_run_dir(cluster_file: Path) -> str | None:
     """The run directory that a cluster has written down, which has its engines' logs."""
     try:
-        run_dir = json.loads(cluster_file.read_text())["launcher"]["run_dir"]
+        run_dir = json.loads(cluster_file.read_text())["controller"]["run_dir"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return run_dir if isinstance(run_dir, str) else None

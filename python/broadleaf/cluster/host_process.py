@@ -7,11 +7,15 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.cluster.launchers.base import ClusterStartError
+from broadleaf.cluster import files
+from broadleaf.cluster.cores import usable_cores
+from broadleaf.cluster.credentials import python_version
+from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.modules.search_path import search_path
 
 if TYPE_CHECKING:
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 
 # Imported only once sys.path is the client's, so that Broadleaf is found wherever the client has it from.
 _BOOT = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from broadleaf.engine.fork_server import main; main()"
+
+_LOG_TAIL_BYTES = 4096
 
 
 @dataclass
@@ -52,8 +58,61 @@ class HostProcess:
         return readiness
 
 
-def start_host(
-    cluster_id: str, node_config: dict[str, Any], host_config: dict[str, Any], log: int, *, with_lifeline: bool
+@dataclass(frozen=True, kw_only=True)
+class HostPlan:
+    """A host to start: its node's part, its engines, and where its files go."""
+
+    connection: Mapping[str, Any]
+    """What its engines connect by: the content of a connection file, with this host's socket in it."""
+    part: Mapping[str, Any]
+    """What makes the node a controller, `tcp`, or a relay, `relay`."""
+    keys: Mapping[str, Mapping[str, str]]
+    n_engines: int
+    run_dir: Path
+    cluster_dir: Path
+    sys_path: Sequence[str]
+    engine_env: Mapping[str, str]
+
+    def start(self, log_path: Path, *, with_lifeline: bool) -> HostProcess:
+        """Starts the host process. Its output goes to `log_path`, which is emptied."""
+        cluster_id, options = self.connection["cluster_id"], self.connection["options"]
+        node = {
+            "cluster_id": cluster_id,
+            "unix_path": self.connection["unix_path"],
+            "python": python_version(),
+            "keys": self.keys,
+            "n_engines": self.n_engines,
+            "engine_env": self.engine_env,
+            "options": options,
+            **self.part,
+        }
+        host = {
+            "connection": json.dumps(self.connection),
+            "run_dir": str(self.run_dir),
+            "cluster_dir": str(self.cluster_dir),
+            "options": options,
+            "n_engines": self.n_engines,
+            "n_cores": usable_cores(),
+            "sys_path": list(self.sys_path),
+            "directory": self.connection.get("directory"),
+        }
+        log = files.open_log(log_path)
+        try:
+            return _start(cluster_id, node, host, log, with_lifeline)
+        finally:
+            os.close(log)
+
+
+def log_tail(path: Path) -> str:
+    """The end of a log; '' where there is none."""
+    try:
+        return path.read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _start(
+    cluster_id: str, node_config: dict[str, Any], host_config: dict[str, Any], log: int, with_lifeline: bool
 ) -> HostProcess:
     """Starts a host process, whose output goes to `log`; the descriptors it is passed are added to `node_config`."""
     import subprocess
@@ -95,8 +154,3 @@ def start_host(
     except BrokenPipeError:
         pass  # it died; the ready pipe tells
     return HostProcess(child, lifeline, ready_read)
-
-
-def python_version() -> str:
-    """`major.minor`, which must be the same on all sides."""
-    return f"{sys.version_info.major}.{sys.version_info.minor}"

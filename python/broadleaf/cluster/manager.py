@@ -47,7 +47,7 @@ class ClusterManager:
                 cluster.remove_files(keep_logs=time.time() - path.stat().st_mtime < files.KEPT_LOG_AGE_S)
         files.remove_orphans()
         for key, cluster in list(self._clusters.items()):
-            if cluster._launcher is not None and not cluster.running:
+            if cluster._controller is not None and not cluster.running:
                 del self._clusters[key]
         return self.clusters
 

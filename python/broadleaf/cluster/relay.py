@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from pathlib import Path
@@ -10,25 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 from broadleaf.cluster import addresses, files
 from broadleaf.cluster.cores import engine_count, usable_cores
-from broadleaf.cluster.host_process import HostProcess, python_version, start_host
+from broadleaf.cluster.credentials import checked_engine_connection, read_engine_connection
+from broadleaf.cluster.host_process import HostPlan, HostProcess, log_tail
+from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.modules.search_path import missing_entries, search_path
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
-_LOG_TAIL_BYTES = 4096
+_DIAL_TIMEOUT_S = 10.0
 _STOP_GRACE_S = 15.0
 
 
 class Relay:
     """A relay of this host, with `n` engines, that belongs to a cluster of another.
 
-    `connection_file` is the cluster's `Cluster.relay_file`. `name` is the host's in the cluster, by default this
-    machine's. `controller` overrides the address in the file, `listen` is where other relays reach this one for
-    payload, by default the address that the controller is reached from. A relay that is `outbound_only` is never
-    dialled: its payload goes through the controller's host. `client_file` is the cluster's `Cluster.connection_file`:
-    tasks on engines of this host that are to submit tasks themselves need it. It ends with its cluster, with `stop`,
-    and when this process ends.
+    `connection_file` is the cluster's `Cluster.relay_file`, or the content of one. `name` is the host's in the cluster,
+    by default this machine's. `controller` overrides the address in the file, `listen` is where other relays reach this
+    one for payload, by default the address that the controller is reached from. A relay that is `outbound_only` is
+    never dialled: its payload goes through the controller's host. `client_file` is the cluster's
+    `Cluster.connection_file`: tasks on engines of this host that are to submit tasks themselves need it. It ends with
+    its cluster, with `stop`, and when this process ends.
 
     Its engines look for modules where this process does, then where the one that started the cluster does, and work in
     that one's working directory if this host has it.
@@ -36,7 +37,7 @@ class Relay:
 
     def __init__(
         self,
-        connection_file: str | Path,
+        connection_file: str | Path | dict[str, Any],
         n: int | None = None,
         *,
         name: str | None = None,
@@ -46,23 +47,26 @@ class Relay:
         client_file: str | Path | None = None,
     ) -> None:
         self.n = usable_cores() if n is None else engine_count(n)
-        connection = files.read_json(Path(connection_file))
-        if "private_key" not in connection or "cluster_id" not in connection:
-            raise files.ClusterFileError(f"{connection_file} is no connection file")
+        if isinstance(connection_file, dict):
+            origin = "what was sent"
+            connection = checked_engine_connection(connection_file, origin)
+        else:
+            origin = str(connection_file)
+            connection = read_engine_connection(connection_file)
         self.cluster_id: str = connection["cluster_id"]
         self.name = name or socket.gethostname()
         if not connection["tls"]:
             addresses.warn_of_plaintext()
         self.run_dir = files.make_run_dir(self.cluster_id, outlives_session=True)
         try:
-            address = _address(controller) if controller else _controller_of(connection, connection_file)
+            address = _address(controller) if controller else _controller_of(connection, origin)
             self._client_file = str(Path(client_file).resolve(strict=True)) if client_file is not None else None
             self._host = self._start(connection, address, _address(listen) if listen else None, outbound_only)
         except BaseException:
             files.remove_cluster_files(self.run_dir, self.run_dir)
             raise
         try:
-            self._host.wait_ready(connection["options"]["start_timeout_s"], self._log_tail)
+            self._host.wait_ready(connection["options"]["start_timeout_s"], lambda: log_tail(self.log_path))
         except BaseException:
             self.stop()
             raise
@@ -70,50 +74,37 @@ class Relay:
     def _start(
         self, connection: dict[str, Any], controller: tuple[str, int], listen: tuple[str, int] | None, outbound: bool
     ) -> HostProcess:
-        unix_path = str(self.run_dir / "node.sock")
-        options = connection["options"]
-        node = {
-            "cluster_id": self.cluster_id,
-            "unix_path": unix_path,
-            "python": python_version(),
-            "keys": {
+        own_path = search_path()
+        others_path = missing_entries(connection.get("search_path", ()), own_path)
+        plan = HostPlan(
+            connection=connection
+            | {
+                "unix_path": str(self.run_dir / "node.sock"),
+                "tcp": None,
+                "client_file": self._client_file,
+                "controller": {"host": controller[0], "port": controller[1]},
+                "host": self.name,
+            },
+            part={
+                "relay": {
+                    "controller": controller,
+                    "tls": connection["tls"],
+                    "name": self.name,
+                    "listen": listen,
+                    "outbound_only": outbound,
+                }
+            },
+            keys={
                 "server": {"public": connection["server_public_key"]},
                 "engine": {"private": connection["private_key"]},
             },
-            "n_engines": self.n,
-            "options": options,
-            "relay": {
-                "controller": controller,
-                "tls": connection["tls"],
-                "name": self.name,
-                "listen": listen,
-                "outbound_only": outbound,
-            },
-        }
-        own_path = search_path()
-        others_path = missing_entries(connection.get("search_path", ()), own_path)
-        local = connection | {
-            "unix_path": unix_path,
-            "tcp": None,
-            "client_file": self._client_file,
-            "controller": {"host": controller[0], "port": controller[1]},
-            "host": self.name,
-        }
-        host = {
-            "connection": json.dumps(local),
-            "run_dir": str(self.run_dir),
-            "cluster_dir": str(self.run_dir),
-            "options": options | {"preload": [name for name in options["preload"] if name != "auto"]},
-            "n_engines": self.n,
-            "n_cores": usable_cores(),
-            "sys_path": own_path + [entry for entry in others_path if os.path.exists(entry)],
-            "directory": connection.get("directory"),
-        }
-        log = files.open_log(self.log_path)
-        try:
-            return start_host(self.cluster_id, node, host, log, with_lifeline=True)
-        finally:
-            os.close(log)
+            n_engines=self.n,
+            run_dir=self.run_dir,
+            cluster_dir=self.run_dir,
+            sys_path=own_path + [entry for entry in others_path if os.path.exists(entry)],
+            engine_env=connection.get("engine_env", {}),
+        )
+        return plan.start(self.log_path, with_lifeline=True)
 
     @property
     def process(self) -> Popen[bytes]:
@@ -124,12 +115,6 @@ class Relay:
     def log_path(self) -> Path:
         """Where the relay's node and fork server write."""
         return self.run_dir / files.NODE_LOG
-
-    def _log_tail(self) -> str:
-        try:
-            return self.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace")
-        except OSError:
-            return ""
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """The exit code, or None when it still runs after `timeout_s`."""
@@ -165,10 +150,16 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _controller_of(connection: dict[str, Any], path: str | Path) -> tuple[str, int]:
+def _controller_of(connection: dict[str, Any], origin: str) -> tuple[str, int]:
     tcp = connection.get("tcp")
     if not tcp:
         raise files.ClusterFileError(
-            f"{path}: the cluster listens on its own host only; start it with listen='<address>:0'"
+            f"{origin}: the cluster listens on its own host only; start it with listen='<address>:0'"
         )
-    return tcp["host"], tcp["port"]
+    hosts = connection.get("addresses") or [tcp["host"]]
+    if len(hosts) == 1:
+        return hosts[0], tcp["port"]  # whoever dials it says why not
+    try:
+        return addresses.first_reachable(hosts, tcp["port"], _DIAL_TIMEOUT_S), tcp["port"]
+    except OSError as error:
+        raise ClusterStartError(str(error)) from None

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from broadleaf.cluster.engine_sets.base import EngineSet
 from broadleaf.compat.launchers import launcher_name
 from broadleaf.compat.profiles import cluster_config, profile_name
 from broadleaf.compat.warning import warn_once
@@ -48,7 +49,7 @@ def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     old = _with_configuration({name: value for name, value in given.items() if name not in _OWN})
     configured = {name: old.pop(name) for name in _OWN if name in old}
     own = {name: configured.get(name) if _is_default(name, given.get(name)) else given[name] for name in _OWN}
-    own["engines"], own["profile"] = own["engines"] or "local", own["profile"] or "default"
+    own["profile"] = own["profile"] or "default"
     for name in list(old):
         if name == "log_level":
             own[name] = option_log_level(old[name])
@@ -59,7 +60,8 @@ def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     if "controller_args" in old:
         _controller_args(own, old["controller_args"])
     resolve({name: value for name, value in own.items() if name not in _OWN})
-    own["engines"] = launcher_name(own["engines"])
+    if own["engines"] is not None and not isinstance(own["engines"], EngineSet):
+        own["engines"] = launcher_name(own["engines"])
     return {name: value for name, value in own.items() if value is not None}, old
 
 
@@ -72,7 +74,7 @@ def check_manager_arguments(old: Mapping[str, Any]) -> None:
 
 
 def _is_default(name: str, value: Any) -> bool:
-    return value is None or {"profile": "default", "engines": "local", "detached": False}.get(name) == value
+    return value is None or {"profile": "default", "detached": False}.get(name) == value
 
 
 def _with_configuration(old: dict[str, Any]) -> dict[str, Any]:

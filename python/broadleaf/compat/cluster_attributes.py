@@ -26,7 +26,7 @@ def _controller(cluster: Cluster) -> launchers.LocalControllerLauncher | None:
 
 
 def _shutdown_atexit(cluster: Cluster) -> bool:
-    return at_exit.holds(cluster) or (cluster._launcher is None and not cluster.detached)
+    return at_exit.holds(cluster) or (cluster._controller is None and not cluster.detached)
 
 
 def _old(name: str, default: Any) -> Callable[[Cluster], Any]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.cluster import owner
-from broadleaf.cluster.engine_sets import EngineSet
-from broadleaf.cluster.launchers import ClusterStartError, Launcher, StartRequest, launcher_names
+from broadleaf.cluster.engine_sets import engine_set_names
+from broadleaf.cluster.engine_sets.base import EngineSet
+from broadleaf.cluster.engine_sets.local import Local
+from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.started_sets import StartedSet
 
 if TYPE_CHECKING:
     from broadleaf.cluster import Cluster
@@ -56,7 +57,7 @@ class LocalControllerLauncher(LocalProcessLauncher, ControllerLauncher):
         """Number of the process. Raises `NotRunning` when there is none."""
         if self.cluster is None or not self.cluster.running:
             raise NotRunning("the controller does not run")
-        return int(self.cluster.to_dict()["launcher"]["host_pid"])
+        return int(self.cluster.to_dict()["controller"]["host_pid"])
 
     @property
     def process(self) -> Any:
@@ -90,42 +91,17 @@ class LocalControllerLauncher(LocalProcessLauncher, ControllerLauncher):
             self.cluster.stop_cluster_sync()
 
 
-LocalEngineSetLauncher = EngineSet
+LocalEngineSetLauncher = StartedSet
 
 
-class _AbsentLauncher(Launcher):
-    """A launcher that IPython Parallel has and this Broadleaf has not: a cluster of it cannot be started."""
+class _AbsentSet(Local):
+    """An engine set that IPython Parallel has and this Broadleaf has not: a cluster of it cannot be started."""
 
-    name = ""
-
-    @classmethod
-    def start(cls, request: StartRequest) -> Launcher:
-        owner.unmark_if_empty(request.cluster_dir)  # made for this cluster
-        request.cluster_dir.rmdir()
+    def require(self) -> None:
         raise ClusterStartError(
-            f"there is no launcher {cls.name!r} here; there are: {', '.join(launcher_names())}. Start the controller "
-            "with `broadleaf start --tcp HOST`, and in your scheduler's jobs `broadleaf relay` on each host"
+            f"there is no engine set {self.name!r} here; there are: {', '.join(engine_set_names())}. Start the "
+            "controller with `broadleaf start --tcp HOST`, and in your scheduler's jobs `broadleaf relay` on each host"
         )
-
-    @classmethod
-    def from_dict(cls, state: dict[str, Any]) -> Launcher:
-        raise ClusterStartError(f"there is no launcher {cls.name!r} here")
-
-    def to_dict(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def running(self) -> bool:
-        return False
-
-    def wait(self, timeout_s: float | None) -> bool:
-        return True
-
-    def end(self) -> None: ...
-
-    def release(self) -> None: ...
-
-    def log(self, engine_id: int | None = None) -> Path:
-        raise NotImplementedError
 
 
 _OTHERS = {"MPI": "mpi", "SSH": "ssh", "SSHProxy": "sshproxy", "PBS": "pbs", "Slurm": "slurm", "SGE": "sge",
@@ -147,7 +123,7 @@ def _define() -> dict[tuple[str, str], type]:
 
 
 _CLASSES = _define()
-globals().update({cls.__name__: cls for cls in _CLASSES.values() if cls is not EngineSet})
+globals().update({cls.__name__: cls for cls in _CLASSES.values() if cls is not StartedSet})
 
 
 def find_launcher_class(name: str, kind: str) -> Any:
@@ -177,6 +153,6 @@ def launcher_name(engines: Any) -> str:
     return name.lower() or "local"
 
 
-def absent_launcher(name: str) -> type[Launcher] | None:
-    """What stands for a launcher of IPython Parallel's that is not here, or None for a name that it has not."""
-    return type("AbsentLauncher", (_AbsentLauncher,), {"name": name}) if name in _OTHERS.values() else None
+def absent_set(name: str) -> type[EngineSet] | None:
+    """What stands for an engine set of IPython Parallel's that is not here, or None for a name that it has not."""
+    return type("AbsentSet", (_AbsentSet,), {"name": name}) if name in _OTHERS.values() else None

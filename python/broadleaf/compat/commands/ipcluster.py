@@ -148,7 +148,7 @@ def _clean(profile: str | None, profile_dir: str | None, every: bool, force: boo
 def described(cluster: Cluster) -> dict[str, Any]:
     """A cluster as `ipcluster list -o json` shows it."""
     state = cluster.to_dict()
-    sets = {set_id: {"n": len(engines), "engine_ids": engines} for set_id, engines in state["engine_sets"].items()}
+    sets = {set_id: {"n": one.n, "engine_ids": one.engine_ids} for set_id, one in cluster.engines.items()}
     return {
         "cluster": {
             "cluster_id": cluster.cluster_id,
@@ -157,7 +157,7 @@ def described(cluster: Cluster) -> dict[str, Any]:
             "cluster_file": cluster.cluster_file,
             "class": "broadleaf.cluster.cluster.Cluster",
         },
-        "controller": {"class": "local", "state": {"pid": state["launcher"]["host_pid"]}},
+        "controller": {"class": "local", "state": {"pid": state["controller"]["host_pid"]}},
         "engines": {"class": cluster.launcher_name, "sets": sets},
     }
 

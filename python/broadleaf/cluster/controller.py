@@ -1,0 +1,221 @@
+"""A cluster's controller: a host process here, with the engines of this host."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.cluster import addresses, files
+from broadleaf.cluster.credentials import Credentials, listen_address
+from broadleaf.cluster.host_process import HostPlan, log_tail
+from broadleaf.config import Settings
+from broadleaf.modules.search_path import search_path
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+
+class Controller:
+    """The controller of a cluster, and what it has started on this host."""
+
+    def __init__(self, cluster_id: str, cluster_dir: Path, run_dir: Path, host_pid: int, node_pid: int) -> None:
+        self.cluster_id = cluster_id
+        self.cluster_dir = cluster_dir
+        self.run_dir = run_dir
+        self.host_pid = host_pid
+        self.node_pid = node_pid
+        self._child: Popen[bytes] | None = None
+        self._lifeline: int | None = None
+
+    @classmethod
+    def start(
+        cls,
+        cluster_id: str,
+        cluster_dir: Path,
+        settings: Settings,
+        *,
+        n_engines: int,
+        engine_env: Mapping[str, str],
+        detached: bool,
+    ) -> Controller:
+        """Starts the host process with `n_engines` of this host, waits until its node listens, and writes the
+        connection files.
+
+        Raises `ClusterStartError`, and leaves nothing behind then.
+        """
+        if settings["listen"] and not settings["tls"]:
+            addresses.warn_of_plaintext()
+        run_dir = files.make_run_dir(cluster_id, outlives_session=detached)
+        controller = cls(cluster_id, cluster_dir, run_dir, 0, 0)
+        try:
+            credentials = Credentials.generate(cluster_id)
+            readiness = controller._start_host(credentials, settings, n_engines, engine_env, detached)
+            controller.node_pid = readiness["pid"]
+            credentials.write(
+                cluster_dir,
+                settings,
+                unix_path=controller._unix_path(),
+                pid=controller.node_pid,
+                tcp_port=readiness.get("tcp_port"),
+                engine_env=engine_env,
+            )
+        except BaseException:
+            controller.end()
+            raise
+        return controller
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> Controller:
+        """A cluster that another process started."""
+        return cls(
+            state["cluster_id"],
+            Path(state["cluster_dir"]),
+            Path(state["run_dir"]),
+            state["host_pid"],
+            state["node_pid"],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Paths and process ids."""
+        return {
+            "cluster_id": self.cluster_id,
+            "cluster_dir": str(self.cluster_dir),
+            "run_dir": str(self.run_dir),
+            "host_pid": self.host_pid,
+            "node_pid": self.node_pid,
+        }
+
+    def running(self) -> bool:
+        """Whether the host process is alive; it is the last to go."""
+        if self._child is not None:
+            return self._child.poll() is None
+        return files.process_of_cluster(self.host_pid, self.cluster_id)
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Whether the host process was gone within `timeout_s`."""
+        if self._child is not None:
+            import subprocess
+
+            try:
+                self._child.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                return False
+            return True
+        try:
+            descriptor = os.pidfd_open(self.host_pid)
+        except ProcessLookupError:
+            return True
+        try:
+            if not self.running():
+                return True
+            gone, _, _ = select.select([descriptor], [], [], timeout_s)
+            return bool(gone)
+        finally:
+            os.close(descriptor)
+
+    def exit_code(self, timeout_s: float) -> int | None:
+        """The node's, which the host process passes on."""
+        if self._child is None or not self.wait(timeout_s):
+            return None
+        code: int = self._child.returncode
+        return code if code >= 0 else None  # the host itself was ended, and has taken the node with it
+
+    def end(self) -> None:
+        """Kills every process of the cluster's session and removes the files."""
+        self.release()
+        if self._child is not None:
+            self._child.kill()  # it may be too young to be known by its environment
+        if self.host_pid:
+            # The host leads a session, and all that it or an engine starts is in there until it leaves of its own.
+            while members := _session(self.host_pid, self.cluster_id):
+                for pid in members:
+                    _kill_and_wait(pid)
+            self.wait(None)
+        files.remove_cluster_files(self.cluster_dir, self.run_dir)
+
+    def release(self) -> None:
+        """Closes the lifeline."""
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+
+    def log(self, engine_id: int | None = None) -> Path:
+        """Path of the node's log, or of an engine's."""
+        if engine_id is None:
+            return self.cluster_dir / files.NODE_LOG
+        return self.run_dir / f"engine-{engine_id}.log"
+
+    def _unix_path(self) -> str:
+        return str(self.run_dir / "node.sock")
+
+    def _start_host(
+        self,
+        credentials: Credentials,
+        settings: Settings,
+        n_engines: int,
+        engine_env: Mapping[str, str],
+        detached: bool,
+    ) -> dict[str, Any]:
+        plan = HostPlan(
+            connection=credentials.connection("engine", settings, unix_path=self._unix_path()),
+            part={"tcp": listen_address(settings)},
+            keys=credentials.keys,
+            n_engines=n_engines,
+            run_dir=self.run_dir,
+            cluster_dir=self.cluster_dir,
+            sys_path=search_path(),
+            engine_env=engine_env,
+        )
+        started = plan.start(self.log(), with_lifeline=not detached)
+        self._child, self._lifeline, self.host_pid = started.child, started.lifeline, started.child.pid
+        _parents.add(self)
+        return started.wait_ready(settings["start_timeout_s"], lambda: log_tail(self.log()))
+
+
+def _session(session_id: int, cluster_id: str) -> list[int]:
+    """Processes of the session, which must be the cluster's."""
+    pids = []
+    for pid in files.process_ids():
+        try:
+            member = os.getsid(pid) == session_id
+        except ProcessLookupError:
+            continue
+        if member and files.process_of_cluster(pid, cluster_id):
+            pids.append(pid)
+    return pids
+
+
+def _kill_and_wait(pid: int) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        select.select([descriptor], [], [])
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+# Of host processes that this one has started. A child that this process forks later must not keep the cluster alive,
+# nor close the lifeline's number twice; and the host is no child of its own.
+_parents: weakref.WeakSet[Controller] = weakref.WeakSet()
+
+
+def _forget_children() -> None:
+    for controller in list(_parents):
+        controller.release()
+        if controller._child is not None:
+            controller._child.returncode = 0  # so that nobody waits for it here
+            controller._child = None
+    _parents.clear()
+
+
+os.register_at_fork(after_in_child=_forget_children)

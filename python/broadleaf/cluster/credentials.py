@@ -1,0 +1,106 @@
+"""A cluster's keys, and the connection files that hold them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from broadleaf import _native
+from broadleaf.cluster import addresses, files
+from broadleaf.config import Settings
+from broadleaf.modules.search_path import search_path, working_directory
+
+
+def python_version() -> str:
+    """`major.minor`, which must be the same on all sides."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The three pairs of keys of a cluster: the node's, the clients' and the engines'."""
+
+    cluster_id: str
+    keys: Mapping[str, Mapping[str, str]]
+
+    @classmethod
+    def generate(cls, cluster_id: str) -> Credentials:
+        """Fresh ones."""
+        return cls(cluster_id, json.loads(_native.generate_keys()))
+
+    def connection(self, role: str, settings: Settings, *, unix_path: str) -> dict[str, Any]:
+        """What a connection file of this role, 'client' or 'engine', says before the controller listens."""
+        return {
+            "cluster_id": self.cluster_id,
+            "unix_path": unix_path,
+            "tcp": None,
+            "tls": settings["tls"],
+            "role": role,
+            "server_public_key": self.keys["server"]["public"],
+            "private_key": self.keys[role]["private"],
+            "broadleaf": _native.__version__,
+            "python": python_version(),
+            "pid": 0,
+            "search_path": search_path(),
+            "directory": working_directory(),
+            "options": settings.to_native() | {"preload": preload_modules(settings["preload"])},
+        }
+
+    def write(
+        self,
+        directory: Path,
+        settings: Settings,
+        *,
+        unix_path: str,
+        pid: int,
+        tcp_port: int | None,
+        engine_env: Mapping[str, str],
+    ) -> None:
+        """Writes both connection files, of a controller that listens. Relays set `engine_env` in their engines too."""
+        tcp = listen_address(settings)
+        known: dict[str, Any] = {"pid": pid}
+        if tcp is not None and tcp_port is not None:
+            known["tcp"] = {"host": addresses.to_dial(tcp["host"]), "port": tcp_port}
+            known["addresses"] = addresses.all_to_dial(tcp["host"])
+        for role, name in (("engine", files.ENGINE_FILE), ("client", files.CLIENT_FILE)):
+            connection = self.connection(role, settings, unix_path=unix_path) | known
+            if role == "engine":
+                connection["engine_env"] = dict(engine_env)
+            files.write_json(directory / name, connection)
+
+
+def listen_address(settings: Settings) -> dict[str, Any] | None:
+    """Where the controller listens for TCP, as its node takes it; None for nowhere."""
+    if not settings["listen"]:
+        return None
+    host, _, port = settings["listen"].rpartition(":")
+    return {"host": host.strip("[]"), "port": int(port), "tls": settings["tls"]}
+
+
+def preload_modules(option: Sequence[str]) -> list[str]:
+    """The modules that the `preload` option names, with `auto` resolved for this process."""
+    modules = [name for name in option if name != "auto"]
+    if "auto" in option:
+        if "numpy" in sys.modules:
+            modules.append("numpy")
+        ipython = sys.modules.get("IPython")
+        if ipython is not None and ipython.get_ipython() is not None:
+            modules.append("IPython")
+    return list(dict.fromkeys(modules))
+
+
+def read_engine_connection(path: str | Path) -> dict[str, Any]:
+    """The content of an `engine.json`. Raises `ClusterFileError` for a file that is none."""
+    return checked_engine_connection(files.read_json(Path(path)), os.fspath(path))
+
+
+def checked_engine_connection(connection: dict[str, Any], origin: str) -> dict[str, Any]:
+    """`connection`, if it is one; `origin` says where it is from."""
+    if "private_key" not in connection or "cluster_id" not in connection:
+        raise files.ClusterFileError(f"{origin} is no connection file")
+    return connection

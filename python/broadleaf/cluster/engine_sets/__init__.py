@@ -1,0 +1,93 @@
+"""Engine sets: the kinds of places where engines run. Others register under `broadleaf.engine_sets`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from broadleaf import config
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+
+__all__ = [
+    "Block",
+    "BlockRequest",
+    "EngineSet",
+    "engine_set_names",
+    "find_engine_set",
+    "make_engine_set",
+    "split_options",
+]
+
+ENTRY_POINTS = "broadleaf.engine_sets"
+
+_OURS = {"local": "Local", "slurm": "Slurm", "ssh": "SSH"}
+
+
+def find_engine_set(name: str) -> type[EngineSet]:
+    """The class registered as `name`. Raises ValueError that lists those there are.
+
+    Of one that IPython Parallel has and nobody has registered here, the start fails.
+    """
+    if name in _OURS:  # need not wait for a scan of the installed packages
+        from importlib import import_module
+
+        ours: type[EngineSet] = getattr(import_module(f"{__name__}.{name}"), _OURS[name])
+        return ours
+    from importlib.metadata import entry_points
+
+    for entry_point in entry_points(group=ENTRY_POINTS, name=name):
+        found: type[EngineSet] = entry_point.load()
+        return found
+    from broadleaf.compat.launchers import absent_set
+
+    if (absent := absent_set(name)) is not None:
+        return absent
+    raise ValueError(f"no engine set is called {name!r}; there are {', '.join(engine_set_names())}")
+
+
+def engine_set_names() -> list[str]:
+    """Names of all engine sets installed."""
+    from importlib.metadata import entry_points
+
+    return sorted({*_OURS, *entry_points(group=ENTRY_POINTS).names})
+
+
+def make_engine_set(name: str, profile_dir: Path | None = None, given: Mapping[str, Any] | None = None) -> EngineSet:
+    """The engine set `name` with the options of its tables in the files `config.toml`, and then those `given`.
+
+    Raises ValueError for a set that there is not, and `ConfigError` for an option it has not or a value that does not
+    fit.
+    """
+    cls = find_engine_set(name)
+    layers = [*config.tables(name, profile_dir), ("argument", given or {})]
+    values: dict[str, Any] = {}
+    for origin, layer in layers:
+        for option, value in layer.items():
+            values[option] = _checked(cls, option, value, origin)
+    return cls(**values)
+
+
+def _checked(cls: type[EngineSet], option: str, value: Any, origin: str) -> Any:
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    if option not in fields:
+        raise config.ConfigError(
+            f"engine set {cls.name!r} has no option {option!r} ({origin}); it has {', '.join(sorted(fields))}"
+        )
+    field = fields[option]
+    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    kind: config.Kind = {bool: "bool", int: "int", float: "float", str: "str"}.get(type(default), "list")  # type: ignore[assignment]
+    return config.Option(option, kind, "", "cluster", "", most=2**53).check(value, origin)
+
+
+def split_options(engines: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of the keywords of `Cluster`, those that are options of its engine set, and the others."""
+    if not isinstance(engines, str) or engines in ("", "local"):
+        return {}, dict(options)
+    try:
+        names = {field.name for field in dataclasses.fields(find_engine_set(engines.lower()))}
+    except ValueError:
+        return {}, dict(options)  # not a name of ours
+    own = {name: value for name, value in options.items() if name in names}
+    return own, {name: value for name, value in options.items() if name not in names}

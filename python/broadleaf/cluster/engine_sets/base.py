@@ -1,0 +1,170 @@
+"""What an engine set is: a kind of place where engines run, and the verbs by which a cluster gets hosts there.
+
+A site with a scheduler of its own subclasses `EngineSet`, a page of Python, and registers the class as an entry point
+of the group ``broadleaf.engine_sets``:
+
+    @dataclass
+    class Lantern(EngineSet):
+        name: ClassVar[str] = "lantern"
+        queue: str = ""  # an option: of the constructor, of `broadleaf start --set`, of the table [lantern]
+
+        def submit(self, request):
+            job = run(["lsubmit", "-q", self.queue], input=self.script(request))
+            return [Block(f"lantern-{job}", n_hosts=1)]
+        ...
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from broadleaf.cluster.credentials import python_version
+
+BlockState = Literal["pending", "running", "ended", "failed"]
+
+# Runs on each host, in whatever Python is found there: it may be too old for anything but this.
+_JOIN = """\
+import sys
+if "%d.%d" % sys.version_info[:2] != "{version}":
+    sys.exit("wrong Python: %s is %d.%d, and the cluster has {version}; set python= to one that fits"
+             % ((sys.executable,) + tuple(sys.version_info[:2])))
+sys.path[:1] = []
+try:
+    from broadleaf.cluster.join import main
+except ImportError as error:
+    sys.exit("Broadleaf cannot be imported by %s: %s; install it there, or set python=" % (sys.executable, error))
+main()"""
+
+
+@dataclass(frozen=True)
+class BlockRequest:
+    """What a set is asked to start."""
+
+    cluster_id: str
+    cluster_dir: Path
+    """Where the set may keep files, logs among them; ours alone."""
+    n: int | None
+    """Engines asked for; None for as many as the hosts have cores."""
+    connection: Mapping[str, Any]
+    """What relays join by: the content of `engine.json`. It holds a key, which must travel by standard input or in a
+    file of mode 0600, and never in a command line, a script or a log."""
+    first_block: int = 0
+    """Blocks that the cluster has already, where their ids are numbers."""
+
+
+@dataclass
+class Block:
+    """What a set has started with one request: a batch job, or an ssh connection. It runs a relay on each host."""
+
+    id: str
+    """Unique in the cluster. Relays are called ``<host>:<id>``."""
+    n_hosts: int | None = None
+    """Hosts that it will have; None where that is not known before it runs."""
+    n_engines: int | None = None
+    """Engines that it will have; None where that is not known before it runs."""
+    state: BlockState = "pending"
+    reason: str = ""
+    """Why it is pending, has ended or failed: the scheduler's words."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What its set needs to find it again, ready for JSON."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it runs, or will."""
+        return self.state in ("ended", "failed")
+
+
+@dataclass
+class EngineSet(ABC):
+    """A kind of place where engines run, with its options. The fields of a subclass are its options."""
+
+    name: ClassVar[str]
+    """As in ``Cluster(engines=name)``, `broadleaf start --engines name`, and the table ``[name]`` of `config.toml`."""
+    is_remote: ClassVar[bool] = True
+    """Whether its engines come with relays, for which the controller listens on TCP."""
+
+    _: KW_ONLY
+    engines_per_host: int = 0
+    """Engines on each host; 0 for one for every core that the relay there may use."""
+    min_engines: int = 0
+    """Engines without which the cluster does not start; 0 for all."""
+    queue_timeout_s: float = 86_400.0
+    """Time that a block may be pending, in seconds, before its start has failed."""
+    python: str = ""
+    """Python on the hosts; by default the one that this process runs, where a host has it, else `python3`."""
+    setup: Sequence[str] = ()
+    """Shell commands that each host runs first, such as ``module load python``."""
+    wrap: str = ""
+    """Command that starts Python there, such as ``apptainer exec image.sif``."""
+    interface: str = ""
+    """Network interface of this host that relays reach the controller by; by default any."""
+
+    @abstractmethod
+    def submit(self, request: BlockRequest) -> list[Block]:
+        """Starts what was asked for, as one block or several, and returns at once.
+
+        Raises `ClusterStartError` with the reason, in the scheduler's words, if it refuses all of it.
+        """
+
+    @abstractmethod
+    def poll(self, blocks: Sequence[Block]) -> None:
+        """Sets `state` and `reason` of the blocks, all with one call of the scheduler.
+
+        It is called many times a second while a cluster starts: it has to ask the scheduler seldom.
+        """
+
+    @abstractmethod
+    def cancel(self, blocks: Sequence[Block]) -> None:
+        """Ends the blocks, and returns when their processes here are gone. Those that have ended are no error."""
+
+    @abstractmethod
+    def log(self, block: Block) -> str:
+        """What the block has written; '' where there is nothing."""
+
+    def require(self) -> None:  # noqa: B027 (nothing, for a set that is always there)
+        """Called before anything starts. Raises `ClusterStartError` where this set cannot be used."""
+
+    def adopt(self, blocks: Sequence[Block]) -> None:  # noqa: B027 (nothing, for a set that `facts` tell all)
+        """Takes over blocks that another process has submitted; called before any other verb for them."""
+
+    def script(self, request: BlockRequest) -> str:
+        """What `submit` would run, for people to read. Nothing secret is in it."""
+        return self.join_command()
+
+    def join_command(self, *arguments: str) -> str:
+        """Shell text that runs a relay on the host where it is executed.
+
+        It reads its order (see `join_order`) from the file that `arguments` name, else from standard input.
+        """
+        code = _JOIN.format(version=python_version())
+        if self.python:
+            find, python = [], shlex.quote(self.python)
+        else:
+            find, python = [f"python={shlex.quote(sys.executable)}", '[ -x "$python" ] || python=python3'], '"$python"'
+        start = " ".join(
+            filter(None, ["exec", self.wrap, python, "-c", shlex.quote(code), *map(shlex.quote, arguments)])
+        )
+        return "\n".join([*self.setup, *find, start])
+
+    def join_order(
+        self, request: BlockRequest, *, block: str = "", name: str = "", n: int = 0, tunnel_port: int = 0
+    ) -> dict[str, Any]:
+        """What `join_command` is to read, ready for JSON; it holds a key.
+
+        `block` may be left to the environment variable ``BROADLEAF_BLOCK``, `name` to the host. `tunnel_port` is a port
+        of the host's own loopback interface that leads to the controller: the relay takes it if it gets there by none
+        of the controller's addresses.
+        """
+        return {
+            "connection": dict(request.connection),
+            "block": block,
+            "name": name,
+            "n": n or self.engines_per_host,
+            "tunnel_port": tunnel_port,
+        }

@@ -1,0 +1,33 @@
+"""Running a scheduler's commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broadleaf.errors import KernelError
+
+# A scheduler that is busy answers late; one that is away does not.
+_TIMEOUT_S = 60.0
+
+
+class CommandError(KernelError):
+    """A command failed; the text is what it wrote to standard error."""
+
+
+def run(command: Sequence[str], *, text: str = "") -> str:
+    """Runs a command with `text` as its input; returns what it prints. Raises `CommandError`."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, errors="replace"
+        )
+    except FileNotFoundError:
+        raise CommandError(
+            f"there is no program {command[0]!r} here; start the cluster on a host that submits jobs"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise CommandError(f"{command[0]} did not answer within {_TIMEOUT_S:g} s") from None
+    if done.returncode:
+        raise CommandError(done.stderr.strip() or f"{command[0]} ended with code {done.returncode}")
+    return done.stdout

@@ -1,0 +1,35 @@
+"""Engines on the controller's own host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+
+
+@dataclass
+class Local(EngineSet):
+    """Engines on the controller's own host: its node starts them itself, so that there is nothing to submit."""
+
+    name: ClassVar[str] = "local"
+    is_remote: ClassVar[bool] = False
+
+    def submit(self, request: BlockRequest) -> list[Block]:
+        """No block: the engines are the controller's."""
+        return []
+
+    def poll(self, blocks: Sequence[Block]) -> None:
+        """There is none."""
+
+    def cancel(self, blocks: Sequence[Block]) -> None:
+        """There is none."""
+
+    def log(self, block: Block) -> str:
+        """There is none."""
+        return ""
+
+    def script(self, request: BlockRequest) -> str:
+        """Says where the engines come from."""
+        return f"# {'as many engines as cores' if request.n is None else f'{request.n} engines'}, by the controller"

@@ -1,0 +1,221 @@
+"""Engines in jobs of Slurm: one `sbatch` a block, and in it one `srun` that runs a relay on each node."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from broadleaf.cluster import files
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState, EngineSet
+from broadleaf.cluster.engine_sets.commands import CommandError, run
+from broadleaf.cluster.start_error import ClusterStartError
+
+_STATES: dict[str, BlockState] = {
+    "PENDING": "pending",
+    "CONFIGURING": "pending",
+    "REQUEUED": "pending",
+    "RUNNING": "running",
+    "COMPLETING": "running",
+    "SUSPENDED": "running",
+    "COMPLETED": "ended",
+}
+_WHY = {
+    "TIMEOUT": "its walltime is over",
+    "PREEMPTED": "it was preempted",
+    "OUT_OF_MEMORY": "it ran out of memory",
+    "NODE_FAIL": "a node failed",
+    "CANCELLED": "it was cancelled",
+    "BOOT_FAIL": "a node did not boot",
+    "DEADLINE": "its deadline is over",
+}
+# A job that is pending for one of these stays so until somebody changes it.
+_HOPELESS = ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "PartitionInactive", "BadConstraints",
+             "InvalidAccount", "InvalidQOS", "JobHeldUser", "JobHeldAdmin", "AccountNotAllowed", "QOSNotAllowed",
+             "DependencyNeverSatisfied", "Reservation", "ReqNodeNotAvail", "JobLaunchFailure")  # fmt: skip
+
+
+_ENDED = "broadleaf: srun has ended"
+# A call of the scheduler's for news of blocks costs it something: a first one early, to know why they are pending.
+_FIRST_NEWS_AFTER_S = 3.0
+_NEWS_EVERY_S = 30.0
+_COMPLETING_S = 0.5
+
+
+@dataclass
+class Slurm(EngineSet):
+    """Engines in jobs of Slurm.
+
+    `nodes` nodes with `engines_per_host` engines each, or `n` engines wherever Slurm puts them, in one job; with
+    `array` a job array with a node in each of its jobs, which can start one by one. The script has a directive for each
+    option that you give, and no other: `walltime` ("1:00:00", "30" minutes, "2h"), `partition`, `account`, and lines
+    for all else in `sbatch`, such as ``["--mem=8G", "--exclusive"]``.
+
+    The nodes must see the cluster's directory, as they see your home directory at most sites.
+    """
+
+    name: ClassVar[str] = "slurm"
+
+    nodes: int = 0
+    walltime: str = ""
+    partition: str = ""
+    account: str = ""
+    sbatch: Sequence[str] = ()
+    array: bool = False
+
+    def __post_init__(self) -> None:
+        self._next_news_at = 0.0
+        self._ended: set[str] = set()
+
+    def require(self) -> None:
+        """Raises `ClusterStartError` without Slurm's programs."""
+        import shutil
+
+        if shutil.which("sbatch") is None:
+            raise ClusterStartError("there is no program `sbatch` here: start the cluster on a host that submits jobs")
+
+    def submit(self, request: BlockRequest) -> list[Block]:
+        """Writes what the relays are to know into a file of ours alone, and calls `sbatch`."""
+        files.write_json(_order_file(request), self.join_order(request))
+        try:
+            said = run(["sbatch", "--parsable"], text=self.script(request))
+        except CommandError as error:
+            raise ClusterStartError(f"Slurm refuses the job: {error}{self._offending(str(error))}") from None
+        self._next_news_at = time.monotonic() + _FIRST_NEWS_AFTER_S
+        job = said.strip().splitlines()[-1].partition(";")[0]
+        jobs = [f"{job}_{i}" for i in range(self.nodes or 1)] if self.array else [job]
+        n_hosts = 1 if self.array else self.nodes or None
+        per_host = self._per_host(request)
+        return [
+            Block(
+                f"slurm-{one}",
+                n_hosts=n_hosts,
+                n_engines=(per_host * n_hosts if n_hosts else request.n) or None,
+                reason="submitted",
+                facts={"job": one, "log": str(request.cluster_dir / files.BLOCK_LOG.format(f"slurm-{one}"))},
+            )
+            for one in jobs
+        ]
+
+    def _per_host(self, request: BlockRequest) -> int:
+        if request.n and self.nodes and not self.engines_per_host:
+            return -(-request.n // self.nodes)
+        return self.engines_per_host
+
+    def _directives(self, request: BlockRequest) -> list[str]:
+        job = "%A_%a" if self.array else "%j"
+        found = [
+            f"--job-name=broadleaf-{request.cluster_id}",
+            f"--output={request.cluster_dir / files.BLOCK_LOG.format(f'slurm-{job}')}",
+        ]
+        per_host = self._per_host(request)
+        if self.array:
+            found += [f"--array=0-{(self.nodes or 1) - 1}", "--nodes=1"]
+        elif self.nodes:
+            found.append(f"--nodes={self.nodes}")
+        if per_host:
+            found.append(f"--ntasks-per-node={per_host}")
+        elif request.n and not self.nodes:
+            found.append(f"--ntasks={request.n}")
+        options = {"time": slurm_time(self.walltime), "partition": self.partition, "account": self.account}
+        return found + [f"--{name}={value}" for name, value in options.items() if value] + list(self.sbatch)
+
+    def script(self, request: BlockRequest) -> str:
+        """The batch script."""
+        job = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if self.array else "$SLURM_JOB_ID"
+        join = self.join_command(str(_order_file(request)))
+        lines = [
+            "#!/bin/sh",
+            *(f"#SBATCH {directive}" for directive in self._directives(request)),
+            f"export BROADLEAF_BLOCK=slurm-{job} BROADLEAF_CLUSTER_ID={request.cluster_id}",
+            # A job that was requeued joins under new names: its engines are others.
+            'BROADLEAF_BLOCK="$BROADLEAF_BLOCK${SLURM_RESTART_COUNT:+.$SLURM_RESTART_COUNT}"',
+            *(['export BROADLEAF_TASKS_PER_NODE="$SLURM_TASKS_PER_NODE"'] if self._counts_tasks(request) else []),
+            'srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\',
+            f"  --kill-on-bad-exit=0 --wait=0 --mpi=none --cpu-bind=none sh -c {shlex.quote(join)}",
+            f"code=$?; echo {shlex.quote(_ENDED)}; exit $code",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _counts_tasks(self, request: BlockRequest) -> bool:
+        return not self.engines_per_host and request.n is not None
+
+    def _offending(self, said: str) -> str:
+        """The option of ours that Slurm's words are about, if they name one."""
+        for name, value in (("partition", self.partition), ("account", self.account), ("walltime", self.walltime)):
+            if value and name.replace("walltime", "time limit") in said.lower():
+                return f" (from {name}={value!r})"
+        for line in self.sbatch:
+            if line.lstrip("-").partition("=")[0].partition(" ")[0] in said:
+                return f" (from the line {line!r} in sbatch)"
+        return ""
+
+    def poll(self, blocks: Sequence[Block]) -> None:
+        """Asks `squeue` once for all of them: every 30 s, and when a job's log says that it has ended."""
+        jobs = {block.facts["job"]: block for block in blocks if not block.is_over}
+        ended = {job for job, block in jobs.items() if _ENDED in self.log(block)}
+        if not jobs or (time.monotonic() < self._next_news_at and ended <= self._ended):
+            return
+        self._ended |= ended
+        self._next_news_at = time.monotonic() + _NEWS_EVERY_S
+        known = ",".join(dict.fromkeys(job.partition("_")[0] for job in jobs))
+        try:
+            said = run(["squeue", "-h", "-r", "-t", "all", "-j", known, "-o", "%i|%T|%r"])
+        except CommandError as error:
+            if "Invalid job id" not in str(error):
+                return  # the scheduler is busy or away: no news
+            said = ""
+        seen = {line.split("|")[0].strip(): line.split("|")[1:] for line in said.splitlines() if "|" in line}
+        for job, block in jobs.items():
+            state, reason = seen.get(job, ["GONE", ""])
+            block.state = _STATES.get(state, "failed")
+            block.reason = _reason(job, state, reason)
+            block.facts["over"] = block.is_over
+            if state == "PENDING" and reason.strip("()").startswith(_HOPELESS):
+                block.state = "failed"
+        if any(not jobs[job].is_over for job in ended):
+            self._next_news_at = time.monotonic() + _COMPLETING_S
+
+    def cancel(self, blocks: Sequence[Block]) -> None:
+        """Calls `scancel` once for all that Slurm has not told to be over: some that count as failed may be pending."""
+        jobs = [block.facts["job"] for block in blocks if not block.facts.get("over")]
+        if jobs:
+            try:
+                run(["scancel", *jobs])
+            except CommandError as error:
+                if "Invalid job id" not in str(error):
+                    raise
+
+    def log(self, block: Block) -> str:
+        """The job's output."""
+        try:
+            return Path(block.facts["log"]).read_text(errors="replace")
+        except OSError:
+            return ""
+
+
+def slurm_time(walltime: str) -> str:
+    """A time as Slurm takes it: what it is given, but for ``"90s"``, ``"30m"``, ``"2h"`` and ``"1d"``."""
+    number, unit = walltime[:-1], walltime[-1:]
+    if unit not in ("s", "m", "h", "d") or not number.isdigit():
+        return walltime
+    seconds = int(number) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[unit]
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def _order_file(request: BlockRequest) -> Path:
+    return request.cluster_dir / files.ORDER_FILE.format("slurm")
+
+
+def _reason(job: str, state: str, reason: str) -> str:
+    if state == "PENDING":
+        return f"job {job} is pending: {reason}"
+    if state == "GONE":
+        return f"job {job} is not known to Slurm any more"
+    if state in _WHY:
+        return f"job {job}: {_WHY[state]} ({state})"
+    words = "" if reason in ("None", "") else f" ({reason})"
+    return f"job {job} is {state.lower().replace('_', ' ')}{words}"

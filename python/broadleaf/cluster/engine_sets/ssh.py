@@ -1,0 +1,308 @@
+"""Engines on hosts that are reached by SSH: OpenSSH's program, one connection a host."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shlex
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from broadleaf.cluster import files
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.cluster.start_error import ClusterStartError
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+# sshd drops logins beyond MaxStartups, 10 by default, also those that a jump host passes on.
+_LOGINS_AT_ONCE = 8
+_LOGIN_TRIES = 6
+_RETRY_AFTER_S = 0.5
+_STOP_GRACE_S = 20.0
+# Below those that systems give to connections by themselves.
+_FIRST_TUNNEL_PORT, _TUNNEL_PORTS = 20_000, 12_000
+_CONNECTED = "broadleaf: connected"
+
+# Of ssh's words, and what they mean to whoever starts a cluster.
+_CAUSES = (
+    (r"Could not resolve hostname", "no such host"),
+    (r"No route to host|Network is unreachable", "no route to the host"),
+    (r"Connection refused", "nothing listens for SSH there"),
+    (r"timed out|Timeout", "the host does not answer"),
+    (r"Permission denied \([^)]*(password|keyboard-interactive)", "no key of yours opens it, and it wants a "
+     "password, which nobody can type here: give it a key with `ssh-copy-id`"),
+    (r"connect to host .*Permission denied", "this host is not allowed to connect to it"),
+    (r"Permission denied", "no key of yours opens it"),
+    (r"Host key verification failed|host key .*changed", "its host key is not in known_hosts, or is another "
+     "one: log in once with `ssh`"),
+)  # fmt: skip
+_HOST = re.compile(
+    r"(?P<scheme>ssh://)?(?P<user>[^@\s:-][^@\s:]*@)?(?:\[(?P<literal>[^\]\s]+)\]|(?P<name>[^:@\s/-][^:@\s/]*))"
+    r"(?P<numbers>(?::\d+){0,2})"
+)
+_DROPPED = r"kex_exchange_identification|Connection (closed|reset) by|Broken pipe|Exceeded MaxStartups"
+
+
+@dataclass(frozen=True)
+class _Host:
+    """A host as it was given; 0 where it does not say a port or a number of engines."""
+
+    destination: str
+    port: int
+    n: int
+
+
+@dataclass
+class SSH(EngineSet):
+    """Engines on these hosts, over SSH.
+
+    A host is ``[user@]name``, a name of `ssh_config` as well. ``"a:16"`` has 16 engines; ``"a:2222:16"`` and
+    ``"ssh://a:2222"`` are reached at port 2222. `jump` is a host to go through, as ssh's ``-J``. There must be a way to
+    log in without typing: a key or an agent. `ssh_args` are more arguments of ssh.
+
+    A host that cannot connect to this one gets to it through its ssh connection, from a port of its own loopback
+    interface; with ``tunnel="never"`` its start fails. Payload takes that way too, and not the one from host to host.
+
+    Each host's connection stays open while its engines run. When it breaks, they end.
+    """
+
+    name: ClassVar[str] = "ssh"
+
+    hosts: Sequence[str] = ()
+    jump: str = ""
+    tunnel: str = "auto"
+    ssh_args: Sequence[str] = ()
+    connect_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.hosts, str):
+            self.hosts = [host.strip() for host in self.hosts.split(",") if host.strip()]
+        if self.tunnel not in ("auto", "never"):
+            raise ValueError(f"tunnel is 'auto' or 'never', not {self.tunnel!r}")
+        self._parsed = [parse_host(host) for host in self.hosts]
+        self._children: dict[str, Popen[bytes]] = {}
+
+    def require(self) -> None:
+        """Raises `ClusterStartError` without hosts, or without the program."""
+        import shutil
+
+        if not self._parsed:
+            raise ClusterStartError(
+                "no hosts for SSH: give them as Cluster(engines=ipp.SSH(['a', 'b:16'])), with `--hosts a,b:16`, or as "
+                "`hosts` in the table [ssh] of config.toml"
+            )
+        if shutil.which("ssh") is None:
+            raise ClusterStartError("there is no program `ssh` here: install OpenSSH's client")
+
+    def submit(self, request: BlockRequest) -> list[Block]:
+        """Logs in to every host, some at once, and starts its relay."""
+        blocks = self._blocks(request)
+        logins = [_Login(self, block, request) for block in blocks]
+        waiting, going = list(reversed(logins)), list[_Login]()
+        try:
+            while waiting or going:
+                while waiting and len(going) < _LOGINS_AT_ONCE:
+                    going.append(waiting.pop())
+                    going[-1].begin()
+                time.sleep(0.005)
+                going = [login for login in going if not login.is_done()]
+        except BaseException:
+            self.cancel(blocks)
+            raise
+        return blocks
+
+    def _blocks(self, request: BlockRequest) -> list[Block]:
+        shares = _shares(request.n, [host.n or self.engines_per_host for host in self._parsed])
+        chosen = [
+            (index, host, n)
+            for index, (host, n) in enumerate(zip(self._parsed, shares, strict=True))
+            if n or request.n is None  # there may be more hosts than engines
+        ]
+        return [
+            Block(
+                f"ssh-{request.first_block + place}",
+                n_hosts=1,
+                n_engines=n or None,
+                facts={"host": host.destination, "index": index, "log": _log(request, place)},
+            )
+            for place, (index, host, n) in enumerate(chosen)
+        ]
+
+    def command(self, index: int, tunnel: str = "") -> list[str]:
+        """The command that logs in to a host and starts its relay; `tunnel` is ssh's argument of ``-R``."""
+        host = self._parsed[index]
+        options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(self.connect_timeout_s))}",
+                   "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3",
+                   "-x", "-a", "-T"]  # fmt: skip
+        if host.port:
+            options += ["-p", str(host.port)]
+        if self.jump:
+            options += ["-J", self.jump]
+        if tunnel:
+            options += ["-R", tunnel]
+        remote = f"echo {shlex.quote(_CONNECTED)}\n{self.join_command()}"
+        return ["ssh", *options, *self.ssh_args, "--", host.destination, f"exec sh -c {shlex.quote(remote)}"]
+
+    def script(self, request: BlockRequest) -> str:
+        """The command for each host."""
+        return "\n".join(shlex.join(self.command(index)) for index in range(len(self._parsed)))
+
+    def start_ssh(self, block: Block, request: BlockRequest) -> Popen[bytes]:
+        """Starts a block's ssh. What the relay is to know, a key among it, goes through a nameless file."""
+        import subprocess
+
+        name = block.facts["host"].rpartition("@")[2]
+        port = 0 if self.tunnel == "never" else _FIRST_TUNNEL_PORT + secrets.randbelow(_TUNNEL_PORTS)
+        tcp = request.connection["tcp"]
+        tunnel = f"127.0.0.1:{port}:{tcp['host']}:{tcp['port']}" if port else ""
+        order = self.join_order(request, block=block.id, name=name, n=block.n_engines or 0, tunnel_port=port)
+        log = files.open_log(Path(block.facts["log"]))
+        try:
+            with tempfile.TemporaryFile() as file:
+                file.write(json.dumps(order).encode())
+                file.seek(0)
+                child = subprocess.Popen(
+                    self.command(block.facts["index"], tunnel),
+                    stdin=file,
+                    stdout=log,
+                    stderr=log,
+                    env=os.environ | {"BROADLEAF_CLUSTER_ID": request.cluster_id},
+                    start_new_session=True,  # Ctrl-C is not for it
+                )
+        finally:
+            os.close(log)
+        self._children[block.id] = child
+        block.facts |= {"pid": child.pid, "cluster_id": request.cluster_id}
+        block.state, block.reason = "pending", "logging in"
+        return child
+
+    def poll(self, blocks: Sequence[Block]) -> None:
+        """Looks whether the programs run, and why not."""
+        for block in blocks:
+            if block.is_over or self._runs(block):
+                continue
+            child = self._children.get(block.id)
+            code = child.returncode if child is not None else None
+            block.state = "ended" if code == 0 else "failed"
+            block.reason = self._why(block, code)
+
+    def _runs(self, block: Block) -> bool:
+        child = self._children.get(block.id)
+        if child is not None:
+            return child.poll() is None
+        return "pid" in block.facts and files.process_of_cluster(block.facts["pid"], block.facts["cluster_id"])
+
+    def _why(self, block: Block, code: int | None) -> str:
+        host, words = block.facts["host"], _essence(self.log(block))
+        if code == 0:
+            return "its relay has ended"
+        if code is not None and code < 0:
+            return f"ssh to {host} was ended by {signal.Signals(-code).name}"
+        if code == 255:
+            for pattern, meaning in _CAUSES:
+                if re.search(pattern, words):
+                    return f"ssh to {host}: {meaning} ({words})"
+            return f"ssh to {host} ended: {words or 'it says nothing'}"
+        return words or f"the command on {host} ended with code {code}"
+
+    def cancel(self, blocks: Sequence[Block]) -> None:
+        """Ends the connections, and waits until the programs are gone."""
+        deadline = time.monotonic() + _STOP_GRACE_S
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for block in (one for one in blocks if self._runs(one)):
+                try:
+                    os.kill(block.facts["pid"], number)
+                except ProcessLookupError:
+                    continue
+            while any(map(self._runs, blocks)) and time.monotonic() < deadline:
+                time.sleep(0.01)
+        self.poll(blocks)
+
+    def log(self, block: Block) -> str:
+        """What ssh and the relay's command have written."""
+        try:
+            text = Path(block.facts["log"]).read_text(errors="replace")
+        except OSError:
+            return ""
+        return text.replace(f"{_CONNECTED}\n", "")
+
+
+class _Login:
+    """The login to one host, with another try where sshd was too busy."""
+
+    def __init__(self, ssh: SSH, block: Block, request: BlockRequest) -> None:
+        self._ssh, self._block, self._request = ssh, block, request
+        self._tries = 0
+        self._next_try = 0.0
+
+    def begin(self) -> None:
+        self._tries += 1
+        self._child: Popen[bytes] | None = self._ssh.start_ssh(self._block, self._request)
+
+    def is_done(self) -> bool:
+        """Whether the host let us in, or never will."""
+        if self._child is None:
+            if time.monotonic() >= self._next_try:
+                self.begin()
+            return False
+        text = Path(self._block.facts["log"]).read_text(errors="replace")
+        if _CONNECTED in text:
+            self._block.state, self._block.reason = "running", ""
+            return True
+        if self._child.poll() is None:
+            return False
+        if self._child.returncode == 255 and re.search(_DROPPED, text) and self._tries < _LOGIN_TRIES:
+            self._next_try = time.monotonic() + _RETRY_AFTER_S * self._tries
+            self._child = None
+            return False
+        self._ssh.poll([self._block])
+        return True
+
+
+def parse_host(text: str) -> _Host:
+    """Reads ``[user@]name[:engines]``, ``[user@]name:port:engines`` or ``ssh://[user@]name[:port]``.
+
+    Raises ValueError.
+    """
+    found = _HOST.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"host {text!r}: write it as [user@]name, [user@]name:engines, [user@]name:port:engines or "
+            "ssh://[user@]name:port"
+        )
+    numbers = [int(number) for number in (found["numbers"] or "").split(":") if number]
+    if len(numbers) == 1:
+        numbers = [*numbers, 0] if found["scheme"] else [0, *numbers]
+    port, n = numbers or (0, 0)
+    return _Host((found["user"] or "") + (found["literal"] or found["name"]), port, n)
+
+
+def _log(request: BlockRequest, place: int) -> str:
+    return str(request.cluster_dir / files.BLOCK_LOG.format(f"ssh-{request.first_block + place}"))
+
+
+def _shares(n: int | None, wanted: Sequence[int]) -> list[int]:
+    """Engines of each host: as many as each wants, and of `n` in all the rest for those that do not say; 0 for the
+    host's own number of cores."""
+    open_hosts = [i for i, one in enumerate(wanted) if not one]
+    if n is None or not open_hosts:
+        return list(wanted)
+    rest = max(0, n - sum(wanted))
+    shares = list(wanted)
+    for place, i in enumerate(open_hosts):
+        shares[i] = rest // len(open_hosts) + (place < rest % len(open_hosts))
+    return shares
+
+
+def _essence(text: str) -> str:
+    """The last lines of what was said, without ssh's notes of its own."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Warning: Permanently")]
+    return "; ".join(line for line in lines[-3:] if not line.startswith("broadleaf: host "))

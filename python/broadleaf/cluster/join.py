@@ -1,0 +1,105 @@
+"""What runs on each host of an engine set: a relay, for as long as it is wanted.
+
+It reads its order (`EngineSet.join_order`) from standard input, or from the file named as its argument.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from broadleaf.cluster import addresses
+from broadleaf.cluster.files import ClusterFileError
+from broadleaf.cluster.relay import Relay
+from broadleaf.cluster.start_error import ClusterStartError
+
+# Time that an address of the controller has to answer before the tunnel is taken.
+_DIRECT_S = 3.0
+
+
+def main() -> None:
+    """Runs a relay until its cluster stops, it is told to end, or whoever reads its output is gone."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        order = _read_order()
+        name = f"{order['name'] or socket.gethostname()}:{order['block'] or os.environ['BROADLEAF_BLOCK']}"
+        n = order["n"] or tasks_of_this_node(os.environ)
+        controller = _through_tunnel(order)
+        relay = Relay(
+            order["connection"], n or None, name=name, controller=controller, outbound_only=controller is not None
+        )
+        del order
+    except (ClusterStartError, ClusterFileError, OSError, ValueError, KeyError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(1)
+    try:
+        _tell(f"host {name} has joined with {relay.n} engines")
+        _wait(relay)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        relay.stop()
+
+
+def _through_tunnel(order: Mapping[str, Any]) -> str | None:
+    """The tunnel's end here, if there is one and it is needed: nobody dials this host then either."""
+    if not order["tunnel_port"]:
+        return None
+    connection = order["connection"]
+    try:
+        addresses.first_reachable(connection["addresses"], connection["tcp"]["port"], _DIRECT_S)
+    except OSError:
+        return f"127.0.0.1:{order['tunnel_port']}"
+    return None
+
+
+def tasks_of_this_node(environment: Mapping[str, str]) -> int:
+    """Tasks that a Slurm job was given here, as its script passed them on (``BROADLEAF_TASKS_PER_NODE="4(x2),3"``);
+    0 where it did not."""
+    text, node = environment.get("BROADLEAF_TASKS_PER_NODE", ""), int(environment.get("SLURM_NODEID", "0"))
+    for part in filter(None, text.split(",")):
+        tasks, _, times = part.partition("(x")
+        node -= int(times.rstrip(")") or 1)
+        if node < 0:
+            return int(tasks)
+    return 0
+
+
+def _read_order() -> dict[str, Any]:
+    if len(sys.argv) > 1:
+        with open(sys.argv[1]) as file:
+            text = file.read()
+    else:
+        text = sys.stdin.read()
+    order: dict[str, Any] = json.loads(text)
+    return order
+
+
+def _wait(relay: Relay) -> None:
+    process = os.pidfd_open(relay.process.pid)
+    try:
+        ended = select.poll()
+        ended.register(process, select.POLLIN)
+        ended.register(1, 0)  # an error there: the connection that started this is gone
+        ended.poll()
+    finally:
+        os.close(process)
+
+
+def _tell(text: str) -> None:
+    try:
+        os.write(1, f"broadleaf: {text}\n".encode())
+    except OSError:
+        raise KeyboardInterrupt from None  # nobody listens any more
+
+
+def _interrupt(_signal_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt

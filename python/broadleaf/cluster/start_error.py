@@ -1,0 +1,19 @@
+"""The error of a cluster that does not start."""
+
+from __future__ import annotations
+
+from broadleaf.errors import KernelError
+
+
+class ClusterStartError(KernelError):
+    """A cluster's processes did not start. `log` is the end of what they wrote."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+    def __str__(self) -> str:
+        message = str(self.args[0])
+        if not self.log.strip():
+            return message
+        return message + "\nThe end of its log:\n" + "\n".join("  | " + line for line in self.log.splitlines())

@@ -1,0 +1,276 @@
+"""The engines of a cluster that were started together, under one id, and the blocks that they came with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.cluster.control import Targets
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest
+from broadleaf.cluster.start_error import ClusterStartError
+
+if TYPE_CHECKING:
+    from broadleaf.cluster.cluster import Cluster
+
+_LOOK_EVERY_S = 0.02
+
+
+class EnginesMissingWarning(UserWarning):
+    """Some hosts did not come up, and the cluster runs without them."""
+
+
+class StartedSet:
+    """Engines of one cluster that were started together."""
+
+    def __init__(self, cluster: Cluster, engine_set_id: str, engine_ids: Sequence[int], blocks: list[Block]) -> None:
+        self.cluster = cluster
+        self.engine_set_id = engine_set_id
+        self.blocks = blocks
+        """What brought them; none for engines of the controller's own host."""
+        self._engine_ids = list(engine_ids)
+
+    @property
+    def engine_ids(self) -> list[int]:
+        """Ids of its engines; of those on other hosts, the ones that are up."""
+        if not self.blocks:
+            return list(self._engine_ids)
+        with self.cluster.control() as control:
+            return [engine for engine, _, _, host in control.engines() if _block_of(host, self.blocks) is not None]
+
+    @property
+    def n(self) -> int:
+        """Number of its engines."""
+        return len(self.engine_ids)
+
+    def leave_out(self, engine_ids: Iterable[int]) -> None:
+        """Notes that these engines were stopped for good."""
+        gone = set(engine_ids)
+        self._engine_ids = [engine for engine in self._engine_ids if engine not in gone]
+
+    def get_output(self) -> str:
+        """What its blocks and engines wrote outside of tasks: their logs, one after the other."""
+        if self.blocks:
+            return "".join(self.cluster.engines_from.log(block) for block in self.blocks)
+        logs = [self.cluster.log_path(engine) for engine in self.engine_ids]
+        return "".join(log.read_text(errors="replace") for log in logs if log.exists())
+
+    def signal(self, signum: int) -> None:
+        """Sends a signal to its engines."""
+        self.cluster.signal_engines_sync(signum, self.engine_set_id)
+
+    def stop(self) -> None:
+        """Stops its engines for good."""
+        self.cluster.stop_engines_sync(self.engine_set_id)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {"engine_ids": self._engine_ids, "blocks": [dataclasses.asdict(block) for block in self.blocks]}
+
+    def __repr__(self) -> str:
+        return f"<StartedSet({self.engine_set_id!r}, engines={self.engine_ids})>"
+
+
+class StartedSets:
+    """The engine sets of one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._sets: dict[str, StartedSet] = {}
+
+    def living(self) -> dict[str, StartedSet]:
+        """The sets that have engines, by id."""
+        return dict(self._sets)
+
+    def blocks(self) -> list[Block]:
+        """The blocks of all sets."""
+        return [block for one in self._sets.values() for block in one.blocks]
+
+    def started(self, n_engines: int) -> None:
+        """Notes the engines of the controller's host that a cluster has been started with."""
+        self._sets = {}
+        if n_engines:
+            self._add(_new_id(), range(n_engines), [])
+
+    def start(self, n: int, set_id: str | None) -> str:
+        """Starts `n` engines as a set; returns its id. Raises ValueError for an id in use.
+
+        On other hosts, 0 stands for as many as the engine set's options say.
+        """
+        set_id = _new_id() if set_id is None else set_id
+        if set_id in self._sets:
+            raise ValueError(f"engine set {set_id!r} exists already")
+        if self._cluster.engines_from.is_remote:
+            taken = {block.id for block in self.blocks()}
+            request = self.request(n, len(taken))
+            self._add(set_id, [], self._cluster.engines_from.submit(request))
+            return set_id
+        with self._cluster.control() as control:
+            known = {engine["engine"] for engine in control.status()["engines"]}
+            control.add_engines(n)
+            now = {engine["engine"] for engine in control.status()["engines"]}
+        self._add(set_id, sorted(now - known), [])
+        return set_id
+
+    def request(self, n: int, first_block: int = 0) -> BlockRequest:
+        """What the cluster's engine set is asked for when `n` engines are to start."""
+        cluster = self._cluster
+        path = Path(cluster.relay_file)
+        connection = json.loads(path.read_text()) if path.exists() else {}
+        return BlockRequest(cluster.cluster_id, cluster.cluster_dir, n or None, connection, first_block)
+
+    def stop(self, targets: Targets) -> None:
+        """Stops engines for good, and forgets sets that have none left."""
+        every = targets is None or targets == "all"
+        chosen = list(self._sets) if every else [targets] if isinstance(targets, str) else []
+        ended = [block for set_id in chosen if set_id in self._sets for block in self._sets[set_id].blocks]
+        resolved = self.resolve(targets)
+        with self._cluster.control() as control:
+            control.stop_engines(resolved)
+        if ended:
+            self._cluster.engines_from.cancel(ended)
+        if every:
+            self._sets = {}
+            return
+        stopped = [resolved] if isinstance(resolved, int) else [one for one in resolved or () if isinstance(one, int)]
+        for one in self._sets.values():
+            one.leave_out(stopped)
+        self._sets = {
+            set_id: one for set_id, one in self._sets.items() if (set_id not in chosen if one.blocks else one.n)
+        }
+
+    def cancel(self) -> None:
+        """Ends all blocks of a cluster whose controller has stopped."""
+        if blocks := self.blocks():
+            self._cluster.engines_from.cancel(blocks)
+
+    def resolve(self, targets: Targets) -> Targets:
+        """`targets` with a set's id replaced by its engines. Raises KeyError for a set that there is not."""
+        if not isinstance(targets, str) or targets == "all":
+            return targets
+        if targets not in self._sets:
+            known = ", ".join(self._sets) or "none"
+            raise KeyError(f"no engine set {targets!r}; there are: {known}")
+        return self._sets[targets].engine_ids
+
+    def wait_for_blocks(self, start_timeout_s: float) -> int:
+        """Waits until every block has all its engines, or has failed; returns how many engines are up.
+
+        A block has `start_timeout_s` from the moment it runs; the time that it is queued is limited by the set's
+        `queue_timeout_s`. Raises `ClusterStartError` with the reason of each block that failed, unless there are at
+        least `min_engines` without them: then it warns.
+        """
+        kind, blocks = self._cluster.engines_from, self.blocks()
+        progress = {block.id: _Progress(block) for block in blocks}
+        with self._cluster.control() as control:
+            while True:
+                engines = control.engines()
+                hosts = [str(host["name"]) for host in control.status()["hosts"]]
+                kind.poll(blocks)
+                going = [
+                    block
+                    for block in blocks
+                    if not progress[block.id].is_settled(
+                        [host for host in hosts if _block_of(host, [block])],
+                        sum(_block_of(host, [block]) is not None for *_, host in engines),
+                        start_timeout_s,
+                        kind.queue_timeout_s,
+                        partial(kind.log, block),
+                    )
+                ]
+                if not going:
+                    break
+                time.sleep(_LOOK_EVERY_S)
+        failures = [f"{block.id}: {said}" for block in blocks if (said := progress[block.id].failure)]
+        n_up = sum(_block_of(host, blocks) is not None for *_, host in engines)
+        if failures:
+            message = f"{len(failures)} of {len(blocks)} blocks of {kind.name} did not start, {n_up} engines are up:\n"
+            message += "\n".join(failures)
+            if not kind.min_engines or n_up < kind.min_engines:
+                raise ClusterStartError(message)
+            warnings.warn(message, EnginesMissingWarning, stacklevel=3)
+        return n_up
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sets by id, ready for JSON."""
+        return {set_id: one.to_dict() for set_id, one in self._sets.items()}
+
+    def from_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `to_dict` gave."""
+        self._sets = {}
+        for set_id, one in state.items():
+            self._add(set_id, one["engine_ids"], [Block(**block) for block in one["blocks"]])
+        if blocks := self.blocks():
+            self._cluster.engines_from.adopt(blocks)
+
+    def _add(self, set_id: str, engine_ids: Sequence[int], blocks: list[Block]) -> None:
+        self._sets[set_id] = StartedSet(self._cluster, set_id, engine_ids, blocks)
+
+
+class _Progress:
+    """How far a block has come up."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        self._since = time.monotonic()
+        self._was = block.state
+        self.failure = ""
+        """Why it did not come up."""
+
+    def is_settled(
+        self,
+        hosts: Sequence[str],
+        n_up: int,
+        start_timeout_s: float,
+        queue_timeout_s: float,
+        log: Callable[[], str],
+    ) -> bool:
+        """Whether it is up, or has failed, given the hosts and engines that have joined."""
+        block = self._block
+        if self.failure:
+            return True
+        if hosts and block.state == "pending":
+            block.state, block.reason = "running", ""
+        if block.state != self._was:
+            self._was, self._since = block.state, time.monotonic()
+        expected = block.n_engines
+        if expected is None and block.n_hosts is not None and len(hosts) == block.n_hosts:
+            expected = _told_engines(log(), len(hosts))
+        if expected is not None and n_up >= expected:
+            return True
+        waited_s = time.monotonic() - self._since
+        if block.is_over:
+            self.failure = _with_log(block.reason, log())
+        elif block.state == "pending" and waited_s > queue_timeout_s:
+            self.failure = f"{block.reason or 'it is pending'}, after {queue_timeout_s:g} s"
+        elif block.state == "running" and waited_s > start_timeout_s:
+            of = f" of {expected}" if expected is not None else ""
+            self.failure = _with_log(f"{n_up}{of} engines came up within {start_timeout_s:g} s", log())
+        return bool(self.failure)
+
+
+def _told_engines(log: str, n_hosts: int) -> int | None:
+    """Engines of the block, as its relays told in its log; None until all have."""
+    told = [int(line.split()[-2]) for line in log.splitlines() if line.startswith("broadleaf: host ")]
+    return sum(told) if len(told) >= n_hosts else None
+
+
+def _with_log(reason: str, log: str) -> str:
+    lines = [line for line in log.strip().splitlines()[-12:] if line.strip() and line.strip() not in reason]
+    return "\n  | ".join([reason, *lines])
+
+
+def _block_of(host: str, blocks: Sequence[Block]) -> Block | None:
+    """The block whose relay is called `host`; one of a job that was requeued has a number at its end."""
+    name = host.rpartition(":")[2]
+    return next((block for block in blocks if name == block.id or name.rpartition(".")[0] == block.id), None)
+
+
+def _new_id() -> str:
+    return f"{int(time.time())}-{secrets.token_hex(2)}"

@@ -1,0 +1,40 @@
+"""A bed of hosts for the whole run; skipped with the reason where it cannot be made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from bed import Bed
+from debian_layer import LayerUnavailable
+from slurmd import start_slurm
+from sshd import open_with_key, start_sshd
+
+N_HOSTS = 4
+
+
+@pytest.fixture(scope="session")
+def bed() -> Iterator[Bed]:
+    """A head and four hosts, with a network and files of their own."""
+    try:
+        bed = Bed(N_HOSTS)
+    except LayerUnavailable as error:
+        pytest.skip(str(error))
+    yield bed
+    bed.close()
+
+
+@pytest.fixture(scope="session")
+def ssh_hosts(bed: Bed) -> Bed:
+    """The bed, with sshd on every host."""
+    open_with_key(bed)
+    for name in bed.names[1:]:
+        start_sshd(bed, name)
+    return bed
+
+
+@pytest.fixture(scope="session")
+def slurm(bed: Bed) -> Bed:
+    """The bed, with Slurm."""
+    start_slurm(bed)
+    return bed

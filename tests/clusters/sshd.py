@@ -1,0 +1,40 @@
+"""sshd on every host of a bed, and a key of the head's that opens them."""
+
+from __future__ import annotations
+
+from bed import Bed
+from waiting import until
+
+_SSHD = """Port 22
+HostKey /etc/ssh/ssh_host_ed25519_key
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+PidFile /run/sshd.pid
+{more}
+"""
+
+
+def start_sshd(bed: Bed, name: str, more: str = "") -> None:
+    """Starts sshd on a host; it listens afterwards."""
+    bed.write(name, "/etc/ssh/sshd_config", _SSHD.format(more=more))
+    bed.run(name, "/usr/sbin/sshd")
+    assert until(lambda: bed.run("head", "ssh-keyscan", "-T", "2", name, check=False).stdout), f"no sshd on {name}"
+
+
+def stop_sshd(bed: Bed, name: str) -> None:
+    """Stops the sshd that listens on a host; its sessions go on."""
+    bed.run(name, "sh", "-c", "kill $(cat /run/sshd.pid)")
+
+
+def open_with_key(bed: Bed) -> None:
+    """Gives the head a key, has every other host accept it, and the head know their host keys."""
+    bed.run("head", "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/root/.ssh/id_ed25519")
+    key = bed.path("head", "/root/.ssh/id_ed25519.pub").read_text()
+    known = []
+    for name in bed.names:
+        bed.write(name, "/root/.ssh/authorized_keys", key, 0o600)
+        host_key = bed.path(name, "/etc/ssh/ssh_host_ed25519_key.pub").read_text()
+        known.append(f"{name},{bed.host(name).address} {' '.join(host_key.split()[:2])}\n")
+    bed.write("head", "/root/.ssh/known_hosts", "".join(known), 0o600)

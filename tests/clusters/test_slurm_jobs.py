@@ -1,0 +1,183 @@
+"""Engines in jobs of Slurm: its daemons, on a head and four hosts with networks of their own and a shared folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from bed import Bed
+from slurmd import status_calls
+from waiting import until
+
+pytestmark = pytest.mark.timeout(300)
+
+# As at a site, all hosts see it.
+SHARED = {"BROADLEAF_DIR": "/shared/broadleaf"}
+START = """
+import json, os, socket, broadleaf as ipp
+with {cluster} as rc:
+    print(json.dumps([rc.ids, rc[:].apply_sync(socket.gethostname)]))
+"""
+REFUSED = """
+import broadleaf as ipp
+from broadleaf.cluster.start_error import ClusterStartError
+try:
+    with {cluster}:
+        print("started")
+except ClusterStartError as error:
+    print(error)
+"""
+
+
+def started(bed: Bed, cluster: str) -> tuple[list[int], list[str]]:
+    """Ids and hosts of the engines of a cluster that was started on the head, and stopped."""
+    ids, hosts = json.loads(bed.python(START.format(cluster=cluster), timeout_s=200, **SHARED).stdout)
+    is_idle(bed)
+    return ids, sorted(hosts)
+
+
+def is_idle(bed: Bed) -> None:
+    """Waits until no job and no process is left."""
+    assert until(lambda: not bed.processes(), 60), bed.processes()
+    assert until(lambda: not bed.run("head", "squeue", "-h").stdout, 60), bed.run("head", "squeue").stdout
+
+
+def refusal(bed: Bed, cluster: str) -> str:
+    """What is said of a cluster that does not start; nothing of it is left."""
+    said = bed.python(REFUSED.format(cluster=cluster), timeout_s=200, **SHARED).stdout
+    is_idle(bed)
+    return said
+
+
+def test_one_block_of_four_nodes(slurm):
+    before = status_calls(slurm)
+    program = """
+import socket, broadleaf as ipp
+with ipp.Cluster(engines=ipp.Slurm(nodes=4, engines_per_host=2)) as rc:
+    print(sorted(rc[:].apply_sync(socket.gethostname)))
+    (block,) = rc.cluster.blocks()
+    print(block.state, block.n_hosts, block.n_engines)
+"""
+    hosts, block = slurm.python(program, **SHARED).stdout.splitlines()
+    assert hosts == str(sorted(["n1", "n2", "n3", "n4"] * 2))
+    assert block == "running 4 8"
+    # The first news of a pending block, if it was pending so long.
+    assert status_calls(slurm) - before <= 1
+    is_idle(slurm)
+
+
+def test_names_of_ipython_parallel_work(slurm):
+    ids, _ = started(slurm, "ipp.Cluster(engines='Slurm', n=6)")
+    assert len(ids) == 6, "one task each, wherever Slurm puts them"
+
+
+def test_a_job_array_has_a_node_in_each_of_its_jobs(slurm):
+    ids, hosts = started(slurm, "ipp.Cluster(engines='slurm', nodes=3, array=True, engines_per_host=1)")
+    assert len(ids) == len(hosts) == 3
+
+
+def test_the_command_line_and_the_table_of_a_profile(slurm):
+    bed, broadleaf = slurm, (sys.executable, "-m", "broadleaf")
+    table = 'engines = "slurm"\n[slurm]\npartition = "main"\nwalltime = "5m"\nengines_per_host = 1\n'
+    bed.write("head", "/shared/broadleaf/profiles/site/config.toml", table)
+    shown = bed.run("head", *broadleaf, "start", "--profile", "site", "--set", "nodes=2", "--dry-run", **SHARED).stdout
+    directives = [line.removeprefix("#SBATCH ") for line in shown.splitlines() if line.startswith("#SBATCH")]
+    assert directives[2:] == ["--nodes=2", "--ntasks-per-node=1", "--time=0:05:00", "--partition=main"]
+    assert not bed.run("head", "squeue", "-h").stdout
+    said = bed.run("head", *broadleaf, "start", "--profile", "site", "--set", "nodes=2", **SHARED).stdout
+    assert "2 engines" in said
+    asked = "import broadleaf as ipp; rc = ipp.Client(profile='site'); print(rc[:].apply_sync(lambda: 6 * 7))"
+    assert bed.python(asked, **SHARED).stdout.strip() == "[42, 42]"
+    bed.run("head", *broadleaf, "stop", "--profile", "site", **SHARED)
+    is_idle(bed)
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        ("nodes=1, partition='nowhere'", r"invalid partition specified: nowhere.*\(from partition='nowhere'\)"),
+        ("nodes=9", "is pending: PartitionNodeLimit"),
+        ("nodes=1, sbatch=['--mem=nonsense']", r"Invalid --mem.*\(from the line '--mem=nonsense' in sbatch\)"),
+        ("nodes=1, walltime='2h'", "is pending: PartitionTimeLimit"),
+        ("nodes=1, partition='off'", "PartitionDown|down"),
+        ("nodes=1, sbatch=['--hold']", "job [0-9]+ is pending: JobHeldUser"),
+        ("nodes=1, setup=['exit 3']", r"job [0-9]+ is failed \(NonZeroExitCode\)"),
+        ("nodes=1, python='/nowhere/python'", "job [0-9]+ is failed.*/nowhere/python"),
+    ],
+    ids=["partition", "nodes", "directive", "walltime", "down", "held", "set-up", "python"],
+)
+def test_a_refusal_names_its_cause(slurm, options, cause):
+    said = refusal(slurm, f"ipp.Cluster(engines=ipp.Slurm({options}))")
+    assert re.search(cause, said, re.DOTALL), said
+
+
+def test_a_job_that_waits_too_long_in_the_queue_says_for_what(slurm):
+    holder = slurm.run("head", "sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap", "exec sleep 600").stdout
+    try:
+        assert until(lambda: slurm.run("head", "squeue", "-h", "-t", "R", "-o", "%i").stdout == holder)
+        program = REFUSED.format(cluster="ipp.Cluster(engines=ipp.Slurm(nodes=1, queue_timeout_s=5))")
+        said = slurm.python(program, **SHARED).stdout
+        assert re.search(r"job \d+ is pending: (Resources|Priority), after 5 s", said), said
+    finally:
+        slurm.run("head", "scancel", holder.strip())
+    is_idle(slurm)
+
+
+@pytest.mark.parametrize("how", ["scancel", "client", "relay"])
+def test_nothing_is_left_when_it_is_ended(slurm, how):
+    bed = slurm
+    program = """
+import broadleaf as ipp
+cluster = ipp.Cluster(engines=ipp.Slurm(nodes=2, engines_per_host=1))
+cluster.start_and_connect_sync()
+print(cluster.blocks()[0].facts["job"], flush=True)
+input()
+cluster.stop_cluster_sync()
+"""
+    client = subprocess.Popen(
+        bed.command("head", [sys.executable, "-c", program], SHARED),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        job = client.stdout.readline().strip()
+        assert job.isdigit(), client.stderr.read()
+        check_no_key(bed, job)
+        if how == "scancel":
+            bed.run("head", "scancel", job)
+        elif how == "client":
+            for pid, line in bed.processes("head").items():
+                if "ipp.Slurm(nodes=2" in line:
+                    os.kill(pid, signal.SIGKILL)
+        else:
+            # The first node has the job's script too, which goes on with the others.
+            for pid, line in bed.processes("n2").items():
+                if "join import main" in line:
+                    os.kill(pid, signal.SIGKILL)
+            assert until(lambda: not bed.processes("n2"), 60), bed.processes("n2")
+            assert bed.processes("n1")
+        if how != "relay":
+            assert until(lambda: not bed.processes("n1") and not bed.processes("n2"), 60), bed.processes()
+    finally:
+        client.communicate("\n", timeout=120)
+    is_idle(bed)
+
+
+def check_no_key(bed: Bed, job: str) -> None:
+    """The key is in files of mode 0600, and in no command line, script or log."""
+    (file,) = bed.path("head", "/shared/broadleaf").glob("profiles/default/*/engine.json")
+    key = json.loads(file.read_text())["private_key"]
+    told = [
+        bed.run("head", "scontrol", "write", "batch_script", job, "-").stdout,
+        bed.run("head", "scontrol", "show", "job", job).stdout,
+        *bed.processes().values(),
+        *(log.read_text() for log in file.parent.glob("*.log")),
+    ]
+    assert all(key not in text for text in told)
+    with_key = [path for path in file.parent.iterdir() if path.is_file() and key in path.read_text(errors="replace")]
+    assert {path.name for path in with_key} == {"engine.json", "order-slurm.json"}
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in with_key)

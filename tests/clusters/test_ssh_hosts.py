@@ -1,0 +1,204 @@
+"""Engines over SSH: OpenSSH's client and server, on hosts with networks of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from bed import Bed
+from sshd import start_sshd
+from waiting import until
+
+pytestmark = pytest.mark.timeout(240)
+
+START = """
+import json, os, socket, broadleaf as ipp
+with {cluster} as rc:
+    print(json.dumps([rc.ids, rc[:].apply_sync(socket.gethostname)]))
+"""
+REFUSED = """
+import broadleaf as ipp
+from broadleaf.cluster.start_error import ClusterStartError
+try:
+    with {cluster}:
+        print("started")
+except ClusterStartError as error:
+    print(error)
+"""
+
+
+def started(bed: Bed, cluster: str, **env: str) -> tuple[list[int], list[str]]:
+    """Ids and hosts of the engines of a cluster that was started on the head, and stopped."""
+    ids, hosts = json.loads(bed.python(START.format(cluster=cluster), **env).stdout)
+    return ids, sorted(hosts)
+
+
+def refusal(bed: Bed, cluster: str) -> str:
+    """What is said of a cluster that does not start; nothing of it is left."""
+    said = bed.python(REFUSED.format(cluster=cluster)).stdout
+    assert until(lambda: not bed.processes()), bed.processes()
+    return said
+
+
+def test_two_engines_on_one_host(ssh_hosts):
+    assert started(ssh_hosts, "ipp.Cluster(engines=ipp.SSH(['n1:2']))") == ([0, 1], ["n1", "n1"])
+    assert until(lambda: not ssh_hosts.processes()), ssh_hosts.processes()
+
+
+def test_engines_are_shared_out_and_the_name_of_ipython_parallel_works(ssh_hosts):
+    ids, hosts = started(ssh_hosts, "ipp.Cluster(engines='SSH', n=7, hosts=['n1:1', 'root@n2', 'n3'])")
+    assert (len(ids), hosts) == (7, ["n1"] + 3 * ["n2"] + 3 * ["n3"])
+
+
+def test_the_table_of_a_profile(ssh_hosts):
+    profile = "/root/.local/state/broadleaf/profiles/site/config.toml"
+    ssh_hosts.write("head", profile, 'engines = "ssh"\n[ssh]\nhosts = ["n4"]\nengines_per_host = 3\n')
+    assert started(ssh_hosts, "ipp.Cluster(profile='site')") == ([0, 1, 2], ["n4"] * 3)
+
+
+def test_the_command_line_starts_it_another_process_uses_and_stops_it(ssh_hosts):
+    bed = ssh_hosts
+    broadleaf = (sys.executable, "-m", "broadleaf")
+    shown = bed.run("head", *broadleaf, "start", "--hosts", "n1:1,n2:1", "--dry-run").stdout
+    assert [line.split(" -- ")[1].split()[0] for line in shown.splitlines() if line.startswith("ssh ")] == ["n1", "n2"]
+    assert bed.processes() == {}
+    assert "2 engines" in bed.run("head", *broadleaf, "start", "--engines", "ssh", "--hosts", "n1:1,n2:1").stdout
+    asked = "import broadleaf as ipp; rc = ipp.Client(); print(rc[:].apply_sync(lambda: 6 * 7))"
+    assert bed.python(asked).stdout.strip() == "[42, 42]"
+    bed.run("head", *broadleaf, "stop")
+    assert until(lambda: not bed.processes()), bed.processes()
+
+
+def test_arrays_go_from_host_to_host(ssh_hosts):
+    program = """
+import numpy as np, broadleaf as ipp
+data = np.random.default_rng(1).random(500_000)
+with ipp.Cluster(engines=ipp.SSH(["n1:2", "n2:2", "n3:1"])) as rc:
+    view = rc.broadcast_view()
+    view.push({"a": data}, block=True)
+    assert [float(a.sum()) for a in rc[:].pull("a", block=True)] == [float(data.sum())] * 5
+    print(sorted(host["fetched"]["objects"] for host in rc.cluster.status_sync()["hosts"]))
+"""
+    assert ssh_hosts.python(program).stdout.strip() == "[1, 1, 1]"
+
+
+def test_set_up_commands_and_a_wrapper_run_first(ssh_hosts):
+    cluster = "ipp.Cluster(engines=ipp.SSH(['n1:1'], setup=['export GREETING=hello'], wrap='env WRAPPED=yes'))"
+    program = f"""
+import os, broadleaf as ipp
+with {cluster} as rc:
+    print(rc[0].apply_sync(lambda: (os.environ["GREETING"], os.environ["WRAPPED"])))
+"""
+    assert ssh_hosts.python(program).stdout.strip() == "('hello', 'yes')"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "options", "cause"),
+    [
+        ("'nowhere'", "", "no such host .*Could not resolve hostname"),
+        ("'n2:2300:1'", "connect_timeout_s=2", "the host does not answer"),
+        ("'10.99.0.1'", "", "no route to the host"),
+        ("'n2:2222:1'", "", "nothing listens for SSH there"),
+        ("'n2'", "ssh_args=['-i', '/etc/ssh/ssh_host_rsa_key', '-o', 'IdentitiesOnly=yes']", "no key of yours"),
+        ("'n2'", "ssh_args=['-o', 'UserKnownHostsFile=/dev/null']", "not in known_hosts"),
+        ("'n2'", "python='/usr/bin/python9'", "python9"),
+        ("'n2'", "python='/root/old-python'", r"wrong Python: .* is 2\.7, and the cluster has 3\.11"),
+        ("'n2'", "python='/root/bare-python'", "Broadleaf cannot be imported by"),
+    ],
+    ids=["name", "silent", "route", "port", "key", "host key", "no python", "old python", "no broadleaf"],
+)
+def test_a_refusal_names_its_cause(ssh_hosts, silent, hosts, options, cause):
+    ssh_hosts.run("head", "sh", "-c", "ip route replace unreachable 10.99.0.0/24")
+    ssh_hosts.write("n2", "/root/old-python", f"#!/bin/sh\nexec {sys.executable} -c 'import sys; "
+                    "sys.version_info = (2, 7, 18); exec(sys.argv[2])' \"$@\"\n", 0o755)  # fmt: skip
+    ssh_hosts.write("n2", "/root/bare-python", f'#!/bin/sh\nexec {sys.executable} -S "$@"\n', 0o755)
+    said = refusal(ssh_hosts, f"ipp.Cluster(engines=ipp.SSH([{hosts}], {options}))")
+    assert re.search(cause, said), said
+
+
+@pytest.fixture
+def silent(ssh_hosts):
+    """A port of n2 that takes connections and never says a word."""
+    program = "import socket; s = socket.create_server(('', 2300)); print('listens', flush=True); input()"
+    listener = ssh_hosts.start("n2", sys.executable, "-c", program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert listener.stdout.readline() == "listens\n"
+    yield
+    listener.communicate("\n")
+
+
+def test_a_host_that_wants_a_password_says_so(ssh_hosts):
+    start_sshd(
+        ssh_hosts, "n3", "Port 2200\nMatch LocalPort 2200\n  PubkeyAuthentication no\n  PasswordAuthentication yes"
+    )
+    assert "wants a password" in refusal(ssh_hosts, "ipp.Cluster(engines=ipp.SSH(['n3:2200:1']))")
+
+
+def test_others_go_on_without_a_host_if_there_are_engines_enough(ssh_hosts):
+    said = refusal(ssh_hosts, "ipp.Cluster(engines=ipp.SSH(['n1:1', 'nowhere:1', 'n2:1']))")
+    assert "1 of 3 blocks" in said
+    cluster = "ipp.Cluster(engines=ipp.SSH(['n1:1', 'nowhere:1', 'n2:1'], min_engines=2))"
+    assert started(ssh_hosts, cluster)[1] == ["n1", "n2"]
+
+
+@pytest.fixture
+def behind_a_jump_host(ssh_hosts):
+    """n4 cannot connect to the head, nor the head to n4: n3 can."""
+    bed, head, far = ssh_hosts, ssh_hosts.host("head").address, ssh_hosts.host("n4").address
+    rules = [("head", f"to {far}"), ("n4", f"to {head}")]
+    for name, rule in rules:
+        bed.run(name, "sh", "-c", f"ip rule add pref 10 {rule} unreachable")
+    bed.write("n3", "/root/.ssh/known_hosts", bed.path("head", "/root/.ssh/known_hosts").read_text(), 0o600)
+    yield bed
+    for name, rule in rules:
+        bed.run(name, "sh", "-c", f"ip rule del pref 10 {rule} unreachable")
+
+
+def test_a_host_that_cannot_connect_to_us_comes_through_its_ssh_connection(behind_a_jump_host):
+    bed = behind_a_jump_host
+    assert "no route" in refusal(bed, "ipp.Cluster(engines=ipp.SSH(['n4:2']))")
+    said = refusal(bed, "ipp.Cluster(engines=ipp.SSH(['n4:2'], jump='n3', tunnel='never'))")
+    assert "the controller cannot be reached from n4" in said
+    program = """
+import numpy as np, broadleaf as ipp
+data = np.random.default_rng(1).random(500_000)
+with ipp.Cluster(engines=ipp.SSH(["n4:2"], jump="n3")) as rc:
+    rc[:].push({"a": data}, block=True)
+    assert all(np.array_equal(a, data) for a in rc[:].pull("a", block=True))
+    print(sum(rc.load_balanced_view().map_sync(lambda x: x, range(1000))))
+"""
+    assert bed.python(program).stdout.strip() == str(sum(range(1000)))
+    assert until(lambda: not bed.processes()), bed.processes()
+
+
+@pytest.mark.parametrize("killed", ["ssh", "client"])
+def test_nothing_is_left_when_it_is_killed(ssh_hosts, killed):
+    bed = ssh_hosts
+    program = (
+        "import broadleaf as ipp; cluster = ipp.Cluster(engines=ipp.SSH(['n1:1', 'n2:1'])); "
+        "cluster.start_and_connect_sync(); print('up', flush=True); input()"
+    )
+    client = bed.start("head", sys.executable, "-c", program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert client.stdout.readline() == "up\n"
+        (file,) = bed.path("head", "/root/.local/state/broadleaf").glob("profiles/*/*/engine.json")
+        key = json.loads(file.read_text())["private_key"]
+        assert key not in " ".join(bed.processes().values())
+        assert key not in "".join(log.read_text() for log in file.parent.glob("*.log"))
+        if killed == "ssh":
+            for pid, line in bed.processes("head").items():
+                if line.startswith("ssh "):
+                    os.kill(pid, signal.SIGKILL)
+            assert until(lambda: not bed.processes("n1") and not bed.processes("n2")), bed.processes()
+        else:
+            for pid, line in bed.processes("head").items():
+                if "start_and_connect_sync" in line:
+                    os.kill(pid, signal.SIGKILL)
+            assert until(lambda: not bed.processes()), bed.processes()
+    finally:
+        client.communicate("\n", timeout=60)
+    assert until(lambda: not bed.processes()), bed.processes()
