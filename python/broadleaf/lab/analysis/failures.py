@@ -1,8 +1,8 @@
 """Which settings make runs fail: the failure rate as a response of its own, with exact intervals.
 
 A run that failed, ran out of time or gave no usable score counts as failed; one that this machine could not make
-(`skipped`) does not count. Settings are compared with their default by Fisher's exact test. What one setting explains is
-not held against the others: its runs are set aside before the next one is looked for.
+(`skipped`) does not count. Settings are compared with their default by Fisher's exact test. What one setting explains
+is not held against the others: its runs are set aside before the next one is looked for.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Rate:
 @dataclass(frozen=True, slots=True)
 class Failing:
     """How often a level of a factor fails beside the factor's default. `p` is Fisher's, one-sided: that it fails no
-    more often. `with_setting` is another one with which nearly all its failures happened, `message` the commonest error."""
+    more often. `with_setting` is another one with which nearly all its failures happened, `message` the commonest
+    error."""
 
     factor: str
     level: Level
