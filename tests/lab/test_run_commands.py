@@ -117,3 +117,27 @@ def test_doctor_looks_at_the_machine(directory):
     for what in ("cores:", "others' load:", "noise:", "git:"):
         assert what in shown.output
     assert "baseline: 1,000 us/task" in shown.output
+
+
+def test_a_run_of_which_nothing_ends_well_stops_early_and_its_exit_code_tells(directory):
+    pytest.importorskip("numpy")
+    file = directory / "study.toml"
+    text = file.read_text().replace("json:time_per_task_us", "json:no_such_key")
+    file.write_text(text.replace('kind = "explicit"', 'kind = "explicit"\nreplicates = 3'))
+    done = call("run", directory, "--max-wait", 0)
+    assert done.exit_code == 3, done.output
+    rows = read_runs(directory / "runs.csv")
+    planned = json.loads((directory / "plan.json").read_text())["rows"]
+    assert len(rows) < len(planned)
+    assert "no run ended well; the last one: " in done.output
+    assert "no_such_key" in done.output
+    assert "--retry-failed" in done.output
+
+
+def test_words_in_brackets_are_shown_as_they_are(directory):
+    """The terminal's markup must not eat them."""
+    pytest.importorskip("numpy")
+    program = directory / "program.py"
+    program.write_text(program.read_text().replace("it is broken", "[design] is broken"))
+    done = call("run", directory, "--max-wait", 0)
+    assert "[design] is broken" in done.output

@@ -202,11 +202,14 @@ def choose_contexts(
 
 
 def fastest_known(study: Study) -> dict[str, Level] | None:
-    """The configuration with the lowest median in runs.csv."""
+    """The configuration with the lowest median in runs.csv, of those that never failed."""
     times: dict[str, list[float]] = {}
     configs: dict[str, dict[str, Level]] = {}
-    for row in read_runs(study.runs_path, study.factors):
-        if row["status"] == "ok":
+    rows = read_runs(study.runs_path, study.factors)
+    # What failed even once is no configuration to recommend or to compare in.
+    failed = {row["config_id"] for row in rows if row["status"] not in ("ok", "skipped")}
+    for row in rows:
+        if row["status"] == "ok" and row["config_id"] not in failed:
             times.setdefault(row["config_id"], []).append(row["time_per_task_us"])
             configs[row["config_id"]] = {f.name: row[f.column] for f in study.factors if f.column in row}
     if not times:

@@ -33,6 +33,10 @@ class Finished:
     timed_out: bool = False
     stragglers: int = 0
     cpu_s: float = 0.0
+    main_cpu_s: float = 0.0
+    """Of the command's first thread alone."""
+    queued_s: float = 0.0
+    """How long that thread could have run, but waited for a processor."""
     max_rss_kb: int = 0
     ctx_switches: int = 0
     bytes_written: int = 0
@@ -110,6 +114,8 @@ def run_command(
         timed_out=result.get("timed_out", False),
         stragglers=result.get("stragglers", 0),
         cpu_s=result.get("cpu_s", 0.0),
+        main_cpu_s=result.get("main_cpu_s", 0.0),
+        queued_s=result.get("queued_s", 0.0),
         max_rss_kb=result.get("max_rss_kb", 0),
         ctx_switches=result.get("ctx_switches", 0),
         bytes_written=result.get("bytes_written", 0),

@@ -24,6 +24,8 @@ _LEAST_BASELINES = 5
 _LEAST_MAD = 0.005
 """A spread of the baselines below this share of their median counts as this: clocks are no better."""
 PLAN_FILE = "plan.json"
+ALL_FAILED = 6
+"""After so many runs of which none ended well, of at least two configurations, there is nothing to measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a session did. `stopped` says why it ended early: `budget`, `runs`, or nothing."""
+    """What a session did. `stopped` says why it ended early: `budget`, `runs`, `failing` where no run at all ended
+    well, or nothing. `error` is the last failure's."""
 
     done: int
     total: int
@@ -50,6 +53,12 @@ class Summary:
     statuses: dict[str, int] = field(default_factory=dict)
     noisy_blocks: tuple[int, ...] = ()
     stopped: str = ""
+    error: str = ""
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether runs were made and none ended well."""
+        return self.made > 0 and not self.statuses.get("ok")
 
 
 def load_plan(study: Study) -> Plan:
@@ -75,7 +84,8 @@ def run_plan(
 ) -> Summary:
     """Makes the rows of `plan` that are not in runs.csv yet, until all are made, or `budget_s` or `max_runs` is spent.
 
-    A failed run is a row like any other; `retry_failed` makes failed and timed-out ones once more. RunError if nothing
+    A failed run is a row like any other; `retry_failed` makes those that failed, ran out of time or gave no
+    score once more. RunError if nothing
     can be run or runs.csv belongs to another plan.
     """
     plan = plan or load_plan(study)
@@ -86,7 +96,9 @@ def run_plan(
         left = remaining(study, plan, runs.rows, retry_failed=retry_failed)
         done = len(plan.rows) - len(left)
         statuses: dict[str, int] = {}
-        made, stopped, first = 0, "", 0.0
+        made, stopped, error, first = 0, "", "", 0.0
+        begun = any(row["status"] == "ok" for row in runs.rows)
+        tried: set[str] = set()
         if left:
             environments, calibration = ready(study, [row.config for row in left], quiet=quiet, say=say)
             executor = Executor(
@@ -98,12 +110,18 @@ def run_plan(
                     stopped = "runs"
                 elif budget_s is not None and spent >= budget_s:
                     stopped = "budget"
+                elif not begun and len(tried) > 1 and made >= ALL_FAILED and not statuses.get("ok"):
+                    stopped = "failing"
                 if stopped:
                     break
                 first = time.monotonic() if made == 0 else first
                 kept = record(executor, runs, row.config, **plan_columns(row))
                 made += 1
                 statuses[kept["status"]] = statuses.get(kept["status"], 0) + 1
+                if kept["status"] != "ok":
+                    error = f"{kept['status']}: {kept['error']}"
+                if kept["status"] != "skipped":
+                    tried.add(kept["config_id"])
                 if on_progress is not None:
                     each_s = (time.monotonic() - first) / made
                     on_progress(
@@ -118,7 +136,7 @@ def run_plan(
                         )
                     )
         noisy = flag_noisy_blocks(study, runs)
-    return Summary(done + made, len(plan.rows), made, time.monotonic() - begin, statuses, noisy, stopped)
+    return Summary(done + made, len(plan.rows), made, time.monotonic() - begin, statuses, noisy, stopped, error)
 
 
 def ready(
@@ -173,7 +191,7 @@ def remaining(study: Study, plan: Plan, rows: Sequence[Run], *, retry_failed: bo
     left = []
     for row in plan.rows:
         run = made.get((row.row, row.replicate))
-        if run is None or (retry_failed and run["status"] in ("failed", "timeout")):
+        if run is None or (retry_failed and run["status"] in ("failed", "timeout", "invalid")):
             left.append(row)
             continue
         # A factor added later stands in old runs at its default, as in the plan that then was: compared by levels.

@@ -63,6 +63,8 @@ class Supervisor:
     def __init__(self, task: dict[str, Any]) -> None:
         self.task = task
         self.cpu_s = 0.0
+        self.main_cpu_s = 0.0
+        self.queued_s = 0.0
         self.max_rss_kb = 0
         self.switches = 0
         self.status: int | None = None
@@ -101,9 +103,19 @@ class Supervisor:
                 preexec_fn=die_with_me,
             )
 
+    def note_schedule(self) -> None:
+        """What the kernel says of the command's first thread, once that has ended and before it is waited for."""
+        with contextlib.suppress(OSError, ValueError):
+            if os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+                with open(f"/proc/{self.child.pid}/schedstat") as f:
+                    run_ns, queued_ns, _ = map(int, f.read().split())
+                self.main_cpu_s, self.queued_s = run_ns / 1e9, queued_ns / 1e9
+
     def reap(self) -> bool:
         """Waits for what has ended; whether any descendant is left."""
         while True:
+            if self.status is None:
+                self.note_schedule()
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
@@ -170,6 +182,8 @@ class Supervisor:
             "timed_out": timed_out,
             "stragglers": 0 if timed_out else stragglers,
             "cpu_s": self.cpu_s,
+            "main_cpu_s": self.main_cpu_s,
+            "queued_s": self.queued_s,
             "max_rss_kb": self.max_rss_kb,
             "ctx_switches": self.switches,
             "bytes_written": max(0, written_bytes() - before),

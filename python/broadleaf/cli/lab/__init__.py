@@ -16,6 +16,7 @@ _COMMANDS = {
     "path": "Lead from the slow to the fast setting in a chosen order.",
     "report": "Write a report as HTML that works offline.",
     "compare": "Judge whether a change would help or hinder.",
+    "vs": "Tell which of two commands is faster, without a study.",
     "tune": "Search for the best setting of a workload.",
     "history": "Measure a range of commits and find those that changed the speed.",
     "gate": "Compare HEAD with a base commit on this machine.",

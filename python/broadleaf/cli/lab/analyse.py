@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from broadleaf.lab.analysis.summary import Summary
 
 _PAIRS_SHOWN = 20
-_COLOURS = {"helps": "green", "hinders": "red", "unknown": "yellow", "no practical difference": "dim"}
+_COLOURS = {
+    "fails more": "bold red",
+    "may fail more": "yellow",
+    "helps": "green",
+    "hinders": "red",
+    "unknown": "yellow",
+    "no practical difference": "dim",
+}
 
 
 @click.command("analyse")
@@ -44,22 +51,25 @@ def command(
     Writes effects.csv and interactions.csv beside the study file.
     """
     require("lab", ("numpy", "pandas", "scipy", "statsmodels"), "`broadleaf lab analyse`")
+    from broadleaf.lab.analysis import failures
     from broadleaf.lab.analysis import frame as frames
     from broadleaf.lab.analysis.summary import summarise
 
     study = load_study(study_path)
     runs = frames.load(study.runs_path, study.factors, where)
     blocks: Literal["auto", "none"] = "none" if no_blocks else "auto"
-    found = summarise(study.factors, runs, scale, not no_pairs, blocks, not no_drift, study.rope_pct)
+    failed = failures.of_study(study.runs_path, study.factors, where)
+    found = summarise(study.factors, runs, scale, not no_pairs, blocks, not no_drift, study.rope_pct, failed)
     for name, table in (("effects", found.effects_table()), ("interactions", found.interactions_table())):
         table.to_csv(study.directory / f"{name}.csv", index=False)
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=1))
         return
     out = console()
+    if failed.total.failed:
+        out.print(failed.sentences[0], style="bold", markup=False)
     for verdict in found.verdicts:
-        colour = _COLOURS.get(verdict.word, "magenta")
-        out.print(f"[{colour}]{verdict.sentence}[/]")
+        out.print(verdict.sentence, style=_COLOURS.get(verdict.word, "magenta"), markup=False)
     out.print()
     out.print(_effects(found))
     if found.interactions:

@@ -66,6 +66,10 @@ def command(order: str, study_path: Path, all_steps: bool, again: int | None, as
         click.echo(json.dumps({"kind": us.kind, "source": us.source, **paths}, indent=1))
         return
     out = console()
+    from broadleaf.lab.analysis import failures
+
+    for sentence in failures.of_study(study.runs_path, study.factors).sentences:
+        out.print(sentence, style="bold", markup=False)
     if not us.order:
         fail("no treatment is proven to help, so the path has no step; --all takes them all the same")
     out.print(_waterfall(study, us, rate))
@@ -76,9 +80,10 @@ def command(order: str, study_path: Path, all_steps: bool, again: int | None, as
 
 
 def _chosen(made: Any, study: Study, order: str, all_steps: bool, scale: Any) -> Steps:
-    from broadleaf.lab.analysis import paths
+    from broadleaf.lab.analysis import failures, paths
 
-    rules = study.rules()
+    # What fails is in no path that the laboratory chooses; one that you name is yours.
+    rules = failures.without(study, failures.of_study(study.runs_path, study.factors)).rules()
     if order == "greedy":
         return paths.greedy(made, rules, scale, all_steps)
     if order == "nice":
@@ -89,7 +94,7 @@ def _chosen(made: Any, study: Study, order: str, all_steps: bool, scale: Any) ->
     for word in order.split(","):
         name, equals, level = word.strip().partition("=")
         entries.append((name, study.factor(name).parse(level)) if equals else study.factor(name).name)
-    return paths.custom(made, entries, rules, scale)
+    return paths.custom(made, entries, study.rules(), scale)
 
 
 def _write(study: Study, runs: Any, path: Steps) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from broadleaf.lab.study import Study
 
 _SHOWN = 8
+NONE_ENDED_WELL = 3
+"""Exit code where runs were made and none of them can be used."""
 _STATUS_STYLE = {"ok": "green", "skipped": "yellow", "invalid": "yellow"}
 
 
@@ -29,7 +32,7 @@ _STATUS_STYLE = {"ok": "green", "skipped": "yellow", "invalid": "yellow"}
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME",
               help="Stop after this time, such as 60m; else the study file's. A run under way ends.")  # fmt: skip
 @click.option("--runs", "max_runs", type=click.IntRange(1), help="Stop after this many runs.")
-@click.option("--retry-failed", is_flag=True, help="Make failed and timed-out runs once more.")
+@click.option("--retry-failed", is_flag=True, help="Make runs without a result once more.")
 @quiet_options
 def command(
     study_path: Path,
@@ -42,6 +45,9 @@ def command(
     """Make the runs that are planned and not yet measured.
 
     Makes the plan first if there is none. May be stopped, even killed, at any time: started again it continues.
+    Stops early where the first runs all fail. Runs that failed are counted, and are rows of runs.csv.
+
+    Exit codes: 0 runs were made, or there was nothing to do; 2 a wrong option; 3 no run ended well.
     """
     from rich.live import Live
 
@@ -56,7 +62,7 @@ def command(
         if live is not None:
             live.update(view.table(progress))
         elif progress.run is not None:
-            out.print(view.line(progress))
+            out.print(view.line(progress), markup=False)
 
     if live is not None:
         live.start()
@@ -77,9 +83,19 @@ def command(
     out.print(f"{summary.done} of {summary.total} runs made ({counts}) in {duration(summary.elapsed_s)}")
     if summary.noisy_blocks:
         out.print(f"noisy blocks, flagged: {', '.join(map(str, summary.noisy_blocks))}")
-    if summary.stopped:
+    if summary.hopeless:
+        out.print(f"no run ended well; the last one: {summary.error}", markup=False)
+    if summary.stopped == "failing":
+        out.print(
+            f"stopped: nothing can be measured like this. Mend it, then `broadleaf lab run --retry-failed "
+            f"{study.directory}`",
+            markup=False,
+        )
+    elif summary.stopped:
         what = {"budget": "the budget is spent", "runs": "as many runs as asked for were made"}[summary.stopped]
         out.print(f"stopped: {what}; `broadleaf lab run {study.directory}` continues")
+    if summary.hopeless:
+        sys.exit(NONE_ENDED_WELL)
 
 
 class _View:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from broadleaf.lab.analysis import failures as failing
 from broadleaf.lab.analysis.convergence import Precision, precision
 from broadleaf.lab.analysis.effects import DifferenceUs, Effect
 from broadleaf.lab.analysis.fit import Fit, LackOfFit, fit
@@ -37,6 +38,7 @@ class Summary:
     precision: Precision
     lack_of_fit: LackOfFit | None
     notes: tuple[str, ...]
+    failures: failing.Failures | None = None
 
     def effects_table(self) -> pd.DataFrame:
         """effects.csv: every effect in every context."""
@@ -50,6 +52,7 @@ class Summary:
         """Plain values, for JSON; what is not known is None."""
         found = {
             "runs": self.fit.n_runs,
+            "failures": None if self.failures is None else asdict(self.failures),
             "scale": self.fit.scale,
             "blocks": self.fit.blocks,
             "r_squared": self.fit.r_squared,
@@ -79,16 +82,20 @@ def summarise(
     blocks: Literal["auto", "none"] = "auto",
     drift: bool = True,
     rope_pct: float = 1.0,
+    failures: failing.Failures | None = None,
 ) -> Summary:
-    """Fits and reports. Factors that never vary are left out and named; where the runs are too few for pairs, main
-    effects alone are reported, and that is said. AnalysisError if nothing can be told."""
+    """Fits and reports. `failures` are those of the same runs: what fails is then said before what is fast. Factors that
+    never vary are left out and named; where the runs are too few for pairs, main effects alone are reported, and that
+    is said. AnalysisError if nothing can be told."""
     varied = [f for f in factors if frame[f.name].nunique() > 1]
     if not varied:
         raise AnalysisError("all runs have the same configuration: there is nothing to compare. Run more of the plan.")
     notes: list[str] = []
-    if len(varied) < len(factors):
-        names = ", ".join(f.name for f in factors if f not in varied)
-        notes.append(f"Never varied, so nothing is known of: {names}.")
+    tried = {it.factor for it in failures.levels} if failures is not None else set()
+    if untold := [f.name for f in factors if f not in varied and f.name not in tried]:
+        notes.append(f"Never varied, so nothing is known of: {', '.join(untold)}.")
+    if fatal := [f.name for f in factors if f not in varied and f.name in tried]:
+        notes.append(f"Of one level alone did runs end well, so no time is known of: {', '.join(fatal)}.")
     try:
         made = fit(varied, frame, scale, pairs, blocks, drift)
     except AnalysisError as error:
@@ -101,7 +108,7 @@ def summarise(
         notes.append(f"Not told apart by these runs: {', '.join(made.dropped)}.")
     return Summary(
         fit=made,
-        verdicts=tuple(verdicts(made, rope_pct)),
+        verdicts=tuple(failing.judged(verdicts(made, rope_pct), failures) if failures else verdicts(made, rope_pct)),
         effects={context: tuple(made.effects(context)) for context in _CONTEXTS},
         differences=tuple(made.differences_us("baseline")),
         interactions=tuple(made.interactions(rope_pct)),
@@ -110,6 +117,7 @@ def summarise(
         precision=precision(made, rope_pct),
         lack_of_fit=made.lack_of_fit,
         notes=tuple(notes),
+        failures=failures,
     )
 
 

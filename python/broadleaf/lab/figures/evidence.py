@@ -46,7 +46,8 @@ class Components:
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The tables, named after the figures that take them; None where the runs do not give one, and then `reasons` says
-    why under the field's name. `path_sources` says of greedy and nice where their times come from."""
+    why under the field's name. `path_sources` says of greedy and nice where their times come from, `failure_note` which
+    runs no figure of times has."""
 
     roles: Roles
     bools: frozenset[str]
@@ -69,4 +70,6 @@ class Evidence:
     levels: pd.DataFrame | None = None
     terms: pd.DataFrame | None = None
     placebo: pd.DataFrame | None = None
+    failures: pd.DataFrame | None = None
+    failure_note: str = ""
     reasons: Mapping[str, str] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from broadleaf.lab.figures.base import Figure, Missing, listed
@@ -11,6 +11,7 @@ from broadleaf.lab.figures.before_after import before_after
 from broadleaf.lab.figures.convergence import convergence
 from broadleaf.lab.figures.drift import drift
 from broadleaf.lab.figures.evidence import Evidence
+from broadleaf.lab.figures.failures import failures
 from broadleaf.lab.figures.interaction import two_by_two
 from broadleaf.lab.figures.means import means, side_by_side
 from broadleaf.lab.figures.model import actual_predicted, half_normal, tiles
@@ -137,7 +138,17 @@ ENTRIES = (
     Entry(24, "response", lambda e, n, k: response(_need(e, "levels"), n, k)),
     Entry(25, "half_normal", lambda e, n, k: half_normal(_need(e, "terms"), n, k)),
     Entry(26, "placebo", lambda e, n, k: placebo(_need(e, "placebo"), n, k, e.rope_pct)),
+    Entry(27, "failures", lambda e, n, k: failures(_need(e, "failures"), n, k)),
 )
+
+
+def noted(figure: Figure, note: str) -> Figure:
+    """The figure with a further sentence below its title and among what it says of itself."""
+    if not note:
+        return figure
+    chart = figure.chart.copy()
+    chart.title.subtitle = [*chart.title.subtitle, note]
+    return replace(figure, chart=chart, reading=f"{figure.reading} {note}")
 
 
 def draw_all(evidence: Evidence) -> list[Figure | Missing]:
@@ -145,7 +156,8 @@ def draw_all(evidence: Evidence) -> list[Figure | Missing]:
     drawn: list[Figure | Missing] = []
     for entry in ENTRIES:
         try:
-            drawn.append(entry.draw(evidence, entry.number, entry.key))
+            figure = entry.draw(evidence, entry.number, entry.key)
+            drawn.append(figure if entry.key == "failures" else noted(figure, evidence.failure_note))
         except _Lacking as lacking:
             drawn.append(Missing(entry.number, entry.key, str(lacking)))
     return drawn

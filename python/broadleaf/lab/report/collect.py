@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from broadleaf.lab import deltas as delta_tables
+from broadleaf.lab.analysis import failures as failing
 from broadleaf.lab.analysis import fit as fits
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis import paths
@@ -44,6 +45,7 @@ class Collected:
     study: Study
     frame: pd.DataFrame
     factors: tuple[Factor, ...]
+    failures: failing.Failures
     log: fits.Fit | None = None
     pairs: tuple[Interaction, ...] = ()
     deltas: pd.DataFrame | None = None
@@ -60,7 +62,7 @@ def collect(study: Study) -> Collected:
     varied = tuple(f for f in study.factors if frame[f.name].nunique() > 1)
     if not varied:
         raise AnalysisError("all runs have the same configuration: there is nothing to compare. Run the plan first.")
-    found = Collected(study, frame, varied)
+    found = Collected(study, frame, varied, failing.of_study(study.runs_path, study.factors))
     reasons: dict[str, str] = {}
     found.log = _fitted(found, reasons)
     if found.log is not None:
@@ -92,12 +94,15 @@ def collect(study: Study) -> Collected:
         pairs_us=pairs_us,
         components=_components(found, reasons),
         convergence=_convergence(found, reasons),
+        failures=_failures(found.failures),
+        failure_note=found.failures.note,
         drift=_drift(found),
         cells=_cells(found),
         levels=_levels(found),
         terms=_terms(found.log),
         placebo=_placebo(found, means),
         reasons={
+            "failures": "no run failed",
             "levels": "no factor was run at more than two levels",
             "placebo": "the study has no factor of kind placebo",
             "cells": "no pair of factors could be told",
@@ -244,7 +249,7 @@ def _paths(found: Collected, reasons: dict[str, str]) -> tuple[pd.DataFrame | No
     """The two paths: as measured again where they were, else as the model predicts."""
     if found.log is None:
         return None, None
-    rules = found.study.rules()
+    rules = failing.without(found.study, found.failures).rules()
     by_name = {f.name: f for f in found.study.factors}
     plan_path = found.study.directory / "plan.json"
     plan = Plan.load(plan_path) if plan_path.exists() else None
@@ -334,7 +339,8 @@ def _drift(found: Collected) -> pd.DataFrame | None:
     pairs = bool(found.log.coding.pairs)
     plain = fits.fit(found.factors, found.frame, scale="log", pairs=pairs, blocks="none", drift=False, triples=False)
     baseline, all_on = found.study.baseline, found.study.all_on
-    cell, kept = frames.cells(found.frame, found.factors)
+    # The model may have been fitted to a part of the runs.
+    cell, kept = frames.cells(plain.frame, found.factors)
     words = np.array([_control(config, baseline, all_on) for config in kept])
     return pd.DataFrame(
         {
@@ -344,6 +350,27 @@ def _drift(found: Collected) -> pd.DataFrame | None:
             "y_us": plain.frame["y_us"].to_numpy(dtype=float),
             "residual_log": plain.residuals,
         }
+    )
+
+
+def _failures(failures: failing.Failures) -> pd.DataFrame | None:
+    """A row per setting: the share of its runs that failed, beside that of its default."""
+    if not failures.total.failed:
+        return None
+    return pd.DataFrame(
+        [
+            {
+                "name": it.name,
+                "failed": it.rate.failed,
+                "runs": it.rate.runs,
+                "share_pct": 100 * it.rate.share,
+                "ci_low_pct": 100 * it.rate.low,
+                "ci_high_pct": 100 * it.rate.high,
+                "default_pct": 100 * it.default.share,
+                "verdict": it.word or "no more than its default",
+            }
+            for it in failures.levels
+        ]
     )
 
 

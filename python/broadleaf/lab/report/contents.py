@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from broadleaf.lab.analysis import failures as failing
 from broadleaf.lab.analysis.convergence import precision
 from broadleaf.lab.analysis.scale import answer
 from broadleaf.lab.analysis.verdict import Verdict, verdicts
@@ -34,7 +35,8 @@ def contents_of(found: Collected, figures: Sequence[Figure | Missing]) -> Conten
     """The page of a study."""
     evidence = found.evidence
     assert evidence is not None, "collect() fills it in"
-    decided = tuple(verdicts(found.log, found.study.rope_pct)) if found.log else ()
+    timed = verdicts(found.log, found.study.rope_pct) if found.log else []
+    decided = tuple(failing.judged(timed, found.failures))
     explorer, note = None, ""
     if found.deltas is not None:
         tables = {"best first": evidence.greedy, "nicest first": evidence.nice}
@@ -44,6 +46,7 @@ def contents_of(found: Collected, figures: Sequence[Figure | Missing]) -> Conten
         name=found.study.name,
         facts=tuple(_facts(found)),
         summary=(
+            *found.failures.sentences,
             *_summary(found, decided),
             *(f"{f.title}." for f in figures if isinstance(f, Figure) and f.key == "placebo"),
         ),
@@ -60,7 +63,8 @@ def contents_of(found: Collected, figures: Sequence[Figure | Missing]) -> Conten
 
 def _facts(found: Collected) -> Iterable[str]:
     frame = found.frame
-    yield f"{len(frame)} runs"
+    total = found.failures.total
+    yield f"{total.runs} runs, {total.failed} failed" if total.failed else f"{len(frame)} runs"
     yield f"{len(found.factors)} factors"
     first, last = float(frame["started_unix"].min()), float(frame["started_unix"].max())
     yield datetime.fromtimestamp(first, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -137,6 +141,21 @@ def _warnings(found: Collected) -> Iterable[str]:
 
 
 def _tables(found: Collected) -> Iterable[Table]:
+    if found.failures.total.failed:
+        yield Table(
+            "Failures",
+            "Share of the runs that failed, ran out of time or gave no score, with exact 95 % intervals. Runs with "
+            "another setting that explains their failure are set aside.",
+            ("setting", "failed", "of runs", "share", "95 % interval", "without it", "verdict", "with"),
+            tuple(
+                (it.name, str(it.rate.failed), str(it.rate.runs), f"{100 * it.rate.share:.1f} %",
+                 f"{100 * it.rate.low:.1f} to {100 * it.rate.high:.1f} %",
+                 f"{it.default.failed} of {it.default.runs}", it.word or "no more than its default",
+                 "" if it.with_setting is None else _setting(*it.with_setting))
+                for it in found.failures.levels
+            ),
+            open=True,
+        )  # fmt: skip
     if found.log is None:
         return
     columns = ("factor", "average", "95 % interval", "at the baseline", "95 % interval", "at the best", "95 % interval")
