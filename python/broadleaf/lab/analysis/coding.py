@@ -151,7 +151,7 @@ class Coding:
         nested = cells.configs() if any(f.when for f in self.factors) else []
         for place, factor in enumerate(self.factors):
             coder = self._coders[factor.name]
-            known = np.array([coder(level) for level in cells.levels[place]]).reshape(-1, coder.width)
+            known = np.array([coder(level) for level in cells.levels[place]]).reshape(len(cells.levels[place]), coder.width)
             block = known[cells.codes[:, place]]
             if factor.when:
                 block[[not self._rules.exists(factor.name, config) for config in nested]] = 0.0

@@ -95,16 +95,26 @@ class Contrasts:
         if not len(rows):
             return []
         square = np.einsum("ij,jk,ik->i", rows, self.covariance, rows, optimize=True)
-        return intervals(rows @ self.params, np.sqrt(np.maximum(square, 0.0)), self.degrees(rows))
+        equal = self.inflation * self.sigma_square * np.einsum("ij,ji->i", rows, self.linear.solve(rows.T))
+        return intervals(rows @ self.params, square, self.degrees(rows), equal, self.linear.df)
 
 
-def intervals(estimates: np.ndarray, errors: np.ndarray, degrees: np.ndarray) -> list[Interval]:
-    """Student's intervals of estimates with standard errors."""
+def intervals(
+    estimates: np.ndarray, squares: np.ndarray, degrees: np.ndarray, equal: np.ndarray, df: int
+) -> list[Interval]:
+    """Student's intervals of estimates with squared standard errors.
+
+    The p value is the larger of this test's and of that for equal variances (squared errors `equal`, `df` degrees of
+    freedom): far out in the tail, where many tests at once are decided, a sandwich of few runs is too sure of itself.
+    """
     from scipy import stats
 
+    errors, plain = (np.sqrt(np.maximum(square, 0.0)) for square in (squares, equal))
     half = stats.t.ppf(0.975, degrees) * errors
+    size = np.abs(estimates)
     with np.errstate(divide="ignore", invalid="ignore"):
-        p = np.where(errors > 0, 2 * stats.t.sf(np.abs(estimates) / errors, degrees), np.nan)
+        p = 2 * np.maximum(stats.t.sf(size / errors, degrees), stats.t.sf(size / plain, max(df, 1)))
+    p = np.where((errors > 0) & (plain > 0), p, np.nan)
     return [
         Interval(*map(float, entry))
         for entry in zip(estimates, errors, estimates - half, estimates + half, p, degrees, strict=True)

@@ -122,8 +122,8 @@ def _widened(fit: Fit, it: Interval, factor: Factor) -> Interval:
     stray = fit.stray.get(factor.name, 0.0)
     if not stray:
         return it
-    se = float(np.hypot(it.se, np.sqrt(2 * stray)))
-    return intervals(np.array([it.estimate]), np.array([se]), np.array([it.df]))[0]
+    square = np.array([it.se**2 + 2 * stray])
+    return intervals(np.array([it.estimate]), square, np.array([it.df]), square, fit.df)[0]
 
 
 def _ratio(

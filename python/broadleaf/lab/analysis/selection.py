@@ -55,7 +55,9 @@ class Beside:
         if np.any(rows):
             influence += self._known.linear.design @ self._known.linear.solve(rows.T)
         square = self._known.inflation * (influence**2 * self._variances[:, None]).sum(axis=0)
-        return intervals(estimates, np.sqrt(square), self._degrees(influence))
+        df = max(self._known.linear.df - self._rest.shape[1], 1)
+        sigma_square = self._known.inflation * float(self._residuals @ self._residuals) / df
+        return intervals(estimates, square, self._degrees(influence), sigma_square * (influence**2).sum(axis=0), df)
 
     def _degrees(self, influence: np.ndarray) -> np.ndarray:
         linear = self._known.linear
