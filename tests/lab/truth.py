@@ -41,10 +41,9 @@ class Truth:
 
 @dataclass(frozen=True)
 class Noise:
-    """`sd` of a run on the scale of ln(time); `tail` the mean of an exponential added to it; `outliers` the share of runs
-    that take `outlier_factor` times as long; `unequal` how much more the runs of a treated first flag spread; `block_sd` of
-    the blocks of `block` runs; `drift` the change over the session and the height of a sine on it. Missing runs: `missing`
-    of all, `missing_treated` of those with the first flag on, `missing_slow` of the slowest half."""
+    """`sd` of a run on the scale of ln(time); `tail` the mean of an exponential added to it; `outliers` the share of
+    runs that take `outlier_factor` times as long; `unequal` how much more the runs of a treated first flag spread;
+    `block_sd` of the blocks of `block` runs; `drift` the change over the session. Missing runs: `missing` of all, `missing_treated` of those with the first flag on, `missing_slow` of the slowest half."""
 
     sd: float = 0.05
     tail: float = 0.0
@@ -60,8 +59,8 @@ class Noise:
 
 
 def curve(shape: str, n: int, height: float = 0.2) -> np.ndarray:
-    """The effects of the levels of a number: a fall at the first step and then nothing, a fall half way, the best in the
-    middle, or ever less."""
+    """The effects of the levels of a number: a fall at the first step and then nothing, a fall half way, the best in
+    the middle, or ever less."""
     at = np.arange(n) / (n - 1)
     shapes = {
         "plateau": -(at > 0).astype(float),
@@ -81,10 +80,8 @@ def flags(rng: np.random.Generator, count: int, pairs: int = 3, size: float = 0.
         effects[name] = np.array([-0.5, 0.5]) * effect
     every = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     chosen = rng.permutation(len(every))[:pairs]
-    tables = {
-        every[int(i)]: rng.choice((-1.0, 1.0)) * size * np.outer([-0.5, 0.5], [-0.5, 0.5]) for i in chosen
-    }
-    return Truth({name: (False, True) for name in names}, effects, tables)
+    tables = {every[int(i)]: rng.choice((-1.0, 1.0)) * size * np.outer([-0.5, 0.5], [-0.5, 0.5]) for i in chosen}
+    return Truth(dict.fromkeys(names, (False, True)), effects, tables)
 
 
 def numbers(shape: str, count: int, others: int = 4, pair: float = 0.1) -> Truth:

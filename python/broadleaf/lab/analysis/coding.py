@@ -56,14 +56,15 @@ class _Coder:
 
     @property
     def width(self) -> int:
-        return self.table.shape[1]
+        return int(self.table.shape[1])
 
     def __call__(self, level: Level) -> np.ndarray:
-        return self._row.get(level, self._unknown)
+        row: np.ndarray = self._row.get(level, self._unknown)
+        return row
 
 
 def _natural_spline(at: np.ndarray) -> np.ndarray:
-    """A cubic spline through the levels, straight beyond the outer ones: orthogonal columns, centred over the levels."""
+    """A cubic spline through the levels, straight beyond the outer ones: orthogonal columns, centred over levels."""
     known = np.unique(at)
     knots = np.quantile(known, np.linspace(0, 1, _KNOTS))
     last = knots[-1] - knots[-2]
@@ -115,9 +116,7 @@ class Coding:
             terms.append(Term(factors_of_term, tuple(range(start, len(self.column_names)))))
         self.terms: tuple[Term, ...] = tuple(terms)
 
-    def but(
-        self, pairs: bool | Iterable[tuple[str, str]], triples: Iterable[tuple[str, str, str]] = ()
-    ) -> Coding:
+    def but(self, pairs: bool | Iterable[tuple[str, str]], triples: Iterable[tuple[str, str, str]] = ()) -> Coding:
         """The same factors and levels with other interactions."""
         return Coding(self.factors, pairs, triples, self.levels, self.splines)
 
@@ -151,7 +150,9 @@ class Coding:
         nested = cells.configs() if any(f.when for f in self.factors) else []
         for place, factor in enumerate(self.factors):
             coder = self._coders[factor.name]
-            known = np.array([coder(level) for level in cells.levels[place]]).reshape(len(cells.levels[place]), coder.width)
+            known = np.array([coder(level) for level in cells.levels[place]]).reshape(
+                len(cells.levels[place]), coder.width
+            )
             block = known[cells.codes[:, place]]
             if factor.when:
                 block[[not self._rules.exists(factor.name, config) for config in nested]] = 0.0

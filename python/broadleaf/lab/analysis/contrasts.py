@@ -68,8 +68,8 @@ class Contrasts:
     def covariance(self) -> np.ndarray:
         """The covariance of all parameters."""
         if self.kind == "nonrobust":
-            inverse: np.ndarray = self.linear.solve(np.eye(self.linear.width))
-            return self.inflation * self.sigma_square * inverse
+            equal: np.ndarray = self.inflation * self.sigma_square * self._inverse
+            return equal
         return self.inflation * self.linear.sandwich(self.variances(self.linear.leverages, self.residuals))
 
     def degrees(self, rows: np.ndarray) -> np.ndarray:
@@ -87,6 +87,11 @@ class Contrasts:
         return degrees
 
     @functools.cached_property
+    def _inverse(self) -> np.ndarray:
+        inverse: np.ndarray = self.linear.solve(np.eye(self.linear.width))
+        return inverse
+
+    @functools.cached_property
     def _kernel(self) -> np.ndarray:
         return self.linear.hat**2
 
@@ -94,8 +99,11 @@ class Contrasts:
         """The interval of each row's combination."""
         if not len(rows):
             return []
-        square = np.einsum("ij,jk,ik->i", rows, self.covariance, rows, optimize=True)
-        equal = self.inflation * self.sigma_square * np.einsum("ij,ji->i", rows, self.linear.solve(rows.T))
+        # A contrast is about few of many columns.
+        used = np.flatnonzero(np.any(rows != 0, axis=0))
+        here, part = rows[:, used], np.ix_(used, used)
+        square = ((here @ self.covariance[part]) * here).sum(axis=1)
+        equal = self.inflation * self.sigma_square * ((here @ self._inverse[part]) * here).sum(axis=1)
         return intervals(rows @ self.params, square, self.degrees(rows), equal, self.linear.df)
 
 

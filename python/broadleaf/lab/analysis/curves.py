@@ -1,4 +1,4 @@
-"""How the levels of a number enter the model: each by itself up to six, on a spline beyond, unless that misses something."""
+"""How levels of a number enter the model: each by itself up to six, on a spline beyond, unless that misses something."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ class Fit:
             linear = sample.linear(coding, sample.choose_blocks(blocks, len(coding.column_names)))
         if linear.df < 1:
             raise AnalysisError(
-                f"{linear.n_runs} runs cannot tell {linear.n_parameters} parameters: make more runs, or leave out pairs."
+                f"{linear.n_runs} runs cannot tell {linear.n_parameters} parameters: make more runs, or leave out "
+                "pairs."
             )
         self.blocks: Blocks = linear.blocks
         self.estimate = robust.estimate(linear, sample.y, sample.level(linear), use_robust)
@@ -319,15 +320,14 @@ def fit(
     """Fits a model to runs as `frame.load` gives them.
 
     `scale` "auto" is the one on which effects are most nearly additive. `blocks` "auto" gives every block its own mean
-    if twice as many degrees of freedom as treatment parameters are left, else a random one. A number of up to six levels
-    has an effect for each, one of more a spline unless that misses something. Where the runs do not suffice for all
-    pairs at once, those that are real beyond doubt are in the model and each of the others is told beside it. Where
+    if twice as many degrees of freedom as treatment parameters are left, else a random one. A number of up to six
+    levels has an effect for each, one of more a spline unless that misses something. Where the runs do not suffice for
+    all pairs at once, those that are real beyond doubt are in the model and each of the others is told beside it. Where
     replicates show that pairs do not suffice, `triples` adds those of factors whose three pairs are all significant.
 
-    `robust` is Tukey's bisquare (MM): runs far from the model do not count; without it, least squares. Intervals use HC2
-    errors, which allow for unequal variances, with the degrees of freedom that each contrast's own error has. Runs
-    whose blocks are all there but for a few stay unbiased whatever their configuration made them fail. AnalysisError if
-    the runs cannot tell the main effects.
+    `robust` is Tukey's bisquare (MM): runs far from the model do not count; without it, least squares. Intervals use
+    HC2 errors, which allow for unequal variances, with the degrees of freedom that each contrast's own error has.
+    AnalysisError if the runs cannot tell the main effects.
     """
     if frame.empty:
         raise AnalysisError("no runs to fit: make runs first (`broadleaf lab run`).")
@@ -378,9 +378,7 @@ def _selected(
         )
     chosen = selection.choose_pairs(full, sample, blocks, use_robust)
     notes = [*notes, chosen.sentence]
-    return Fit(
-        sample, full.but(chosen.pairs), blocks, covariance, use_robust, tuple(notes), full=full, stray=stray
-    )
+    return Fit(sample, full.but(chosen.pairs), blocks, covariance, use_robust, tuple(notes), full=full, stray=stray)
 
 
 def _triples(made: Fit) -> list[tuple[str, str, str]]:

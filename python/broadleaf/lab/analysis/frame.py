@@ -15,7 +15,7 @@ from broadleaf.lab.errors import AnalysisError
 from broadleaf.lab.factors import Factor, Level, column_value, config_id
 
 _NUMBERS = ("y_us", "started_unix", "block", "order_in_block", "plan_row", "path_id", "path_step", "replicate")
-_SMALL_BYTES = 1 << 24
+_SMALL_BYTES = 1 << 18
 """Up to this size the strict reader of the runner is fast enough."""
 _ABSENT = {"block": 0, "order_in_block": 0, "replicate": 0, "path_id": None, "path_step": None, "plan_row": None}
 
@@ -73,14 +73,14 @@ _TEXT = (
 
 
 def read(path: Path, factors: Sequence[Factor]) -> pd.DataFrame:
-    """All rows of a runs.csv; words as categories, so that a million runs have room. A last line that was not written to
-    its end is left out. AnalysisError if the file is not a table of runs."""
+    """All rows of a runs.csv; words as categories, so that a million runs have room. A last line that was not written
+    to its end is left out. AnalysisError if the file is not a table of runs."""
     from broadleaf.lab.errors import RunError
     from broadleaf.lab.runs import read_runs
 
     if not path.exists() or path.stat().st_size < _SMALL_BYTES:
         return pd.DataFrame(read_runs(path, factors))
-    words = {name: "category" for name in (*_TEXT, *(f.column for f in factors))}
+    words = dict.fromkeys((*_TEXT, *(f.column for f in factors)), "category")
     try:
         rows = pd.read_csv(
             path, dtype=words, keep_default_na=False, na_values=[""], usecols=lambda name: name != "started_at"
@@ -97,7 +97,8 @@ def _levels(column: pd.Series | None, factor: Factor, length: int) -> np.ndarray
     absent = column_value(factor.default)
     kind = object if factor.is_categorical else None
     if column is None:
-        return np.full(length, absent, dtype=kind)
+        filled: np.ndarray = np.full(length, absent, dtype=kind)
+        return filled
     # Each different cell is read once: a study may have a million runs.
     codes, different = pd.factorize(column, use_na_sentinel=True)
     words = [absent if str(raw) == "" else column_value(factor.parse(raw)) for raw in different]
@@ -126,7 +127,7 @@ class Cells:
 
 def coded(frame: pd.DataFrame, factors: Sequence[Factor]) -> Cells:
     """The cells of runs, in the order in which they first occur."""
-    number = np.zeros(len(frame), dtype=np.int64)
+    number: np.ndarray = np.zeros(len(frame), dtype=np.int64)
     codes, levels = [], []
     for factor in factors:
         code, different = pd.factorize(frame[factor.name].to_numpy())
@@ -135,7 +136,8 @@ def coded(frame: pd.DataFrame, factors: Sequence[Factor]) -> Cells:
         codes.append(code)
         # Renumbered after every factor: the product of all numbers of levels may exceed 64 bits.
         number = pd.factorize(number * max(len(different), 1) + code)[0]
-    index, first = number, np.zeros(0, dtype=np.int64)
+    index = number
+    first: np.ndarray = np.zeros(0, dtype=np.int64)
     if len(frame):
         first = np.unique(index, return_index=True)[1]
     stacked = np.column_stack([code[first] for code in codes]) if codes else np.zeros((len(first), 0), dtype=np.int64)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from broadleaf.lab.analysis.effects import levels_of
-from broadleaf.lab.analysis.multiplicity import q_values
+from broadleaf.lab.analysis.multiplicity import pair_rates
 from broadleaf.lab.factors import Level
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def interactions(fit: Fit, rope_pct: float = 1.0) -> list[Interaction]:
     found = []
     for a, b in fit.full.pairs:
         found += _told_of(fit, a, b, UNITS[fit.scale])
-    qs = q_values([pair.p for pair in found])
+    qs = pair_rates([pair.p for pair in found])
     classed = [
         replace(pair, q=q, kind=classify(fit, replace(pair, q=q), rope)) for pair, q in zip(found, qs, strict=True)
     ]

@@ -35,8 +35,8 @@ class Groups:
 
 
 class Linear:
-    """Rows `cell_rows[cell]` beside `time`, and what least squares makes of them. `ratio` is the variance between blocks
-    over that within, for random blocks; 0 until `with_ratio` says otherwise.
+    """Rows `cell_rows[cell]` beside `time`, and what least squares makes of them. `ratio` is the variance between
+    blocks over that within, for random blocks; 0 until `with_ratio` says otherwise.
 
     Columns that are combinations of earlier ones (the constant, then time, then the treatments in order) are left out:
     `kept` tells which of the treatment columns stay, `kept_time` which of time. Parameters are in that order: kept

@@ -1,9 +1,10 @@
 """Regression that a few disturbed runs do not move: an MM estimate with Tukey's bisquare.
 
 A run that lies beyond 4.685 standard deviations counts for nothing, others nearly as in least squares (95 % efficient
-where errors are normal); with few runs per parameter the others count exactly as in least squares. The start and the scale come from Huber's convex estimate. Each step is least squares on
-*pseudo-values*, the fitted values plus the bounded residuals, so that one factorisation serves all steps, absorbed and
-random blocks included; since the curvature of both losses is at most 1, each step lowers the loss.
+where errors are normal); with few runs per parameter the others count exactly as in least squares. The start and the
+scale come from Huber's convex estimate. Each step is least squares on *pseudo-values*, the fitted values plus the
+bounded residuals, so that one factorisation serves all steps, absorbed and random blocks included; since the curvature
+of both losses is at most 1, each step lowers the loss.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _LEAST_FOR_SPREADS = 40
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Parameters, and what their errors follow from: `pseudo` are the pseudo-values, `psi` the bounded residuals, `slope`
-    the mean derivative of the bounding function, `inflation` Huber's correction of standard errors for the number of
+    """Parameters, and what their errors follow from: `pseudo` are the pseudo-values, `psi` the bounded residuals,
+    `slope` the mean derivative of the bounding function, `inflation` Huber's correction of standard errors for the number of
     parameters, `spread` every run's standard deviation. `weight` is 1 for a run that counts fully, 0 for one that does
     not count."""
 
@@ -46,8 +47,8 @@ class Estimate:
 def estimate(linear: Linear, y: np.ndarray, level: np.ndarray | None = None, robust: bool = True) -> Estimate:
     """The MM estimate, or that of least squares where not `robust` or where the runs fit to the last digit.
 
-    `level` says in which proportion runs spread beforehand (None: alike). Random blocks get their variance anew from the
-    pseudo-values.
+    `level` says in which proportion runs spread beforehand (None: alike). Random blocks get their variance anew from
+    the pseudo-values.
     """
     linear = _with_ratio(linear, y)
     params, residuals = _plain(linear, y)
@@ -149,8 +150,8 @@ def _mad(residuals: np.ndarray, linear: Linear) -> float:
 
 
 def _unequal(linear: Linear, standard: np.ndarray) -> np.ndarray:
-    """In which proportion runs spread, as far as single treatment columns tell it beyond doubt: else the runs of a noisy
-    setting would be taken for outliers."""
+    """In which proportion runs spread, as far as single treatment columns tell it beyond doubt: else the runs of a
+    noisy setting would be taken for outliers."""
     n = len(standard)
     flat: np.ndarray = np.ones(n)
     if n < _LEAST_FOR_SPREADS:

@@ -88,7 +88,7 @@ def profile(y_us: np.ndarray, residual_square: Callable[[np.ndarray], float]) ->
 
     named = box_cox(y_us, residual_square, np.array(list(LAMBDAS)))
     grid = box_cox(y_us, residual_square, _GRID)
-    near = _GRID[int(np.argmax(grid))] + np.linspace(-0.1, 0.1, 201)
+    near = _GRID[int(np.argmax(grid))] + np.linspace(-0.1, 0.1, 41)
     fine = np.concatenate([grid, box_cox(y_us, residual_square, near)])
     inside = np.concatenate([_GRID, near])[fine >= fine.max() - chi2.ppf(0.95, 1) / 2]
     best = list(LAMBDAS)[int(np.argmax(named))]

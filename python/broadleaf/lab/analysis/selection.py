@@ -2,8 +2,8 @@
 
 Every pair is tested beside the main effects and the pairs chosen so far, by a t test that allows for unequal noise; the
 strongest joins as long as the false discovery rate over *all* pairs stays at 5 %, and one that no longer reaches it
-leaves. The interval of a pair that was not chosen comes from the model with that pair added. So no pair's interval rests
-on the pair having been chosen, and no run is set aside.
+leaves. The interval of a pair that was not chosen comes from the model with that pair added. So all pairs have an
+interval, chosen or not, and no run is set aside.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broadleaf.lab.analysis import robust
 from broadleaf.lab.analysis.coding import Coding
 from broadleaf.lab.analysis.contrasts import Contrasts, Interval, intervals
 from broadleaf.lab.analysis.linear import independent
-from broadleaf.lab.analysis.multiplicity import q_values
+from broadleaf.lab.analysis.multiplicity import pair_rates
 from broadleaf.lab.analysis.sample import Sample
 
 Pair = tuple[str, str]
@@ -124,7 +124,7 @@ def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) ->
         p = _p_values(known, rows, columns, chosen, full.but(chosen), sample)
         listed = [(pair, value) for pair, values in p.items() for value in values]
         rate: dict[Pair, float] = {}
-        for (pair, _), q in zip(listed, q_values([value for _, value in listed]), strict=True):
+        for (pair, _), q in zip(listed, pair_rates([value for _, value in listed]), strict=True):
             if q == q:
                 rate[pair] = min(rate.get(pair, 1.0), q)
         weak = [pair for pair in chosen if rate.get(pair, 1.0) > _Q]
