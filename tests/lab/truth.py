@@ -43,7 +43,8 @@ class Truth:
 class Noise:
     """`sd` of a run on the scale of ln(time); `tail` the mean of an exponential added to it; `outliers` the share of
     runs that take `outlier_factor` times as long; `unequal` how much more the runs of a treated first flag spread;
-    `block_sd` of the blocks of `block` runs; `drift` the change over the session. Missing runs: `missing` of all, `missing_treated` of those with the first flag on, `missing_slow` of the slowest half."""
+    `block_sd` of the blocks of `block` runs; `drift` the change over the session. Missing runs: `missing` of all,
+    `missing_treated` of those with the first flag on, `missing_slow` of the slower half."""
 
     sd: float = 0.05
     tail: float = 0.0

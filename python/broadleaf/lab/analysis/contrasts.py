@@ -52,7 +52,7 @@ class Contrasts:
     @functools.cached_property
     def sigma_square(self) -> float:
         """The mean square of the residuals."""
-        return float(self.residuals @ self.residuals) / max(self.linear.df, 1)
+        return float(self.residuals @ self.residuals / max(self.linear.df, 1))
 
     def variances(self, leverages: np.ndarray, residuals: np.ndarray) -> np.ndarray:
         """Every run's variance as its residual tells it."""
@@ -70,7 +70,10 @@ class Contrasts:
         if self.kind == "nonrobust":
             equal: np.ndarray = self.inflation * self.sigma_square * self._inverse
             return equal
-        return self.inflation * self.linear.sandwich(self.variances(self.linear.leverages, self.residuals))
+        answer: np.ndarray = self.inflation * self.linear.sandwich(
+            self.variances(self.linear.leverages, self.residuals)
+        )
+        return answer
 
     def degrees(self, rows: np.ndarray) -> np.ndarray:
         """The degrees of freedom of each row's standard error."""
@@ -101,7 +104,8 @@ class Contrasts:
             return []
         # A contrast is about few of many columns.
         used = np.flatnonzero(np.any(rows != 0, axis=0))
-        here, part = rows[:, used], np.ix_(used, used)
+        here: np.ndarray = rows[:, used]
+        part: tuple[np.ndarray, ...] = np.ix_(used, used)
         square = ((here @ self.covariance[part]) * here).sum(axis=1)
         equal = self.inflation * self.sigma_square * ((here @ self._inverse[part]) * here).sum(axis=1)
         return intervals(rows @ self.params, square, self.degrees(rows), equal, self.linear.df)

@@ -1,4 +1,4 @@
-"""How levels of a number enter the model: each by itself up to six, on a spline beyond, unless that misses something."""
+"""How levels of a number enter the model: each by itself up to six, beyond on a spline, unless that misses a bend."""
 
 from __future__ import annotations
 

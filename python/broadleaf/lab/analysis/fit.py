@@ -190,7 +190,8 @@ class Fit:
 
     def _whole(self, rows: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         asked = np.asarray(rows, dtype=float).reshape(-1, len(self.kept))
-        return np.hstack([asked[:, self.kept], np.zeros((len(asked), len(self.params) - self._size))])
+        answer: np.ndarray = np.hstack([asked[:, self.kept], np.zeros((len(asked), len(self.params) - self._size))])
+        return answer
 
     def contrasts_beside(self, pair: tuple[str, str], rows: np.ndarray) -> list[Interval] | None:
         """Combinations of the full coding's coefficients in the model with one pair more; None where the runs cannot

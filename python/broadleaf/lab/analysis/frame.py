@@ -103,7 +103,8 @@ def _levels(column: pd.Series | None, factor: Factor, length: int) -> np.ndarray
     codes, different = pd.factorize(column, use_na_sentinel=True)
     words = [absent if str(raw) == "" else column_value(factor.parse(raw)) for raw in different]
     known: np.ndarray = np.array([*words, absent], dtype=kind)
-    return known[codes]
+    answer: np.ndarray = known[codes]
+    return answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class Linear:
         means = self._block_means(cell_rows, time) if blocks != "none" else np.zeros((0, len(raw)))
         gram = self._without_blocks(raw, means)
         order = np.concatenate([[0], np.arange(width, width + time.shape[1]), np.arange(1, width)])
-        used = np.zeros(len(order), dtype=bool)
+        used: np.ndarray = np.zeros(len(order), dtype=bool)
         used[order] = independent(gram[np.ix_(order, order)], np.diag(raw)[order])
         self.kept, self.kept_time = used[:width], used[width:]
         self.treatment_gram = raw[:width, :width]
@@ -147,7 +147,8 @@ class Linear:
         if self.blocks == "random":
             moved = self.transform(moved)
         by_cell = np.bincount(self.cell, moved, len(self.rows))
-        return np.concatenate([self.rows.T @ by_cell, self.time.T @ moved])
+        answer: np.ndarray = np.concatenate([self.rows.T @ by_cell, self.time.T @ moved])
+        return answer
 
     @functools.cached_property
     def _factor(self) -> tuple[np.ndarray, bool]:
@@ -183,7 +184,7 @@ class Linear:
         return self._part(slice(0, self.n_runs))
 
     def _part(self, here: slice) -> np.ndarray:
-        part = np.hstack([self.rows[self.cell[here]], self.time[here]])
+        part: np.ndarray = np.hstack([self.rows[self.cell[here]], self.time[here]])
         if self.blocks == "none":
             return part
         index = self.groups.index[here]
@@ -205,7 +206,8 @@ class Linear:
             found[here] = (solve_triangular(factor, part.T, lower=True, check_finite=False) ** 2).sum(axis=0)
         if self.blocks == "fixed":
             found += 1 / self.groups.sizes[self.groups.index] - 1 / self.n_runs
-        return np.minimum(found, 1 - 1e-9)
+        answer: np.ndarray = np.minimum(found, 1 - 1e-9)
+        return answer
 
     def sandwich(self, weights: np.ndarray) -> np.ndarray:
         """The covariance of the parameters if each run's error has the variance `weights`."""
@@ -216,7 +218,8 @@ class Linear:
             meat += part.T @ part
         inner = self.solve(meat)
         covariance: np.ndarray = self.solve(inner.T)
-        return (covariance + covariance.T) / 2
+        answer: np.ndarray = (covariance + covariance.T) / 2
+        return answer
 
     @functools.cached_property
     def hat(self) -> np.ndarray:
@@ -236,21 +239,23 @@ def weighted_gram(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
     for start in range(0, len(rows), step):
         part = rows[start : start + step]
         found += (part * weights[start : start + step, None]).T @ part
-    return found
+    answer: np.ndarray = found
+    return answer
 
 
 def _binned(index: np.ndarray, columns: np.ndarray, size: int) -> np.ndarray:
     found = np.zeros((size, columns.shape[1]))
     for place in range(columns.shape[1]):
         found[:, place] = np.bincount(index, columns[:, place], size)
-    return found
+    answer: np.ndarray = found
+    return answer
 
 
 def independent(gram: np.ndarray, raw: np.ndarray, tolerance: float = _DEPENDENT) -> np.ndarray:
     """Which columns are no combination of those before them, from their cross products; `raw` are their squares before
     anything was taken out."""
     size = len(gram)
-    keep = np.zeros(size, dtype=bool)
+    keep: np.ndarray = np.zeros(size, dtype=bool)
     scale = np.sqrt(np.where(raw > 0, raw, 1.0))
     rest = gram / np.outer(scale, scale)
     factor = np.zeros((size, size))
@@ -278,7 +283,8 @@ def block_variance_ratio(linear: Linear, y: np.ndarray) -> float:
         rest = float(white @ white - right @ made.solve(right))
         scale = max(rest, 1e-300) / (made.n_runs - made.width)
         spread = float(np.log1p(linear.groups.sizes * ratio).sum())
-        return (made.n_runs - made.width) * float(np.log(scale)) + spread + float(np.linalg.slogdet(made.gram)[1])
+        height = float(np.linalg.slogdet(made.gram)[1])
+        return float((made.n_runs - made.width) * np.log(scale)) + spread + height
 
     found = minimize_scalar(deviance, bounds=(-9.0, 9.0), method="bounded", options={"xatol": 1e-3})
     ratio = float(np.exp(found.x))

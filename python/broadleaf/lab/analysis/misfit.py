@@ -28,9 +28,9 @@ class LackOfFit:
 
 
 def lack_of_fit(linear: Linear, y: np.ndarray, rest_square: float) -> LackOfFit | None:
-    """Whether the model misses something, as far as replicates tell; None where nothing repeats. `rest_square` is the sum
-    of squares it leaves of `y`. A cell of one run is fitted exactly and tells nothing of pure error; of very many that
-    repeat, those with the most runs are used."""
+    """Whether the model misses something, as far as replicates tell; None where nothing repeats. `rest_square` is the
+    sum of squares it leaves of `y`. A cell of one run is fitted exactly and tells nothing of pure error; of very many
+    that repeat, those with the most runs are used."""
     from scipy import stats
 
     count = np.bincount(linear.cell)

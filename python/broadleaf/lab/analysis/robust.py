@@ -30,9 +30,9 @@ _LEAST_FOR_SPREADS = 40
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Parameters, and what their errors follow from: `pseudo` are the pseudo-values, `psi` the bounded residuals,
-    `slope` the mean derivative of the bounding function, `inflation` Huber's correction of standard errors for the number of
-    parameters, `spread` every run's standard deviation. `weight` is 1 for a run that counts fully, 0 for one that does
-    not count."""
+    `slope` the mean derivative of the bounding function, `inflation` Huber's correction of standard errors for the
+    number of parameters, `spread` every run's standard deviation. `weight` is 1 for a run that counts
+    fully, 0 for one that does not count."""
 
     linear: Linear
     params: np.ndarray

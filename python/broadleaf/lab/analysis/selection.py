@@ -63,7 +63,8 @@ class Beside:
         linear = self._known.linear
         df = float(max(linear.df - self._rest.shape[1], 1))
         if linear.n_runs > _EXACT_RUNS:
-            return np.full(influence.shape[1], df)
+            answer: np.ndarray = np.full(influence.shape[1], df)
+            return answer
         weight = influence**2 / (1 - self._leverages)[:, None]
         hat = linear.hat - self._rest @ self._inverse @ self._rest.T
         below = np.einsum("ij,ij->j", weight, hat**2 @ weight)
