@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis import scale as scales
-from broadleaf.lab.analysis.coding import Coding, independent_columns
+from broadleaf.lab.analysis.coding import Coding
 from broadleaf.lab.analysis.fit import fit
+from broadleaf.lab.analysis.linear import Groups, Linear
 from broadleaf.lab.analysis.multiplicity import holm, q_values
 from broadleaf.lab.constraints import Constraints
 from broadleaf.lab.errors import AnalysisError, ConstraintError
@@ -134,12 +135,31 @@ def test_levels_of_categories_and_points_of_curves():
 
 def test_columns_are_centred_over_the_levels():
     factors = (Factor("py", "python", ("a", "b", "c"), "a"), Factor("n", "config", (1, 2, 4, 64), 1, scale="log2"))
-    coding = Coding(factors, pairs=False)
+    coding = Coding(factors)
     rows = coding.rows([{"py": p, "n": n} for p in "abc" for n in (1, 2, 4, 64)])
-    assert coding.column_names == ["mean", "py[b]", "py[c]", "n", "n^2"]
+    assert coding.column_names[:6] == ["mean", "py[b]", "py[c]", "n[2]", "n[4]", "n[64]"]
+    # Level by level: nothing is taken for granted of how a number acts.
+    assert coding.column_names[6:] == [f"py[{p}]:n[{n}]" for p in "bc" for n in (2, 4, 64)]
     assert np.allclose(rows[:, 1:].sum(axis=0), 0)
-    assert rows[:, 3] @ rows[:, 4] == pytest.approx(0)
-    assert np.ptp(rows[:, 3:], axis=0) == pytest.approx([1, 1])
+
+
+def test_many_levels_of_a_number_lie_on_a_spline_if_one_wants():
+    levels = tuple(2**power for power in range(9))
+    factor = Factor("n", "config", levels, 1, scale="log2")
+    coding = Coding((factor,), splines=("n",))
+    rows = coding.rows([{"n": level} for level in levels])
+    assert rows.shape == (9, 5)
+    assert np.allclose(rows[:, 1:].sum(axis=0), 0)
+    # A straight line is one of them.
+    line = np.arange(9.0)
+    assert rows @ np.linalg.lstsq(rows, line, rcond=None)[0] == pytest.approx(line)
+
+
+def test_the_row_of_a_level_that_was_not_run_is_no_number():
+    factor = Factor("n", "config", (1, 2, 4), 1, scale="log2")
+    coding = Coding((factor,), levels={"n": (1, 2)})
+    assert np.isnan(coding.row({"n": 4})[1:]).all()
+    assert coding.row({"n": 2})[1:] == pytest.approx([0.5])
 
 
 def test_factors_that_exclude_each_other_keep_their_effects():
@@ -236,20 +256,43 @@ def test_replicates_show_what_pairs_cannot_explain():
     assert "three-way" in made.notes[1]
 
 
-def test_with_few_runs_one_half_chooses_the_pairs_and_the_other_tells_them():
+def test_with_few_runs_pairs_are_chosen_and_told_with_all_of_them():
     names = [f"f{i}" for i in range(12)]
     system = two_level(dict.fromkeys(names, -0.2), {("f0", "f1"): -0.25, ("f2", "f3"): -0.25}, noise=0.02)
     rng = np.random.default_rng(5)
     configs = [{name: bool(rng.integers(2)) for name in names} for _ in range(96)]
     runs = frames.load(runs_of(system, configs, per_block=16), system.factors)
     made = fit(system.factors, runs)
-    assert made.n_runs == 48
-    assert {("f0", "f1"), ("f2", "f3")} <= set(made.coding.pairs)
-    assert "48 runs chose" in made.notes[0]
-    pair = next(i for i in made.interactions() if (i.a, i.b) == ("f0", "f1"))
-    assert pair.ci_low < -0.25 < pair.ci_high
-    with pytest.raises(AnalysisError, match="too few to choose"):
-        fit(system.factors, runs.iloc[:24])
+    assert made.n_runs == 96
+    assert set(made.coding.pairs) == {("f0", "f1"), ("f2", "f3")}
+    assert "all 66 pairs" in made.notes[0]
+    pairs = {(i.a, i.b): i for i in made.interactions()}
+    # Those beside the model are told, too.
+    assert len(pairs) == 66
+    assert pairs["f0", "f1"].ci_low < -0.25 < pairs["f0", "f1"].ci_high
+    assert {pair for pair, i in pairs.items() if i.q <= 0.05} == set(made.coding.pairs)
+    effect = next(e for e in made.effects() if e.factor == "f5")
+    assert effect.ci_high - effect.ci_low < 0.03
+    with pytest.raises(AnalysisError, match="cannot tell 12 main effects"):
+        fit(system.factors, runs.iloc[:14])
+
+
+def test_a_pair_told_beside_the_model_is_the_one_of_the_model_with_it():
+    names = [f"f{i}" for i in range(8)]
+    system = two_level(dict.fromkeys(names, -0.2), {("f0", "f1"): -0.25}, noise=0.02)
+    rng = np.random.default_rng(6)
+    configs = [{name: bool(rng.integers(2)) for name in names} for _ in range(48)]
+    runs = frames.load(runs_of(system, configs, per_block=12), system.factors)
+    options = {"robust": False, "drift": False, "blocks": "fixed"}
+    made = fit(system.factors, runs, **options)
+    assert made.coding.pairs == (("f0", "f1"),)
+    beside = next(i for i in made.interactions() if (i.a, i.b) == ("f2", "f5"))
+    inside = fit(system.factors, runs, pairs=[("f0", "f1"), ("f2", "f5")], **options).interactions()
+    wanted = next(i for i in inside if (i.a, i.b) == ("f2", "f5"))
+    for one, other in ((beside, wanted), (beside.a_alone, wanted.a_alone), (beside.joint, wanted.joint)):
+        assert one.estimate == pytest.approx(other.estimate)
+        assert one.se == pytest.approx(other.se)
+    assert beside.p == pytest.approx(wanted.p)
 
 
 def test_a_fraction_made_for_all_pairs_is_not_split():
@@ -262,15 +305,21 @@ def test_a_fraction_made_for_all_pairs_is_not_split():
     assert not any("chose" in note for note in made.notes)
 
 
-def test_outliers_are_flagged_by_robust_regression():
+def test_outliers_do_not_count_and_what_they_would_do_is_told():
     system = two_level({"a": -0.1, "b": 0.1}, noise=0.01)
     configs = [{"a": bool(i & 1), "b": bool(i & 2)} for i in range(80)]
     rows = runs_of(system, configs)
-    assert not fit(system.factors, frames.load(rows, system.factors)).sensitivity()
+    clean = fit(system.factors, frames.load(rows, system.factors))
+    assert not clean.sensitivity()
     for at in (1, 5, 9):
         rows[at]["time_per_task_us"] *= 3
-    shifts = fit(system.factors, frames.load(rows, system.factors)).sensitivity()
-    assert any(shift.term == "a" and "Huber" in shift.by for shift in shifts)
+    made = fit(system.factors, frames.load(rows, system.factors))
+    assert made.weights[[1, 5, 9]].max() == 0
+    assert made.effects()[0].estimate == pytest.approx(clean.effects()[0].estimate, abs=0.003)
+    assert made.effects()[0].se < 1.3 * clean.effects()[0].se
+    assert any(shift.term == "a" and "count fully" in shift.by for shift in made.sensitivity())
+    fully = fit(system.factors, frames.load(rows, system.factors), robust=False)
+    assert fully.effects()[0].se > 10 * made.effects()[0].se
 
 
 def test_noisy_blocks_can_be_left_out_for_comparison():
@@ -280,8 +329,11 @@ def test_noisy_blocks_can_be_left_out_for_comparison():
         row["flags"] = "noisy_block" if row["block"] == 3 else None
         if row["block"] == 3 and row["a"]:
             row["time_per_task_us"] *= 1.5
-    shifts = fit(system.factors, frames.load(rows, system.factors)).sensitivity()
+    runs = frames.load(rows, system.factors)
+    shifts = fit(system.factors, runs, robust=False).sensitivity()
     assert any("without the 8 runs" in shift.by for shift in shifts)
+    # A robust fit does not count them in the first place.
+    assert not fit(system.factors, runs).sensitivity()[1:]
 
 
 def test_too_few_runs_say_so():
@@ -313,8 +365,32 @@ def test_frames_keep_good_runs_and_fill_in_defaults():
 def test_dependent_columns_are_found_in_order():
     rng = np.random.default_rng(7)
     matrix = rng.normal(size=(20, 3))
-    wide = np.column_stack([matrix[:, 0], matrix[:, 1], matrix[:, 0] - 2 * matrix[:, 1], np.zeros(20), matrix[:, 2]])
-    assert independent_columns(wide).tolist() == [True, True, False, False, True]
+    wide = np.column_stack(
+        [np.ones(20), matrix[:, 0], matrix[:, 1], matrix[:, 0] - 2 * matrix[:, 1], np.zeros(20), matrix[:, 2]]
+    )
+    linear = Linear(wide, np.arange(20), np.zeros((20, 0)), Groups(np.zeros(20)), "none")
+    assert linear.kept.tolist() == [True, True, True, False, False, True]
+
+
+def test_absorbed_blocks_are_dummies():
+    """Coefficients, errors and leverages are those of a column per block."""
+    rng = np.random.default_rng(9)
+    cell, block = rng.integers(0, 12, 90), rng.integers(0, 7, 90)
+    rows, time = np.column_stack([np.ones(12), rng.normal(size=(12, 3))]), rng.normal(size=(90, 2))
+    y = rng.normal(size=90) + block
+    linear = Linear(rows, cell, time, Groups(block), "fixed")
+    dummies = (block[:, None] == np.arange(1, 7)).astype(float)
+    whole = np.hstack([rows[cell], time, dummies - dummies.mean(axis=0)])
+    params = linear.least_squares(y)
+    wanted = np.linalg.lstsq(whole, y, rcond=None)[0]
+    assert params == pytest.approx(wanted[:6])
+    assert linear.fitted(params, y) == pytest.approx(whole @ wanted)
+    assert linear.df == 90 - 12
+    basis, _ = np.linalg.qr(whole)
+    assert linear.leverages == pytest.approx((basis**2).sum(axis=1))
+    inverse = np.linalg.inv(whole.T @ whole)
+    weights = rng.uniform(size=90)
+    assert linear.sandwich(weights) == pytest.approx((inverse @ (whole.T * weights) @ whole @ inverse)[:6, :6])
 
 
 def test_families_of_tests():
@@ -328,6 +404,6 @@ def test_the_profile_is_that_of_scipy():
 
     rng = np.random.default_rng(8)
     y = np.exp(rng.normal(6, 0.5, 60))
-    ours = scales.box_cox(y, np.ones((60, 1)), np.array([1.0, 0.0, -1.0]))
+    ours = scales.box_cox(y, lambda z: float(((z - z.mean()) ** 2).sum()), np.array([1.0, 0.0, -1.0]))
     theirs = np.array([stats.boxcox_llf(power, y) for power in (1.0, 0.0, -1.0)])
     assert np.diff(ours) == pytest.approx(np.diff(theirs))

@@ -1,9 +1,10 @@
 """Factors as columns of a model.
 
 A column is centred over its factor's levels, so that zero is the average over them: a factor of two levels is -1/2 and
-+1/2 and its coefficient the effect; a factor of L categories has L-1 columns whose coefficients are the effects of its
-levels over the default (they span what sum coding spans); a number has an orthogonal linear and a quadratic column on
-its scale. A nested factor is zero where it does not exist. Products of columns are the interactions.
++1/2 and its coefficient the effect. A factor of L levels, words or numbers, has L-1 columns whose coefficients are the
+effects of its levels over the default, so that no shape is taken for granted; a number of more than six levels may have
+a natural spline instead. Only levels that were run are in the model: the row of any other is not a number. A nested
+factor is zero where it does not exist. Products of columns are the interactions, level by level.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ import numpy as np
 import pandas as pd
 
 from broadleaf.lab import expressions
-from broadleaf.lab.analysis.frame import cells
+from broadleaf.lab.analysis.frame import Cells, coded
 from broadleaf.lab.constraints import Constraints
 from broadleaf.lab.errors import ConstraintError
 from broadleaf.lab.factors import Factor, Level
+
+MOST_STEPS = 6
+"""A number of up to so many levels has a column for each but one."""
+_KNOTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,34 +35,51 @@ class Term:
     columns: tuple[int, ...]
 
 
-class _Curve:
-    """Linear and quadratic columns of a number, orthogonal over the levels, each of range 1."""
+class _Coder:
+    """The columns of one factor: a row of `table` for each of `levels`."""
 
-    def __init__(self, factor: Factor) -> None:
-        self.factor = factor
-        at = np.array([factor.position(level) for level in factor.levels])
-        self.middle, self.width = float(at.mean()), float(np.ptp(at))
-        line = (at - self.middle) / self.width
-        basis = np.column_stack([np.ones_like(line), line])
-        self.fit = np.linalg.lstsq(basis, line**2, rcond=None)[0]
-        self.height = float(np.ptp(line**2 - basis @ self.fit)) if len(at) > 2 else 0.0
+    def __init__(self, factor: Factor, levels: Sequence[Level], spline: bool) -> None:
+        self.factor, self.levels = factor, tuple(levels)
+        self.is_spline = spline
+        count = len(self.levels)
+        reference = self.levels.index(factor.default) if factor.default in self.levels else 0
+        others = [place for place in range(count) if place != reference]
+        if spline:
+            self.table = _natural_spline(np.array([factor.position(level) for level in self.levels]))
+            self.names = [f"{factor.name}~{number}" for number in range(1, self.table.shape[1] + 1)]
+        else:
+            self.table = np.eye(count)[:, others] - 1 / count
+            listed = [f"{factor.name}[{self.levels[place]}]" for place in others]
+            self.names = [factor.name] if len(factor.levels) == 2 and count == 2 else listed
+        self._row = dict(zip(self.levels, self.table, strict=True))
+        self._unknown = np.full(self.table.shape[1], np.nan)
 
-    def __call__(self, level: Level) -> list[float]:
-        line = (self.factor.position(level) - self.middle) / self.width
-        if self.height == 0.0:
-            return [line]
-        return [line, (line**2 - self.fit[0] - self.fit[1] * line) / self.height]
+    @property
+    def width(self) -> int:
+        return int(self.table.shape[1])
+
+    def __call__(self, level: Level) -> np.ndarray:
+        row: np.ndarray = self._row.get(level, self._unknown)
+        return row
 
 
-class _Steps:
-    """A column per level other than the default: 1 at this level, less the mean over the levels."""
+def _natural_spline(at: np.ndarray) -> np.ndarray:
+    """A cubic spline through the levels, straight beyond the outer ones: orthogonal columns, centred over levels."""
+    known = np.unique(at)
+    knots = np.quantile(known, np.linspace(0, 1, _KNOTS))
+    last = knots[-1] - knots[-2]
 
-    def __init__(self, factor: Factor) -> None:
-        self.factor = factor
+    def bend(knot: float) -> np.ndarray:
+        cubes = np.maximum(at - knot, 0.0) ** 3 - np.maximum(at - knots[-1], 0.0) ** 3
+        bent: np.ndarray = cubes / (knots[-1] - knot)
+        return bent
 
-    def __call__(self, level: Level) -> list[float]:
-        share = 1 / len(self.factor.levels)
-        return [(1.0 if level == other else 0.0) - share for other in self.factor.others]
+    columns = [at, *((bend(knot) - bend(knots[-2])) / last for knot in knots[:-2])]
+    matrix = np.column_stack(columns)
+    matrix = (matrix - matrix.mean(axis=0)) / matrix.std(axis=0)
+    left, _, _ = np.linalg.svd(matrix, full_matrices=False)
+    scaled: np.ndarray = left * np.sqrt(len(at)) / 2
+    return scaled
 
 
 class Coding:
@@ -68,10 +90,15 @@ class Coding:
         factors: Sequence[Factor],
         pairs: bool | Iterable[tuple[str, str]] = True,
         triples: Iterable[tuple[str, str, str]] = (),
+        levels: Mapping[str, Sequence[Level]] | None = None,
+        splines: Iterable[str] = (),
     ) -> None:
-        """`pairs` is all, none, or those named."""
+        """`pairs` is all, none, or those named. `levels` are those that were run (None: all that the factors list);
+        `splines` names the factors whose levels lie on a spline."""
         self.factors = tuple(factors)
-        self._coders = {f.name: _Curve(f) if f.is_numeric else _Steps(f) for f in self.factors}
+        self.levels = {f.name: tuple(f.levels if levels is None else levels[f.name]) for f in self.factors}
+        self.splines = frozenset(splines)
+        self._coders = {f.name: _Coder(f, self.levels[f.name], f.name in self.splines) for f in self.factors}
         self._rules = Constraints([_conditioned(f, self.factors) for f in self.factors], {})
         names = [f.name for f in self.factors]
         if isinstance(pairs, bool):
@@ -84,21 +111,18 @@ class Coding:
         terms = []
         for factors_of_term in [(name,) for name in names] + list(self.pairs) + list(self.triples):
             start = len(self.column_names)
-            parts = self._parts if len(factors_of_term) == 1 else self._linear_parts
-            self.column_names += [":".join(names) for names in itertools.product(*map(parts, factors_of_term))]
+            parts = [self._coders[name].names for name in factors_of_term]
+            self.column_names += [":".join(names) for names in itertools.product(*parts)]
             terms.append(Term(factors_of_term, tuple(range(start, len(self.column_names)))))
         self.terms: tuple[Term, ...] = tuple(terms)
 
-    def _parts(self, name: str) -> list[str]:
-        factor = next(f for f in self.factors if f.name == name)
-        if factor.is_numeric:
-            return [name, f"{name}^2"][: len(self._coders[name](factor.default))]
-        return [name] if len(factor.levels) == 2 else [f"{name}[{level}]" for level in factor.others]
+    def but(self, pairs: bool | Iterable[tuple[str, str]], triples: Iterable[tuple[str, str, str]] = ()) -> Coding:
+        """The same factors and levels with other interactions."""
+        return Coding(self.factors, pairs, triples, self.levels, self.splines)
 
-    def _linear_parts(self, name: str) -> list[str]:
-        # A curve interacts by its slope only: quadratic by quadratic would cost more runs than it tells.
-        factor = next(f for f in self.factors if f.name == name)
-        return self._parts(name)[:1] if factor.is_numeric else self._parts(name)
+    def measured(self, factor: str, level: Level) -> bool:
+        """Whether a level was run."""
+        return level in self.levels[factor]
 
     def exists(self, factor: str, config: Mapping[str, Level]) -> bool:
         """Whether a nested factor exists in a whole configuration; others always do."""
@@ -109,21 +133,31 @@ class Coding:
         codes: dict[str, np.ndarray] = {}
         for factor in self.factors:
             coder = self._coders[factor.name]
-            width = len(coder(factor.default))
-            known: dict[Level, list[float]] = {}
-            block = np.zeros((len(configs), width))
+            block = np.zeros((len(configs), coder.width))
             for number, config in enumerate(configs):
                 if factor.name not in config:
                     continue
                 # A part of a configuration does not tell whether a nested factor exists: it does then.
                 if factor.when and len(config) >= len(self.factors) and not self._rules.exists(factor.name, config):
                     continue
-                level = config[factor.name]
-                if level not in known:
-                    known[level] = coder(level)
-                block[number] = known[level]
+                block[number] = coder(config[factor.name])
             codes[factor.name] = block
         return self._products(codes, len(configs))
+
+    def cell_rows(self, cells: Cells) -> np.ndarray:
+        """The model row of every cell of runs."""
+        codes: dict[str, np.ndarray] = {}
+        nested = cells.configs() if any(f.when for f in self.factors) else []
+        for place, factor in enumerate(self.factors):
+            coder = self._coders[factor.name]
+            known = np.array([coder(level) for level in cells.levels[place]]).reshape(
+                len(cells.levels[place]), coder.width
+            )
+            block = known[cells.codes[:, place]]
+            if factor.when:
+                block[[not self._rules.exists(factor.name, config) for config in nested]] = 0.0
+            codes[factor.name] = block
+        return self._products(codes, len(cells))
 
     def rows_between(
         self, start: Mapping[str, Level], goal: Mapping[str, Level], players: Sequence[str], bits: np.ndarray
@@ -137,27 +171,24 @@ class Coding:
         codes = {}
         for factor in self.factors:
             coder = self._coders[factor.name]
-            first = np.array(coder(start[factor.name]))
+            first = coder(start[factor.name])
             block = np.tile(first, (len(bits), 1))
             if factor.name in players:
-                change = np.array(coder(goal[factor.name])) - first
+                change = coder(goal[factor.name]) - first
                 block = block + bits[:, [list(players).index(factor.name)]] * change
             codes[factor.name] = block
         return self._products(codes, len(bits))
 
     def _products(self, codes: Mapping[str, np.ndarray], length: int) -> np.ndarray:
-        numeric = {f.name for f in self.factors if f.is_numeric}
-        out = [np.ones((length, 1))]
+        rows = np.empty((length, len(self.column_names)))
+        rows[:, 0] = 1.0
         for term in self.terms:
-            if len(term.factors) == 1:
-                out.append(codes[term.factors[0]])
+            if not term.columns:
                 continue
-            product = np.ones((length, 1))
-            for name in term.factors:
-                part = codes[name][:, :1] if name in numeric else codes[name]
-                product = (product[:, :, None] * part[:, None, :]).reshape(length, -1)
-            out.append(product)
-        rows: np.ndarray = np.hstack(out)
+            product = codes[term.factors[0]]
+            for name in term.factors[1:]:
+                product = (product[:, :, None] * codes[name][:, None, :]).reshape(length, -1)
+            rows[:, term.columns[0] : term.columns[-1] + 1] = product
         return rows
 
     def row(self, config: Mapping[str, Level]) -> np.ndarray:
@@ -167,8 +198,8 @@ class Coding:
 
     def matrix(self, frame: pd.DataFrame) -> np.ndarray:
         """The model rows of all runs."""
-        index, kept = cells(frame, self.factors)
-        matrix: np.ndarray = self.rows(kept)[index]
+        cells = coded(frame, self.factors)
+        matrix: np.ndarray = self.cell_rows(cells)[cells.index]
         return matrix
 
     def term_of(self, *names: str) -> Term | None:
@@ -188,30 +219,3 @@ def _conditioned(factor: Factor, factors: Sequence[Factor]) -> Factor:
         except ConstraintError:
             return replace(factor, when=None)
     return factor
-
-
-def independent_columns(matrix: np.ndarray, tolerance: float = 1e-8) -> np.ndarray:
-    """Which columns are no combination of those before them."""
-    norms = np.linalg.norm(matrix, axis=0)
-    scaled = matrix / np.where(norms > 0, norms, 1.0)
-    keep: np.ndarray = norms > 0
-    if matrix.shape[0] >= matrix.shape[1] and keep.all():
-        diagonal = np.abs(np.diag(np.linalg.qr(scaled, mode="r")))
-        if diagonal.min() > tolerance:
-            return keep
-    basis = np.zeros((matrix.shape[0], min(matrix.shape)))
-    size = 0
-    for column in range(matrix.shape[1]):
-        if not keep[column] or size == basis.shape[1]:
-            keep[column] = False
-            continue
-        rest = scaled[:, column].copy()
-        for _ in range(2):
-            rest -= basis[:, :size] @ (basis[:, :size].T @ rest)
-        length = float(np.linalg.norm(rest))
-        if length <= tolerance:
-            keep[column] = False
-            continue
-        basis[:, size] = rest / length
-        size += 1
-    return keep

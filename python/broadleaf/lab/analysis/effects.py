@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from broadleaf.lab.analysis import scale as scales
+from broadleaf.lab.analysis.contrasts import Interval, intervals
 from broadleaf.lab.errors import AnalysisError
 from broadleaf.lab.factors import Factor, Level
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 Context = Literal["average", "baseline", "best"] | Mapping[str, Level]
 _DRAWS = 2000
+_MOST_CONTEXTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,11 @@ def context_config(fit: Fit, context: Context) -> dict[str, Level] | None:
     raise AnalysisError(f"no context {context!r}: choose average, baseline, best, or give a configuration.")
 
 
+def levels_of(fit: Fit, factor: Factor) -> list[Level]:
+    """The levels that were run, besides the default."""
+    return [level for level in fit.coding.levels[factor.name] if level != factor.default]
+
+
 def contrast_row(fit: Fit, factor: Factor, level: Level, config: Mapping[str, Level] | None) -> np.ndarray:
     """The contrast of `level` against the default, in a configuration of the others or on their average."""
     others = {} if config is None else dict(config)
@@ -90,23 +97,33 @@ def effects(fit: Fit, context: Context = "average") -> list[Effect]:
     for factor in fit.factors:
         if config is not None and not fit.coding.exists(factor.name, config):
             continue
-        for level in factor.others:
+        for level in levels_of(fit, factor):
             row = contrast_row(fit, factor, level, config)
             if fit.estimable(row):
                 asked.append((factor, level, row))
     if not asked:
         return []
-    wide = float(stats.t.ppf(1 - 0.05 / (2 * len(asked)), fit.df))
+    told = [_widened(fit, it, factor) for (factor, _, _), it in
+            zip(asked, fit.contrasts_of([row for _, _, row in asked]), strict=True)]  # fmt: skip
+    wide = stats.t.ppf(1 - 0.05 / (2 * len(asked)), [it.df for it in told])
     found = []
-    for factor, level, row in asked:
-        it = fit.contrast(row)
-        half = wide * it.se
+    for (factor, level, _), it, quantile in zip(asked, told, wide.tolist(), strict=True):
+        half = quantile * it.se
         ratio, low, high = _ratio(fit, factor, level, config, it.estimate, it.low, it.high)
         found.append(
             Effect(factor.name, level, it.estimate, it.low, it.high, it.estimate - half, it.estimate + half, it.p,
                    ratio, scales.UNITS[fit.scale], it.se, name, low, high)
         )  # fmt: skip
     return found
+
+
+def _widened(fit: Fit, it: Interval, factor: Factor) -> Interval:
+    """The interval of an effect of a number on a spline: both levels may stray from it."""
+    stray = fit.stray.get(factor.name, 0.0)
+    if not stray:
+        return it
+    square = np.array([it.se**2 + 2 * stray])
+    return intervals(np.array([it.estimate]), square, np.array([it.df]), square, fit.df)[0]
 
 
 def _ratio(
@@ -126,14 +143,15 @@ def differences_us(fit: Fit, context: Context = "average", seed: int = 1, draws:
     """Effects in microseconds per task, whatever the fit's scale.
 
     On a logarithmic scale a difference depends on where it starts, so "average" is the mean over the configurations
-    that were run. The interval is a bootstrap at the level of runs: every run's residual, corrected for its leverage,
-    gets a random sign and the model is fitted again. Drawing runs with replacement instead would leave designs with
-    few more runs than parameters without enough of them.
+    that were run (a sample of them where there are very many). The interval is that of coefficients drawn from their
+    distribution (`Fit.bootstrap`).
     """
     rng = np.random.default_rng(seed)
     params = fit.bootstrap(rng, draws)
     config = context_config(fit, context)
     contexts = fit.measured_configs if config is None else [config]
+    if len(contexts) > _MOST_CONTEXTS:
+        contexts = [contexts[i] for i in rng.choice(len(contexts), _MOST_CONTEXTS, replace=False).tolist()]
     name = context if isinstance(context, str) else "configuration"
     found = []
     for factor in fit.factors:
@@ -143,7 +161,7 @@ def differences_us(fit: Fit, context: Context = "average", seed: int = 1, draws:
         before_rows = fit.coding.rows([{**c, factor.name: factor.default} for c in here])[:, fit.kept]
         before = scales.to_us(before_rows @ fit.treatment_params, fit.scale).mean()
         before_draws = scales.to_us(before_rows @ params, fit.scale).mean(axis=0)
-        for level in factor.others:
+        for level in levels_of(fit, factor):
             if not fit.estimable(contrast_row(fit, factor, level, config)):
                 continue
             rows = fit.coding.rows([{**c, factor.name: level} for c in here])[:, fit.kept]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,8 @@ from broadleaf.lab.errors import AnalysisError
 from broadleaf.lab.factors import Factor, Level, column_value, config_id
 
 _NUMBERS = ("y_us", "started_unix", "block", "order_in_block", "plan_row", "path_id", "path_step", "replicate")
+_SMALL_BYTES = 1 << 18
+"""Up to this size the strict reader of the runner is fast enough."""
 _ABSENT = {"block": 0, "order_in_block": 0, "replicate": 0, "path_id": None, "path_step": None, "plan_row": None}
 
 
@@ -30,9 +33,7 @@ def load(
     if isinstance(source, pd.DataFrame):
         rows = cast(pd.DataFrame, source)
     elif isinstance(source, str | Path):
-        from broadleaf.lab.runs import read_runs
-
-        rows = pd.DataFrame(read_runs(Path(source), factors))
+        rows = read(Path(source), factors)
         if rows.empty:
             raise AnalysisError(f"{source}: there are no runs yet. Make them with `broadleaf lab run`.")
     else:
@@ -66,53 +67,114 @@ def load(
     return frame
 
 
+_TEXT = (
+    "study", "session_id", "machine_id", "purpose", "status", "error", "python", "git_sha", "flags",
+)  # fmt: skip
+
+
+def read(path: Path, factors: Sequence[Factor]) -> pd.DataFrame:
+    """All rows of a runs.csv; words as categories, so that a million runs have room. A last line that was not written
+    to its end is left out. AnalysisError if the file is not a table of runs."""
+    from broadleaf.lab.errors import RunError
+    from broadleaf.lab.runs import read_runs
+
+    if not path.exists() or path.stat().st_size < _SMALL_BYTES:
+        return pd.DataFrame(read_runs(path, factors))
+    words = dict.fromkeys((*_TEXT, *(f.column for f in factors)), "category")
+    try:
+        rows = pd.read_csv(
+            path, dtype=words, keep_default_na=False, na_values=[""], usecols=lambda name: name != "started_at"
+        )
+    except (ValueError, pd.errors.ParserError) as error:
+        raise RunError(f"{path}: not a table of runs: {error}") from None
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        torn = file.read(1) != b"\n"
+    return rows.iloc[:-1] if torn else rows
+
+
 def _levels(column: pd.Series | None, factor: Factor, length: int) -> np.ndarray:
-    levels: np.ndarray
+    absent = column_value(factor.default)
+    kind = object if factor.is_categorical else None
     if column is None:
-        levels = np.full(length, column_value(factor.default))
-        return levels
-    missing = column.isna() | (column.astype(str) == "")
-    known = {raw: column_value(factor.parse(raw)) for raw in column[~missing].unique()}
-    values = [column_value(factor.default) if gone else known[raw] for raw, gone in zip(column, missing, strict=True)]
-    levels = np.array(values, dtype=object) if factor.is_categorical else np.array(values)
-    return levels
+        filled: np.ndarray = np.full(length, absent, dtype=kind)
+        return filled
+    # Each different cell is read once: a study may have a million runs.
+    codes, different = pd.factorize(column, use_na_sentinel=True)
+    words = [absent if str(raw) == "" else column_value(factor.parse(raw)) for raw in different]
+    known: np.ndarray = np.array([*words, absent], dtype=kind)
+    answer: np.ndarray = known[codes]
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The configurations that were run. `index` has the number of every run's cell, `codes` a row per cell with the
+    place of each factor's level in `levels`."""
+
+    index: np.ndarray
+    codes: np.ndarray
+    levels: tuple[tuple[Level, ...], ...]
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def configs(self) -> list[dict[str, Level]]:
+        """The configuration of every cell."""
+        columns = [[known[code] for code in column] for known, column in zip(self.levels, self.codes.T, strict=True)]
+        return [dict(zip(self.names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def coded(frame: pd.DataFrame, factors: Sequence[Factor]) -> Cells:
+    """The cells of runs, in the order in which they first occur."""
+    number: np.ndarray = np.zeros(len(frame), dtype=np.int64)
+    codes, levels = [], []
+    for factor in factors:
+        code, different = pd.factorize(frame[factor.name].to_numpy())
+        listed = {column_value(level): level for level in factor.levels}
+        levels.append(tuple(listed.get(value, value) for value in different.tolist()))
+        codes.append(code)
+        # Renumbered after every factor: the product of all numbers of levels may exceed 64 bits.
+        number = pd.factorize(number * max(len(different), 1) + code)[0]
+    index = number
+    first: np.ndarray = np.zeros(0, dtype=np.int64)
+    if len(frame):
+        first = np.unique(index, return_index=True)[1]
+    stacked = np.column_stack([code[first] for code in codes]) if codes else np.zeros((len(first), 0), dtype=np.int64)
+    return Cells(index, stacked, tuple(levels), tuple(f.name for f in factors))
 
 
 def configs(frame: pd.DataFrame, factors: Sequence[Factor]) -> list[dict[str, Level]]:
     """The configuration of every run."""
-    columns = []
-    for factor in factors:
-        levels = {column_value(level): level for level in factor.levels}
-        columns.append([levels.get(value, value) for value in frame[factor.name].tolist()])
-    names = [factor.name for factor in factors]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)] if columns else []
+    index, kept = cells(frame, factors)
+    return [dict(kept[number]) for number in index.tolist()] if factors else []
 
 
 def identify(frame: pd.DataFrame, factors: Sequence[Factor], prefix: str = "c") -> list[str]:
     """The id of every run's configuration over these factors."""
-    names = [factor.name for factor in factors]
-    known: dict[tuple[Any, ...], str] = {}
-    found = []
-    for config in configs(frame, factors):
-        key = tuple(config[name] for name in names)
-        if key not in known:
-            known[key] = prefix + config_id(config, factors)[1:]
-        found.append(known[key])
-    return found if names else [prefix] * len(frame)
+    if not factors:
+        return [prefix] * len(frame)
+    index, kept = cells(frame, factors)
+    ids = [prefix + config_id(config, factors)[1:] for config in kept]
+    return [ids[number] for number in index.tolist()]
 
 
 def cells(frame: pd.DataFrame, factors: Sequence[Factor]) -> tuple[np.ndarray, list[dict[str, Level]]]:
     """The number of every run's cell (its configuration), and the configuration of every cell."""
-    numbers: dict[tuple[Any, ...], int] = {}
-    kept: list[dict[str, Level]] = []
-    index: np.ndarray = np.empty(len(frame), dtype=np.int64)
-    for row, config in enumerate(configs(frame, factors)):
-        key = tuple(config.values())
-        if key not in numbers:
-            numbers[key] = len(kept)
-            kept.append(config)
-        index[row] = numbers[key]
-    return index, kept
+    found = coded(frame, factors)
+    return found.index, found.configs()
+
+
+def measured(frame: pd.DataFrame, factors: Sequence[Factor]) -> dict[str, tuple[Level, ...]]:
+    """The levels of every factor that were run: those it lists in their order, then others of its scale."""
+    found = {}
+    for factor in factors:
+        seen = set(frame[factor.name].unique().tolist())
+        listed = tuple(level for level in factor.levels if column_value(level) in seen)
+        others = seen - {column_value(level) for level in listed}
+        found[factor.name] = (*listed, *sorted(others, key=float)) if factor.is_numeric else listed
+    return found
 
 
 def select(frame: pd.DataFrame, factors: Sequence[Factor], where: str) -> pd.DataFrame:

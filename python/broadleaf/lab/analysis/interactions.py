@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from broadleaf.lab.analysis.multiplicity import q_values
-from broadleaf.lab.factors import Factor, Level
+from broadleaf.lab.analysis.effects import levels_of
+from broadleaf.lab.analysis.multiplicity import pair_rates
+from broadleaf.lab.factors import Level
 
 if TYPE_CHECKING:
-    from broadleaf.lab.analysis.fit import Fit, Interval
+    from broadleaf.lab.analysis.contrasts import Interval
+    from broadleaf.lab.analysis.fit import Fit
 
 Kind = Literal["additive", "either-or", "antagonistic", "synergistic", "sign-flip", "undetermined"]
 _Q = 0.05
@@ -68,50 +71,71 @@ class Interaction:
 
 
 def interactions(fit: Fit, rope_pct: float = 1.0) -> list[Interaction]:
-    """Every pair of levels that the runs tell, strongest evidence first. Curves are compared between the default and
-    the treated end."""
+    """Every pair of levels that the runs tell, each over the defaults, strongest evidence first."""
     from broadleaf.lab.analysis.scale import UNITS
 
     rope = practical(fit, rope_pct)
-    by_name = {f.name: f for f in fit.factors}
     found = []
-    for a, b in fit.coding.pairs:
-        for a_level in _levels(by_name[a]):
-            for b_level in _levels(by_name[b]):
-                corners = fit.coding.rows(
-                    [{a: x, b: y} for x in (by_name[a].default, a_level) for y in (by_name[b].default, b_level)]
-                )
-                none, only_b, only_a, both = corners
-                row = both - only_a - only_b + none
-                if not _told(fit, row):
-                    continue
-                g = fit.contrast(row)
-                found.append(
-                    Interaction(
-                        a,
-                        b,
-                        a_level,
-                        b_level,
-                        estimate=g.estimate,
-                        ci_low=g.low,
-                        ci_high=g.high,
-                        p=g.p,
-                        q=float("nan"),
-                        kind="undetermined",
-                        se=g.se,
-                        a_alone=fit.contrast(only_a - none),
-                        a_with_b=fit.contrast(both - only_b),
-                        b_alone=fit.contrast(only_b - none),
-                        b_with_a=fit.contrast(both - only_a),
-                        joint=fit.contrast(both - none),
-                        unit=UNITS[fit.scale],
-                    )
-                )
-    qs = q_values([pair.p for pair in found])
+    for a, b in fit.full.pairs:
+        found += _told_of(fit, a, b, UNITS[fit.scale])
+    qs = pair_rates([pair.p for pair in found])
     classed = [
         replace(pair, q=q, kind=classify(fit, replace(pair, q=q), rope)) for pair, q in zip(found, qs, strict=True)
     ]
     return sorted(classed, key=lambda pair: (pair.q, -abs(pair.estimate)) if pair.q == pair.q else (2.0, 0.0))
+
+
+def _told_of(fit: Fit, a: str, b: str, unit: str) -> list[Interaction]:
+    """Every two levels of a pair that the runs tell, without q values and classes."""
+    by_name = {f.name: f for f in fit.factors}
+    inside = fit.coding.term_of(a, b) is not None
+    coding = fit.coding if inside else fit.full
+    levels = list(itertools.product(levels_of(fit, by_name[a]), levels_of(fit, by_name[b])))
+    corners = coding.rows(
+        [
+            {a: x, b: y}
+            for a_level, b_level in levels
+            for x in (by_name[a].default, a_level) for y in (by_name[b].default, b_level)
+        ]
+    ).reshape(len(levels), 4, -1)  # fmt: skip
+    none, only_b, only_a, both = corners.transpose(1, 0, 2)
+    rows = np.stack(
+        [both - only_a - only_b + none, only_a - none, both - only_b, only_b - none, both - only_a, both - none], axis=1
+    )
+    if inside:
+        told = [place for place in range(len(levels)) if _told(fit, rows[place, 0])]
+        answers = fit.contrasts_of(rows[told].reshape(-1, rows.shape[2]))
+    else:
+        told = [place for place in range(len(levels)) if not np.isnan(rows[place, 0]).any()]
+        found = fit.contrasts_beside((a, b), rows[told].reshape(-1, rows.shape[2])) if told else []
+        if found is None:
+            return []
+        answers = found
+    return [
+        Interaction(
+            a,
+            b,
+            *levels[place],
+            estimate=g.estimate,
+            ci_low=g.low,
+            ci_high=g.high,
+            p=g.p,
+            q=float("nan"),
+            kind="undetermined",
+            se=g.se,
+            a_alone=a_alone,
+            a_with_b=a_with_b,
+            b_alone=b_alone,
+            b_with_a=b_with_a,
+            joint=joint,
+            unit=unit,
+        )
+        for place, (g, a_alone, a_with_b, b_alone, b_with_a, joint) in zip(told, _sixes(answers), strict=True)
+    ]
+
+
+def _sixes(answers: list[Interval]) -> list[list[Interval]]:
+    return [answers[start : start + 6] for start in range(0, len(answers), 6)]
 
 
 def practical(fit: Fit, rope_pct: float) -> float:
@@ -121,11 +145,9 @@ def practical(fit: Fit, rope_pct: float) -> float:
     return abs(float(fit.treatment_params[0])) * rope_pct / 100
 
 
-def _levels(factor: Factor) -> tuple[Level, ...]:
-    return (factor.on,) if factor.is_numeric else factor.others
-
-
 def _told(fit: Fit, row: np.ndarray) -> bool:
+    if np.isnan(row).any():
+        return False
     used = np.flatnonzero(row)
     return bool(len(used)) and bool(fit.kept[used].all())
 

@@ -1,4 +1,4 @@
-"""What moves the times but is no treatment: blocks, the time within a session, the hour of the day."""
+"""What moves the times but is no treatment and no block: the time within a session, the hour of the day."""
 
 from __future__ import annotations
 
@@ -16,14 +16,6 @@ class Nuisance:
 
     matrix: np.ndarray
     names: tuple[str, ...]
-
-
-def blocks(frame: pd.DataFrame) -> Nuisance:
-    """One column per block after the first; none where there is one block or none is told."""
-    labels = frame["block"].fillna(-1).to_numpy(dtype=float)
-    levels = pd.unique(labels)
-    matrix = (labels[:, None] == levels[None, 1:]).astype(float)
-    return _centred(matrix, tuple(f"block[{level:g}]" for level in levels[1:]))
 
 
 def drift(frame: pd.DataFrame) -> Nuisance:

@@ -6,21 +6,23 @@ the scale on which effects are most nearly additive, so that the fewest interact
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pandas as pd
 
-from broadleaf.lab.factors import Factor
+from broadleaf.lab.analysis.linear import Blocks, Groups, Linear
 
 if TYPE_CHECKING:
+    from broadleaf.lab.analysis.coding import Coding
     from broadleaf.lab.analysis.fit import Fit
+    from broadleaf.lab.analysis.sample import Sample
 
 Scale = Literal["log", "us", "rate"]
 LAMBDAS: dict[float, Scale] = {1.0: "us", 0.0: "log", -1.0: "rate"}
 UNITS: dict[Scale, str] = {"log": "log ratio", "us": "us/task", "rate": "tasks/s"}
+_MOST_RUNS = 20_000
 _GRID = np.round(np.arange(-2.0, 2.0001, 0.05), 10)
 
 
@@ -66,9 +68,9 @@ class LambdaProfile:
         return text
 
 
-def box_cox(y_us: np.ndarray, design: np.ndarray, lambdas: np.ndarray) -> np.ndarray:
-    """The profile log likelihood of every exponent, up to a constant common to all."""
-    basis, _ = np.linalg.qr(design)
+def box_cox(y_us: np.ndarray, residual_square: Callable[[np.ndarray], float], lambdas: np.ndarray) -> np.ndarray:
+    """The profile log likelihood of every exponent, up to a constant common to all. `residual_square` is the sum of
+    squares a model leaves of transformed times."""
     n = len(y_us)
     # Relative to the geometric mean, powers neither overflow nor need the Jacobian.
     logs = np.log(y_us)
@@ -76,22 +78,18 @@ def box_cox(y_us: np.ndarray, design: np.ndarray, lambdas: np.ndarray) -> np.nda
     out = np.empty(len(lambdas))
     for number, power in enumerate(lambdas):
         z = ratio if power == 0 else np.expm1(power * ratio) / power
-        rest = z - basis @ (basis.T @ z)
-        out[number] = -n / 2 * np.log(max(float(rest @ rest), 1e-300) / n)
+        out[number] = -n / 2 * np.log(max(residual_square(z), 1e-300) / n)
     return out
 
 
-def profile(y_us: np.ndarray, design: np.ndarray) -> LambdaProfile:
-    """The profile over a design matrix of main effects (with the constant, and blocks or drift where there are any)."""
+def profile(y_us: np.ndarray, residual_square: Callable[[np.ndarray], float]) -> LambdaProfile:
+    """The profile under a model of main effects (with the constant, and blocks or drift where there are any)."""
     from scipy.stats import chi2
 
-    from broadleaf.lab.analysis.coding import independent_columns
-
-    design = design[:, independent_columns(design)]
-    named = box_cox(y_us, design, np.array(list(LAMBDAS)))
-    grid = box_cox(y_us, design, _GRID)
-    near = _GRID[int(np.argmax(grid))] + np.linspace(-0.1, 0.1, 201)
-    fine = np.concatenate([grid, box_cox(y_us, design, near)])
+    named = box_cox(y_us, residual_square, np.array(list(LAMBDAS)))
+    grid = box_cox(y_us, residual_square, _GRID)
+    near = _GRID[int(np.argmax(grid))] + np.linspace(-0.1, 0.1, 41)
+    fine = np.concatenate([grid, box_cox(y_us, residual_square, near)])
     inside = np.concatenate([_GRID, near])[fine >= fine.max() - chi2.ppf(0.95, 1) / 2]
     best = list(LAMBDAS)[int(np.argmax(named))]
     return LambdaProfile(
@@ -107,20 +105,36 @@ def answer(fit: Fit) -> LambdaProfile:
     """The profile of a fit's data, with the count of interactions each scale needs."""
     from dataclasses import replace
 
-    from broadleaf.lab.analysis.fit import fit as make
-
     found = fit.lambda_profile
     if not fit.coding.pairs:
         return found
     counts: dict[Scale, int] = {}
     for scale in LAMBDAS.values():
-        other = make(fit.factors, fit.frame, scale=scale, pairs=True, blocks=fit.blocks, drift=fit.with_drift)
-        counts[scale] = sum(pair.q <= 0.05 for pair in other.interactions())
+        counts[scale] = sum(pair.q <= 0.05 for pair in fit.on(scale).interactions())
     return replace(found, significant_pairs=counts)
 
 
-def profile_of(factors: Sequence[Factor], frame: pd.DataFrame, nuisance: np.ndarray) -> LambdaProfile:
-    """The profile of runs under main effects and nuisance columns."""
-    from broadleaf.lab.analysis.coding import Coding
+def profile_of(coding: Coding, sample: Sample) -> LambdaProfile:
+    """The profile of runs under main effects, blocks and time. Of very many runs, whole blocks of some are enough."""
+    mains = coding.but(False)
+    y_us = sample.frame["y_us"].to_numpy(dtype=float)
+    chosen = np.arange(len(y_us))
+    if len(y_us) > _MOST_RUNS:
+        step = -(-len(y_us) // _MOST_RUNS)
+        chosen = np.flatnonzero(sample.groups.index % step == 0)
+    if not len(chosen):
+        chosen = np.arange(len(y_us))[:: -(-len(y_us) // _MOST_RUNS)]
+    blocks: Blocks = "fixed" if sample.groups.number > 1 else "none"
+    groups = Groups(sample.groups.index[chosen])
+    if len(chosen) < len(mains.column_names) + groups.number + len(sample.time.names) + 2:
+        blocks = "none"
+    linear = Linear(
+        mains.cell_rows(sample.cells), sample.cells.index[chosen], sample.time.matrix[chosen], groups, blocks
+    )
 
-    return profile(frame["y_us"].to_numpy(), np.hstack([Coding(factors, pairs=False).matrix(frame), nuisance]))
+    def residual_square(z: np.ndarray) -> float:
+        moved = linear.transform(z)
+        right = linear.cross(z)
+        return float(moved @ moved - right @ linear.solve(right))
+
+    return profile(y_us[chosen], residual_square)

@@ -1,90 +1,180 @@
-"""Choosing pairs where there are too few runs for all of them: one half of the blocks chooses, the other half tells."""
+"""Choosing pairs where there are too few runs for all of them, with all runs used for both choice and sizes.
+
+Every pair is tested beside the main effects and the pairs chosen so far, by a t test that allows for unequal noise; the
+strongest joins as long as the false discovery rate over *all* pairs stays at 5 %, and one that no longer reaches it
+leaves. The interval of a pair that was not chosen comes from the model with that pair added. So all pairs have an
+interval, chosen or not, and no run is set aside.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
-from broadleaf.lab.analysis import nuisance
-from broadleaf.lab.analysis import scale as scales
-from broadleaf.lab.analysis.coding import Coding, independent_columns
-from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.factors import Factor
+from broadleaf.lab.analysis import robust
+from broadleaf.lab.analysis.coding import Coding
+from broadleaf.lab.analysis.contrasts import Contrasts, Interval, intervals
+from broadleaf.lab.analysis.linear import independent
+from broadleaf.lab.analysis.multiplicity import pair_rates
+from broadleaf.lab.analysis.sample import Sample
+
+Pair = tuple[str, str]
+_Q = 0.05
+_EXACT_RUNS = 400
+_LEAST_LEFT = 8
+
+
+class Beside:
+    """A fitted model with the columns of one more pair; `told` is false where the runs cannot tell them."""
+
+    def __init__(self, known: Contrasts, columns: np.ndarray) -> None:
+        linear = known.linear
+        moved = np.column_stack([linear.transform(column) for column in columns.T])
+        self._share = linear.solve(np.column_stack([linear.cross(column) for column in columns.T]))
+        rest = moved - np.column_stack([linear.transform(linear.values(part)) for part in self._share.T])
+        gram = rest.T @ rest
+        self.told = bool(independent(gram, (moved**2).sum(axis=0), 1e-6).all())
+        self._known = known
+        if not self.told:
+            return
+        self._inverse = np.linalg.inv(gram)
+        self._rest = rest
+        scaled = rest @ self._inverse
+        self.gamma = scaled.T @ known.moved
+        self._residuals = known.residuals - rest @ self.gamma
+        self._leverages = np.minimum(linear.leverages + (scaled * rest).sum(axis=1), 1 - 1e-9)
+        self._variances = known.variances(self._leverages, self._residuals)
+
+    def intervals(self, rows: np.ndarray, pair_rows: np.ndarray) -> list[Interval]:
+        """Intervals of combinations of the model's parameters and the pair's columns."""
+        own = pair_rows - rows @ self._share
+        estimates = rows @ self._known.params + own @ self.gamma
+        influence = self._rest @ (self._inverse @ own.T)
+        if np.any(rows):
+            influence += self._known.linear.design @ self._known.linear.solve(rows.T)
+        square = self._known.inflation * (influence**2 * self._variances[:, None]).sum(axis=0)
+        df = max(self._known.linear.df - self._rest.shape[1], 1)
+        sigma_square = self._known.inflation * float(self._residuals @ self._residuals) / df
+        return intervals(estimates, square, self._degrees(influence), sigma_square * (influence**2).sum(axis=0), df)
+
+    def _degrees(self, influence: np.ndarray) -> np.ndarray:
+        linear = self._known.linear
+        df = float(max(linear.df - self._rest.shape[1], 1))
+        if linear.n_runs > _EXACT_RUNS:
+            answer: np.ndarray = np.full(influence.shape[1], df)
+            return answer
+        weight = influence**2 / (1 - self._leverages)[:, None]
+        hat = linear.hat - self._rest @ self._inverse @ self._rest.T
+        below = np.einsum("ij,ij->j", weight, hat**2 @ weight)
+        degrees: np.ndarray = np.clip((influence**2).sum(axis=0) ** 2 / np.maximum(below, 1e-300), 1.0, df)
+        return degrees
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The pairs one half chose, and the runs of the other half."""
+    """The pairs of the model, and how many were to choose from."""
 
-    pairs: tuple[tuple[str, str], ...]
-    confirm: pd.DataFrame
-    n_choosing: int
+    pairs: tuple[Pair, ...]
+    candidates: int
 
     @property
     def sentence(self) -> str:
         """What was done, for the reader."""
         return (
-            f"Too few runs for all pairs: {self.n_choosing} runs chose {len(self.pairs)} pairs, intervals come from "
-            f"the other {len(self.confirm)} runs."
+            f"Too few runs to fit all {self.candidates} pairs at once: {len(self.pairs)} are in the model; each of the "
+            "others was tested beside these."
         )
 
 
-def choose_pairs(
-    factors: Sequence[Factor], frame: pd.DataFrame, scale: scales.Scale, coding: Coding, drift: bool, seed: int = 1
-) -> Chosen:
-    """Selects pairs by cross-validated LASSO on half of the blocks. Main effects are not penalised and stay in the
-    model, so that every pair has both its factors there (strong heredity), and the LASSO has only pairs to choose
-    among. AnalysisError if half of the runs cannot tell the main effects."""
-    from sklearn.linear_model import LassoCV
-    from sklearn.model_selection import KFold
-
-    choosing = _half(frame, seed)
-    first, second = (frame[choosing].reset_index(drop=True), frame[~choosing].reset_index(drop=True))
-    mains = len(Coding(factors, pairs=False).column_names)
-    if min(len(first), len(second)) < mains + 3:
-        raise AnalysisError(
-            f"{len(frame)} runs are too few to choose among {len(coding.pairs)} pairs and still tell {mains - 1} main "
-            "effects: make more runs, or leave out pairs (pairs=False)."
-        )
-    y = scales.transform(first["y_us"].to_numpy(dtype=float), scale)
-    matrix = coding.matrix(first)
-    single = [column for term in coding.terms if len(term.factors) == 1 for column in term.columns]
-    time = nuisance.drift(first) if drift else nuisance.Nuisance(np.zeros((len(first), 0)), ())
-    other = np.hstack([matrix[:, [0, *single]], nuisance.blocks(first).matrix, time.matrix])
-    other = other[:, independent_columns(other)]
-    if other.shape[1] > len(first) // 2:
-        # Too few runs to take out blocks as well: the choice is noisier, what is told of it is not.
-        other = matrix[:, [0, *single]]
-    basis, _ = np.linalg.qr(other)
-    columns = matrix[:, 1 + len(single) :]
-    y, columns = y - basis @ (basis.T @ y), columns - basis @ (basis.T @ columns)
-    spread = columns.std(axis=0)
-    spread[spread < 1e-12] = 1.0
-    folds = KFold(5, shuffle=True, random_state=seed)
-    model = LassoCV(cv=folds, fit_intercept=False, max_iter=20_000).fit(columns / spread, y)
-    size = np.abs(model.coef_)
-    first_pair = 1 + len(single)
-    strength = {
-        pair: float(size[[c - first_pair for c in term.columns]].max())
-        for pair, term in zip(coding.pairs, coding.terms[len(coding.factors) :], strict=True)
-    }
-    pairs = sorted((pair for pair in coding.pairs if strength[pair] > 0), key=lambda pair: -strength[pair])
-    room = max(0, len(second) // 2 - mains)
-    return Chosen(tuple(pairs[:room]), second, len(first))
+def suffices(n_runs: int, full: Coding, sample: Sample) -> bool:
+    """Whether the runs tell all parameters and leave enough to know their errors by: with fewer than two runs per
+    parameter only where a quarter of their number is left and all columns are nearly orthogonal, as in a fraction made
+    for all pairs."""
+    p = len(full.column_names)
+    if n_runs >= 2 * p:
+        return True
+    if n_runs < 1.25 * p + 5:
+        return False
+    linear = sample.linear(full, "none")
+    if not linear.kept.all():
+        return False
+    # The variance inflation of every column against those of a design in which none overlap.
+    inverse = np.diag(linear.solve(np.eye(linear.width)))[1 : linear.size]
+    square = np.diag(linear.gram)[1 : linear.size]
+    return bool((inverse * square).max() < _MOST_INFLATED)
 
 
-def _half(frame: pd.DataFrame, seed: int) -> np.ndarray:
-    """True for the runs of a random half of the blocks; of the runs, where there are fewer than four blocks."""
-    rng = np.random.default_rng(seed)
-    blocks = frame["block"].to_numpy()
-    labels = np.unique(blocks[~np.isnan(blocks)])
-    chosen: np.ndarray
-    if len(labels) >= 4:
-        chosen = np.isin(blocks, rng.permutation(labels)[: len(labels) // 2])
-        return chosen
-    chosen = np.zeros(len(frame), dtype=bool)
-    chosen[rng.permutation(len(frame))[: len(frame) // 2]] = True
-    return chosen
+_MOST_INFLATED = 2.5
+
+
+def pair_columns(full: Coding, sample: Sample) -> dict[Pair, tuple[int, ...]]:
+    """The columns of every pair in the rows of the full coding."""
+    return {(t.factors[0], t.factors[1]): t.columns for t in full.terms if len(t.factors) == 2 and t.columns}
+
+
+def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) -> Chosen:
+    """The pairs of the model; all of `full` are tried."""
+    columns = pair_columns(full, sample)
+    rows = full.cell_rows(sample.cells)
+    chosen: list[Pair] = []
+    seen: set[frozenset[Pair]] = set()
+    while True:
+        known = _fitted(full.but(chosen), sample, blocks, use_robust)
+        p = _p_values(known, rows, columns, chosen, full.but(chosen), sample)
+        listed = [(pair, value) for pair, values in p.items() for value in values]
+        rate: dict[Pair, float] = {}
+        for (pair, _), q in zip(listed, pair_rates([value for _, value in listed]), strict=True):
+            if q == q:
+                rate[pair] = min(rate.get(pair, 1.0), q)
+        weak = [pair for pair in chosen if rate.get(pair, 1.0) > _Q]
+        if weak:
+            following = [pair for pair in chosen if pair != max(weak, key=lambda pair: rate.get(pair, 1.0))]
+        else:
+            best = min((min(v), pair) for pair, v in _untried(p, chosen).items()) if _untried(p, chosen) else None
+            room = known.linear.df - (len(columns[best[1]]) if best else 0)
+            if best is None or rate[best[1]] > _Q or room < max(_LEAST_LEFT, len(sample.y) // 5):
+                return Chosen(tuple(chosen), len(columns))
+            following = [*chosen, best[1]]
+        if frozenset(following) in seen:
+            # Two pairs that stand for each other: the larger model has both or the stronger.
+            return Chosen(tuple(chosen), len(columns))
+        seen.add(frozenset(following))
+        chosen = following
+
+
+def _untried(p: Mapping[Pair, Sequence[float]], chosen: Sequence[Pair]) -> dict[Pair, list[float]]:
+    told = {pair: [v for v in values if v == v] for pair, values in p.items() if pair not in chosen}
+    return {pair: values for pair, values in told.items() if values}
+
+
+def _fitted(coding: Coding, sample: Sample, blocks: str, use_robust: bool) -> Contrasts:
+    width = len(coding.column_names)
+    linear = sample.linear(coding, sample.choose_blocks(blocks, width))
+    return Contrasts(robust.estimate(linear, sample.y, sample.level(linear), use_robust))
+
+
+def _p_values(
+    known: Contrasts,
+    rows: np.ndarray,
+    columns: Mapping[Pair, tuple[int, ...]],
+    chosen: Sequence[Pair],
+    coding: Coding,
+    sample: Sample,
+) -> dict[Pair, list[float]]:
+    found: dict[Pair, list[float]] = {}
+    linear = known.linear
+    place = np.cumsum(linear.kept) - 1
+    for pair, own in columns.items():
+        if pair in chosen:
+            term = coding.term_of(*pair)
+            assert term is not None
+            at = [int(place[c]) for c in term.columns if linear.kept[c]]
+            found[pair] = [it.p for it in known.intervals(np.eye(linear.width)[at])]
+            continue
+        beside = Beside(known, rows[:, list(own)][sample.cells.index])
+        if beside.told:
+            size = len(own)
+            found[pair] = [it.p for it in beside.intervals(np.zeros((size, linear.width)), np.eye(size))]
+    return found

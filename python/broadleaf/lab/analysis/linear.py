@@ -1,0 +1,291 @@
+"""Least squares over runs of few configurations in many blocks, without a column for any block.
+
+A run's row is that of its configuration (a *cell*) and its time columns. Block means are taken out of the data instead
+of being estimated beside the effects (Frisch, Waugh and Lovell): exactly for blocks with a mean of their own, in part
+(quasi-demeaning) for random ones. What grows with the runs is then a few passes over numbers; matrices have the size of
+the cells and of the parameters.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+
+Blocks = Literal["fixed", "random", "none"]
+_CHUNK_BYTES = 1 << 26
+_DEPENDENT = 1e-10
+"""A column is a combination of earlier ones if no more than this part of its square is left."""
+
+
+class Groups:
+    """Which block each run is in."""
+
+    def __init__(self, labels: np.ndarray) -> None:
+        known, self.index, self.sizes = np.unique(labels, return_inverse=True, return_counts=True)
+        self.number = len(known)
+
+    def means(self, values: np.ndarray) -> np.ndarray:
+        """The mean over each block."""
+        found: np.ndarray = np.bincount(self.index, values, self.number) / self.sizes
+        return found
+
+
+class Linear:
+    """Rows `cell_rows[cell]` beside `time`, and what least squares makes of them. `ratio` is the variance between
+    blocks over that within, for random blocks; 0 until `with_ratio` says otherwise.
+
+    Columns that are combinations of earlier ones (the constant, then time, then the treatments in order) are left out:
+    `kept` tells which of the treatment columns stay, `kept_time` which of time. Parameters are in that order: kept
+    treatment columns, kept time columns.
+    """
+
+    def __init__(
+        self,
+        cell_rows: np.ndarray,
+        cell: np.ndarray,
+        time: np.ndarray,
+        groups: Groups,
+        blocks: Blocks,
+    ) -> None:
+        self.cell, self.groups, self.blocks, self.ratio = cell, groups, blocks, 0.0
+        self.n_runs, width = len(cell), cell_rows.shape[1]
+        raw = self._cross_products(cell_rows, time)
+        means = self._block_means(cell_rows, time) if blocks != "none" else np.zeros((0, len(raw)))
+        gram = self._without_blocks(raw, means)
+        order = np.concatenate([[0], np.arange(width, width + time.shape[1]), np.arange(1, width)])
+        used: np.ndarray = np.zeros(len(order), dtype=bool)
+        used[order] = independent(gram[np.ix_(order, order)], np.diag(raw)[order])
+        self.kept, self.kept_time = used[:width], used[width:]
+        self.treatment_gram = raw[:width, :width]
+        self._raw, self._means = raw[np.ix_(used, used)], means[:, used]
+        self.gram = gram[np.ix_(used, used)]
+        self.rows = cell_rows if self.kept.all() else cell_rows[:, self.kept]
+        self.time = time[:, self.kept_time]
+        self.size = self.rows.shape[1]
+        self.width = self.size + self.time.shape[1]
+        # The means of absorbed blocks are parameters too.
+        self.n_parameters = self.width + (groups.number - 1 if blocks == "fixed" else 0)
+        self.df = self.n_runs - self.n_parameters
+
+    def with_ratio(self, ratio: float) -> Linear:
+        """The same columns with another variance between random blocks."""
+        made = copy.copy(self)
+        for name in ("_factor", "design", "leverages", "hat"):
+            made.__dict__.pop(name, None)
+        made.ratio = ratio
+        made.gram = made._without_blocks(self._raw, self._means)
+        return made
+
+    def _cross_products(self, rows: np.ndarray, time: np.ndarray) -> np.ndarray:
+        cells = len(rows)
+        count = np.bincount(self.cell, minlength=cells).astype(float)
+        side = rows.T @ _binned(self.cell, time, cells)
+        found: np.ndarray = np.block([[weighted_gram(rows, count), side], [side.T, time.T @ time]])
+        return found
+
+    def _without_blocks(self, raw: np.ndarray, means: np.ndarray) -> np.ndarray:
+        """The cross products of columns after `transform`."""
+        if self.blocks == "none":
+            return raw
+        sizes = self.groups.sizes
+        if self.blocks == "fixed":
+            mean = (sizes @ means) / self.n_runs
+            gram: np.ndarray = raw - weighted_gram(means, sizes.astype(float)) + self.n_runs * np.outer(mean, mean)
+        else:
+            shrink = self._shrink
+            gram = raw - weighted_gram(means, sizes * (2 * shrink - shrink**2))
+        return gram
+
+    def _block_means(self, rows: np.ndarray, time: np.ndarray) -> np.ndarray:
+        from scipy import sparse
+
+        groups = self.groups
+        counts = sparse.csr_matrix((np.ones(self.n_runs), (groups.index, self.cell)), shape=(groups.number, len(rows)))
+        sums = np.hstack([counts @ rows, _binned(groups.index, time, groups.number)])
+        means: np.ndarray = sums / groups.sizes[:, None]
+        return means
+
+    @property
+    def _shrink(self) -> np.ndarray:
+        shrink: np.ndarray = 1 - 1 / np.sqrt(1 + self.groups.sizes * self.ratio)
+        return shrink
+
+    def transform(self, values: np.ndarray) -> np.ndarray:
+        """Numbers of the runs with block means taken out. The grand mean stays."""
+        if self.blocks == "none":
+            return values
+        means = self.groups.means(values)
+        if self.blocks == "fixed":
+            moved: np.ndarray = values - (means - values.mean())[self.groups.index]
+        else:
+            moved = values - (self._shrink * means)[self.groups.index]
+        return moved
+
+    def values(self, params: np.ndarray) -> np.ndarray:
+        """What parameters say of every run, its block apart."""
+        found: np.ndarray = (self.rows @ params[: self.size])[self.cell]
+        return found + self.time @ params[self.size :] if self.time.shape[1] else found
+
+    def fitted(self, params: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """What parameters and blocks say of every run; blocks as `y` has them."""
+        found = self.values(params)
+        if self.blocks == "none":
+            return found
+        rest = self.groups.means(y - found)
+        if self.blocks == "random":
+            rest *= self.groups.sizes * self.ratio / (1 + self.groups.sizes * self.ratio)
+        with_blocks: np.ndarray = found + rest[self.groups.index]
+        return with_blocks
+
+    def cross(self, values: np.ndarray) -> np.ndarray:
+        """The products of every column with numbers of the runs, both without blocks."""
+        moved = self.transform(values)
+        if self.blocks == "random":
+            moved = self.transform(moved)
+        by_cell = np.bincount(self.cell, moved, len(self.rows))
+        answer: np.ndarray = np.concatenate([self.rows.T @ by_cell, self.time.T @ moved])
+        return answer
+
+    @functools.cached_property
+    def _factor(self) -> tuple[np.ndarray, bool]:
+        from scipy.linalg import cho_factor
+
+        factor: tuple[np.ndarray, bool] = cho_factor(self.gram)
+        return factor
+
+    def solve(self, right: np.ndarray) -> np.ndarray:
+        """The inverse of the cross products times `right`."""
+        from scipy.linalg import cho_solve
+
+        found: np.ndarray = cho_solve(self._factor, right)
+        return found
+
+    def least_squares(self, y: np.ndarray) -> np.ndarray:
+        """The parameters of least squares."""
+        return self.solve(self.cross(y))
+
+    def chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """The rows of the design with blocks taken out, some at a time."""
+        step = max(1, _CHUNK_BYTES // (8 * self.width))
+        if self.n_runs <= step:
+            yield slice(0, self.n_runs), self.design
+            return
+        for start in range(0, self.n_runs, step):
+            here = slice(start, min(start + step, self.n_runs))
+            yield here, self._part(here)
+
+    @functools.cached_property
+    def design(self) -> np.ndarray:
+        """All rows at once, blocks taken out: only where there are few."""
+        return self._part(slice(0, self.n_runs))
+
+    def _part(self, here: slice) -> np.ndarray:
+        part: np.ndarray = np.hstack([self.rows[self.cell[here]], self.time[here]])
+        if self.blocks == "none":
+            return part
+        index = self.groups.index[here]
+        if self.blocks == "fixed":
+            means = self._means
+            part -= (means - (self.groups.sizes @ means) / self.n_runs)[index]
+        else:
+            part -= (self._shrink[:, None] * self._means)[index]
+        return part
+
+    @functools.cached_property
+    def leverages(self) -> np.ndarray:
+        """How much of its own fitted value each run decides."""
+        from scipy.linalg import solve_triangular
+
+        factor = np.linalg.cholesky(self.gram)
+        found: np.ndarray = np.empty(self.n_runs)
+        for here, part in self.chunks():
+            found[here] = (solve_triangular(factor, part.T, lower=True, check_finite=False) ** 2).sum(axis=0)
+        if self.blocks == "fixed":
+            found += 1 / self.groups.sizes[self.groups.index] - 1 / self.n_runs
+        answer: np.ndarray = np.minimum(found, 1 - 1e-9)
+        return answer
+
+    def sandwich(self, weights: np.ndarray) -> np.ndarray:
+        """The covariance of the parameters if each run's error has the variance `weights`."""
+        meat = np.zeros((self.width, self.width))
+        root = np.sqrt(weights)
+        for here, part in self.chunks():
+            part = part * root[here, None]
+            meat += part.T @ part
+        inner = self.solve(meat)
+        covariance: np.ndarray = self.solve(inner.T)
+        answer: np.ndarray = (covariance + covariance.T) / 2
+        return answer
+
+    @functools.cached_property
+    def hat(self) -> np.ndarray:
+        """What turns the runs' numbers, blocks taken out, into residuals; only for few runs."""
+        design = self.design
+        hat: np.ndarray = np.eye(self.n_runs) - design @ self.solve(design.T)
+        if self.blocks == "fixed":
+            same = self.groups.index[:, None] == self.groups.index[None, :]
+            hat -= same / self.groups.sizes[self.groups.index] - 1 / self.n_runs
+        return hat
+
+
+def weighted_gram(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """rows' diag(weights) rows, without a second copy of many rows."""
+    step = max(1, _CHUNK_BYTES // (8 * max(1, rows.shape[1])))
+    found = np.zeros((rows.shape[1], rows.shape[1]))
+    for start in range(0, len(rows), step):
+        part = rows[start : start + step]
+        found += (part * weights[start : start + step, None]).T @ part
+    answer: np.ndarray = found
+    return answer
+
+
+def _binned(index: np.ndarray, columns: np.ndarray, size: int) -> np.ndarray:
+    found = np.zeros((size, columns.shape[1]))
+    for place in range(columns.shape[1]):
+        found[:, place] = np.bincount(index, columns[:, place], size)
+    answer: np.ndarray = found
+    return answer
+
+
+def independent(gram: np.ndarray, raw: np.ndarray, tolerance: float = _DEPENDENT) -> np.ndarray:
+    """Which columns are no combination of those before them, from their cross products; `raw` are their squares before
+    anything was taken out."""
+    size = len(gram)
+    keep: np.ndarray = np.zeros(size, dtype=bool)
+    scale = np.sqrt(np.where(raw > 0, raw, 1.0))
+    rest = gram / np.outer(scale, scale)
+    factor = np.zeros((size, size))
+    used = 0
+    for column in range(size):
+        own = factor[column, :used]
+        left = rest[column, column] - own @ own
+        if left <= tolerance:
+            continue
+        factor[column:, used] = (rest[column:, column] - factor[column:, :used] @ own) / np.sqrt(left)
+        keep[column] = True
+        used += 1
+    return keep
+
+
+def block_variance_ratio(linear: Linear, y: np.ndarray) -> float:
+    """The variance between blocks over that within, by restricted maximum likelihood."""
+    from scipy.optimize import minimize_scalar
+
+    def deviance(log_ratio: float) -> float:
+        ratio = float(np.exp(log_ratio))
+        made = linear.with_ratio(ratio)
+        white = made.transform(y)
+        right = made.cross(y)
+        rest = float(white @ white - right @ made.solve(right))
+        scale = max(rest, 1e-300) / (made.n_runs - made.width)
+        spread = float(np.log1p(linear.groups.sizes * ratio).sum())
+        height = float(np.linalg.slogdet(made.gram)[1])
+        return float((made.n_runs - made.width) * np.log(scale)) + spread + height
+
+    found = minimize_scalar(deviance, bounds=(-9.0, 9.0), method="bounded", options={"xatol": 1e-3})
+    ratio = float(np.exp(found.x))
+    return ratio if np.isfinite(found.fun) and ratio > 1e-3 else 0.0

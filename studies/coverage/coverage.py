@@ -1,0 +1,145 @@
+"""How often the laboratory's 95 % intervals hold the truth, and how many of the pairs that it flags are false.
+
+    python studies/coverage/coverage.py --sets 300 few- outliers
+
+For every scenario of tests/lab/truth.py whose name begins with one of the words (all, without words) it makes that many
+sets of runs, with numpy alone, gives them to the laboratory's analysis, and prints one line. `--csv FILE` keeps them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+import time
+from pathlib import Path
+
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "lab"))
+
+import numpy as np  # noqa: E402
+import truth  # noqa: E402
+from broadleaf.lab.analysis import frame as frames  # noqa: E402
+from broadleaf.lab.analysis.fit import fit  # noqa: E402
+from broadleaf.lab.errors import AnalysisError  # noqa: E402
+from broadleaf.lab.factors import Factor  # noqa: E402
+
+
+class Count:
+    """What a scenario adds up to."""
+
+    def __init__(self) -> None:
+        self.main: list[bool] = []
+        self.pair: list[bool] = []
+        self.planted: list[bool] = []
+        self.flagged = self.false = self.found = self.truly = self.refused = self.told = self.sets = 0
+        self.share: list[float] = []
+        self.main_width: list[float] = []
+        self.seconds = 0.0
+
+    def row(self, name: str) -> dict[str, object]:
+        """One line of the table."""
+        return {
+            "scenario": name,
+            "sets": self.sets,
+            "refused": self.refused,
+            "main": _share(self.main),
+            "pair": _share(self.pair),
+            "planted": _share(self.planted),
+            "flagged": self.flagged,
+            "false": round(self.false / self.flagged, 4) if self.flagged else 0.0,
+            "fdr": round(float(np.mean(self.share)), 4) if self.share else 0.0,
+            "found": round(self.found / self.truly, 3) if self.truly else "",
+            "half_width": round(float(np.median(self.main_width)), 4) if self.main_width else "",
+            "runs": round(self.told / max(self.sets - self.refused, 1)),
+            "s_per_set": round(self.seconds / max(self.sets, 1), 3),
+        }
+
+
+def _share(held: list[bool]) -> object:
+    return round(float(np.mean(held)), 4) if held else ""
+
+
+def factors_of(known: truth.Truth) -> list[Factor]:
+    """The factors as a study file would declare them."""
+    return [
+        Factor(name, "flag") if len(levels) == 2 else Factor(name, "config", levels, levels[0], "log2")
+        for name, levels in known.levels.items()
+    ]
+
+
+def one_set(known: truth.Truth, rows: list[dict[str, object]], count: Count) -> None:
+    """Analyses a set of runs and holds what is told against the truth."""
+    factors = factors_of(known)
+    begun = time.perf_counter()
+    count.sets += 1
+    try:
+        made = fit(factors, frames.load(rows, factors))
+        effects, pairs = made.effects(), made.interactions()
+    except AnalysisError:
+        count.refused += 1
+        return
+    finally:
+        count.seconds += time.perf_counter() - begun
+    count.told += made.n_runs
+    for e in effects:
+        count.main.append(e.ci_low <= known.effect(e.factor, e.level) <= e.ci_high)
+        count.main_width.append((e.ci_high - e.ci_low) / 2)
+    flagged = false = 0
+    real = {frozenset(pair) for pair in known.pairs}
+    seen = set()
+    for p in pairs:
+        value = known.interaction(p.a, p.b, p.a_level, p.b_level)
+        held = p.ci_low <= value <= p.ci_high
+        count.pair.append(held)
+        if value:
+            count.planted.append(held)
+        if p.q <= 0.05:
+            flagged += 1
+            false += value == 0
+            if value:
+                seen.add(frozenset((p.a, p.b)))
+    count.flagged += flagged
+    count.false += false
+    count.share.append(false / flagged if flagged else 0.0)
+    count.truly += len(real)
+    count.found += len(seen & real)
+
+
+def scenario(name: str, sets: int, seed: int) -> Count:
+    """All sets of a scenario."""
+    made, size, noise = truth.scenarios()[name]
+    count = Count()
+    for number in range(sets):
+        rng = np.random.default_rng([seed, number])
+        known = made(rng) if callable(made) else made
+        one_set(known, truth.runs(known, size, noise, rng), count)
+    return count
+
+
+def main() -> None:
+    """Runs the scenarios that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="beginnings of scenarios' names")
+    parser.add_argument("--sets", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--csv", type=Path)
+    asked = parser.parse_args()
+    names = [name for name in truth.scenarios() if not asked.names or name.startswith(tuple(asked.names))]
+    rows = []
+    for name in names:
+        rows.append(scenario(name, asked.sets, asked.seed).row(name))
+        if len(rows) == 1:
+            print(" ".join(f"{key:>10}" for key in rows[0]))
+        print(" ".join(f"{value:>10}" for value in rows[-1].values()), flush=True)
+    if asked.csv:
+        with asked.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

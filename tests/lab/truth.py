@@ -1,0 +1,166 @@
+"""Runs of systems whose truth is known, made with numpy alone: nothing of the laboratory is used to make them.
+
+A system is a sum on the scale of ln(time): an effect for each level of each factor and, for pairs, a table of what two
+levels do together beyond that. Tables are centred over the levels, so that the effect of a level over the default,
+averaged over all other factors, is the difference of two entries of the factor's own table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+SHAPES = ("plateau", "step", "peak", "monotone")
+
+
+@dataclass(frozen=True)
+class Truth:
+    """`levels` are those of each factor, the default first; `effects` a value for each of them, `pairs` a table of the
+    levels of two factors. Factors of more than two levels are numbers on a log2 scale."""
+
+    levels: dict[str, tuple]
+    effects: dict[str, np.ndarray]
+    pairs: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+
+    def effect(self, name: str, level: object) -> float:
+        """The average effect of a level over the default."""
+        table = self.effects[name]
+        return float(table[self.levels[name].index(level)] - table[0])
+
+    def interaction(self, a: str, b: str, a_level: object, b_level: object) -> float:
+        """The difference of differences of two levels over their defaults."""
+        if (b, a) in self.pairs:
+            a, b, a_level, b_level = b, a, b_level, a_level
+        table = self.pairs.get((a, b))
+        if table is None:
+            return 0.0
+        i, j = self.levels[a].index(a_level), self.levels[b].index(b_level)
+        return float(table[i, j] - table[i, 0] - table[0, j] + table[0, 0])
+
+
+@dataclass(frozen=True)
+class Noise:
+    """`sd` of a run on the scale of ln(time); `tail` the mean of an exponential added to it; `outliers` the share of
+    runs that take `outlier_factor` times as long; `unequal` how much more the runs of a treated first flag spread;
+    `block_sd` of the blocks of `block` runs; `drift` the change over the session. Missing runs: `missing` of all,
+    `missing_treated` of those with the first flag on, `missing_slow` of the slower half."""
+
+    sd: float = 0.05
+    tail: float = 0.0
+    outliers: float = 0.0
+    outlier_factor: float = 3.0
+    unequal: float = 1.0
+    block: int = 16
+    block_sd: float = 0.02
+    drift: float = 0.0
+    missing: float = 0.0
+    missing_treated: float = 0.0
+    missing_slow: float = 0.0
+
+
+def curve(shape: str, n: int, height: float = 0.2) -> np.ndarray:
+    """The effects of the levels of a number: a fall at the first step and then nothing, a fall half way, the best in
+    the middle, or ever less."""
+    at = np.arange(n) / (n - 1)
+    shapes = {
+        "plateau": -(at > 0).astype(float),
+        "step": -(at >= 0.5).astype(float),
+        "peak": -np.exp(-(((at - at[n // 2]) / 0.2) ** 2)),
+        "monotone": -np.sqrt(at),
+    }
+    return height * shapes[shape]
+
+
+def flags(rng: np.random.Generator, count: int, pairs: int = 3, size: float = 0.12) -> Truth:
+    """`count` flags of which a third do something, and `pairs` pairs among them that interact by `size`."""
+    names = [f"f{number}" for number in range(count)]
+    effects = {}
+    for place, name in enumerate(names):
+        effect = rng.choice((-1.0, 1.0)) * rng.uniform(0.05, 0.3) if place < max(2, count // 3) else 0.0
+        effects[name] = np.array([-0.5, 0.5]) * effect
+    every = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    chosen = rng.permutation(len(every))[:pairs]
+    tables = {every[int(i)]: rng.choice((-1.0, 1.0)) * size * np.outer([-0.5, 0.5], [-0.5, 0.5]) for i in chosen}
+    return Truth(dict.fromkeys(names, (False, True)), effects, tables)
+
+
+def numbers(shape: str, count: int, others: int = 4, pair: float = 0.1) -> Truth:
+    """A number of `count` levels with a curve of `shape`, beside flags; the curve is less steep where the first flag is
+    on, by `pair` at its deepest, and no other two factors interact."""
+    levels = (0, *(4**power for power in range(1, count)))
+    table = curve(shape, count)
+    effects = {"number": table, **{f"f{i}": np.array([-0.5, 0.5]) * (-0.1 if i % 2 else 0.05) for i in range(others)}}
+    known = {"number": levels, **{f"f{i}": (False, True) for i in range(others)}}
+    if not pair:
+        return Truth(known, effects)
+    bent = np.outer(table / -0.2 * pair, [-0.5, 0.5])
+    return Truth(known, effects, {("number", "f0"): bent - bent.mean(axis=0)})
+
+
+def runs(truth: Truth, count: int, noise: Noise, rng: np.random.Generator) -> list[dict[str, object]]:
+    """Rows as runs.csv has them: each factor's levels equally often and in random order, in blocks; missing runs are
+    not there."""
+    columns = {name: rng.permutation(np.arange(count) % len(levels)) for name, levels in truth.levels.items()}
+    y = np.full(count, np.log(500.0))
+    for name, index in columns.items():
+        y += truth.effects[name][index]
+    for (a, b), table in truth.pairs.items():
+        y += table[columns[a], columns[b]]
+    clean = y.copy()
+    block = np.arange(count) // noise.block
+    y += noise.block_sd * rng.standard_normal(block[-1] + 1)[block]
+    at = np.arange(count) / max(count - 1, 1)
+    y += noise.drift * (at + 0.5 * np.sin(2 * np.pi * at))
+    flag = next(name for name, levels in truth.levels.items() if len(levels) == 2)
+    treated = columns[flag] == 1
+    y += noise.sd * np.where(treated, noise.unequal, 1.0) * rng.standard_normal(count)
+    y += rng.exponential(noise.tail, count) if noise.tail else 0.0
+    y += np.where(rng.random(count) < noise.outliers, np.log(noise.outlier_factor), 0.0)
+    lost = noise.missing + noise.missing_treated * treated + noise.missing_slow * (clean > np.median(clean))
+    there = rng.random(count) >= lost
+    return [
+        {
+            "status": "ok",
+            "time_per_task_us": float(np.exp(y[i])),
+            "started_unix": 4.0 * i,
+            "block": int(block[i]),
+            **{name: _cell(truth.levels[name][index[i]]) for name, index in columns.items()},
+        }
+        for i in np.flatnonzero(there).tolist()
+    ]
+
+
+def _cell(level: object) -> object:
+    return int(level) if isinstance(level, bool) else level
+
+
+def scenarios() -> dict[str, tuple[object, int, Noise]]:
+    """By name: the truth (or a function of a random generator that gives one), the number of runs, the noise."""
+    found: dict[str, tuple[object, int, Noise]] = {}
+    plain = Noise()
+    for count in (4, 6):
+        for shape in SHAPES:
+            found[f"{shape}-{count}"] = (numbers(shape, count), 160, plain)
+    found["plateau-4-alone"] = (numbers("plateau", 4, pair=0.0), 160, plain)
+    for factors in (6, 12, 20):
+        for size in (60, 100, 150, 300):
+            found[f"few-{factors}x{size}"] = (_few(factors), size, plain)
+    kinds = {
+        "tail": Noise(sd=0.03, tail=0.05),
+        "outliers": Noise(outliers=0.03),
+        "unequal": Noise(unequal=3.0),
+        "drift": Noise(drift=0.2),
+        "missing": Noise(missing=0.2),
+        "missing-treated": Noise(missing_treated=0.4),
+        "missing-slow": Noise(missing_slow=0.4),
+    }
+    for name, noise in kinds.items():
+        found[f"{name}-8x160"] = (_few(8), 160, noise)
+        found[f"{name}-12x100"] = (_few(12), 100, noise)
+        found[f"{name}-plateau-4"] = (numbers("plateau", 4), 160, replace(noise))
+    return found
+
+
+def _few(factors: int) -> object:
+    return lambda rng: flags(rng, factors)
