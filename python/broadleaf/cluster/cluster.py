@@ -437,10 +437,8 @@ class Cluster(ClusterCoroutines):
 
     @classmethod
     def from_dict(cls, state: dict[str, Any], **old_arguments: Any) -> Cluster:
-        """The cluster that `to_dict` described; this process does not stop it at its end.
-
-        `old_arguments` are IPython Parallel's; they change nothing in a cluster that runs.
-        """
+        """The cluster that `to_dict` described; this process does not stop it at its end. `old_arguments` are IPython
+        Parallel's; they change nothing in a cluster that runs."""
         cluster = cls(
             state["n"],
             profile=state["profile"],
@@ -492,8 +490,7 @@ class Cluster(ClusterCoroutines):
         return self._started().wait(timeout_s)
 
     def exit_code(self, timeout_s: float) -> int | None:
-        """With what the controller ended, 128 + n for signal n; None if it has not within `timeout_s`, or if only
-        another process knows."""
+        """The controller's exit code, 128 + n for signal n. None while it runs, or if only another process knows."""
         return None if self._controller is None else self._controller.exit_code(timeout_s)
 
     def stop_if_owner(self) -> None:
