@@ -21,17 +21,17 @@ pub fn run(mut data: &[u8]) {
         let (body, rest) = rest.split_at(len);
         data = rest;
         let Ok(kind) = FrameKind::try_from(*kind) else {
-            return;
+            break;
         };
         if frame(&mut world, kind, body).is_none() {
-            return; // The link is closed.
+            break; // The link is closed.
         }
-        world.schedule();
-        world.check();
+        world.after_message();
         assert!(world.out.len() <= MOST_OUTPUTS);
         world.out.clear();
         assert!((1..5).all(|engine| world.up().contains(&engine)));
     }
+    world.check();
 }
 
 fn frame(world: &mut World, kind: FrameKind, body: &[u8]) -> Option<()> {

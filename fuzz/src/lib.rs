@@ -1,6 +1,7 @@
 //! What each fuzz target does with an input. The fuzzer is not part of it, so that tests run the committed corpora through
 //! the same code (`crates/node/tests/corpora.rs`).
 
+pub mod assigned;
 pub mod choices;
 pub mod client;
 pub mod control;
@@ -17,7 +18,8 @@ pub mod world;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
+    ("assigned", assigned::run),
     ("client", client::run),
     ("control", control::run),
     ("engine", engine::run),

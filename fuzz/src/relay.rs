@@ -36,6 +36,7 @@ pub fn run(data: &[u8]) {
             trial.hear(news);
         }
     }
+    trial.world.check();
 }
 
 /// The bytes of one frame as [`run`] takes them.
@@ -138,9 +139,7 @@ impl Trial {
             _ => {}
         }
         self.world.input(Input::Relay { host: HOST, news });
-        self.world.check();
-        self.world.schedule();
-        self.world.check();
+        self.world.after_message();
         assert!(self.world.out.len() <= MOST_OUTPUTS);
         let mut expelled = false;
         for output in std::mem::take(&mut self.world.out) {
@@ -155,7 +154,6 @@ impl Trial {
         }
         if expelled {
             self.world.input(Input::HostDown { host: HOST });
-            self.world.check();
             self.world.out.clear();
         }
         let up = self.world.up();

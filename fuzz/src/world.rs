@@ -1,6 +1,8 @@
 //! A controller in the middle of its work: engines 0 and 1 of its own host, 2 and 3 of one relay, 4 of another, and
 //! tasks of two clients on all of them.
 
+use std::sync::LazyLock;
+
 use broadleaf_core::{Config, Controller, Input, Output, RelayNews};
 use broadleaf_proto::control::{DefineOptions, EngineInfo, SpawnerEvent};
 use broadleaf_proto::relay::RelayEvent;
@@ -25,7 +27,16 @@ pub const OTHER_HOST: HostId = HostId(2);
 /// Engines, all up.
 pub const N_ENGINES: u32 = 5;
 
+/// Messages after each of which every invariant is verified.
+const FIRST_MESSAGES: u64 = 4;
+/// One in so many of those that come later is followed by that.
+const CHECKED_MESSAGES: u64 = 16;
+
+/// The beginning, made once: what follows differs from input to input.
+static BEGINNING: LazyLock<World> = LazyLock::new(World::build);
+
 /// See the module.
+#[derive(Clone)]
 pub struct World {
     /// The controller.
     pub controller: Controller,
@@ -35,6 +46,7 @@ pub struct World {
     pub out: Vec<Output>,
     /// Tasks that were offered at the beginning: engine, key.
     pub offered: Vec<(EngineId, TaskKey)>,
+    n_messages: u64,
 }
 
 impl Default for World {
@@ -60,6 +72,10 @@ pub fn info(engine: u32) -> EngineInfo {
 impl World {
     /// The beginning.
     pub fn new() -> Self {
+        BEGINNING.clone()
+    }
+
+    fn build() -> Self {
         let config = Config {
             max_outstanding_tasks: 4096,
             max_outstanding_bytes: 1 << 20,
@@ -73,6 +89,7 @@ impl World {
             now: 1_000_000_000,
             out: Vec::new(),
             offered: Vec::new(),
+            n_messages: 0,
         };
         world.input(Input::SpawnerUp);
         for engine in 0..2 {
@@ -158,6 +175,20 @@ impl World {
     pub fn up(&self) -> Vec<u32> {
         let up = self.controller.engines();
         up.iter().map(|info| info.engine.0).collect()
+    }
+
+    /// Places ready tasks after a message, and verifies every invariant: after the first messages, and then after some.
+    /// To do so after each takes most of the time. Those that are left out end shorter inputs, and there is a check at
+    /// the [end](Self::check).
+    ///
+    /// # Panics
+    /// When one is broken.
+    pub fn after_message(&mut self) {
+        self.schedule();
+        self.n_messages += 1;
+        if self.n_messages <= FIRST_MESSAGES || self.n_messages.is_multiple_of(CHECKED_MESSAGES) {
+            self.check();
+        }
     }
 
     /// Verifies every invariant.

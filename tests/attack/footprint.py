@@ -41,7 +41,7 @@ class Footprint:
         return found
 
 
-#: A connection's buffers grow to its longest frame, some megabytes each, and stay.
+#: The buffers of clients and engines grow to their longest message, some megabytes each, and stay.
 MARGINS = {
     "descriptors": 10,
     "memory_files": 10,

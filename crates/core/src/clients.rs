@@ -21,7 +21,7 @@ pub(crate) enum Defined {
 }
 
 /// One connected client.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub name: String,
     pub congested: bool,

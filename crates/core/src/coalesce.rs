@@ -9,7 +9,7 @@ use slab::Slab;
 use crate::{Controller, Output};
 
 /// The results so far of one request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Gathering {
     pub client: ClientId,
     pub first_seq: TaskSeq,
@@ -20,7 +20,7 @@ pub(crate) struct Gathering {
 }
 
 /// Every coalescing request that is not complete.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Gatherings(Slab<Gathering>);
 
 impl Gatherings {

@@ -27,7 +27,7 @@ use crate::timers::{Timer, Timers};
 use crate::{Config, Counters, Input, Nanos, Output};
 
 /// A task's end, for those that depend on it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ended {
     pub slot: u32,
     pub status: Status,
@@ -35,7 +35,7 @@ pub(crate) struct Ended {
 }
 
 /// Routes and schedules. See the crate's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Controller {
     pub(crate) config: Config,
     pub(crate) tasks: TaskTable,

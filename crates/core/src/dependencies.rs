@@ -64,7 +64,7 @@ impl Tally {
 }
 
 /// What one task waits for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Wait {
     after: Tally,
     follow: Tally,
@@ -137,7 +137,7 @@ impl Wait {
 }
 
 /// The graph: who waits, and for whom.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Dependencies {
     waiting: IndexMap<TaskKey, Wait, FxBuildHasher>,
     /// By the dependency's slot in the task table, which it keeps for life.

@@ -43,7 +43,7 @@ pub(crate) struct Exit {
 }
 
 /// One place.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Engine {
     pub id: EngineId,
     /// Where its place is.

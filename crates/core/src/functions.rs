@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 use slab::Slab;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Cached {
     hash: FunctionHash,
     name: Bytes,
@@ -42,7 +42,7 @@ pub struct FunctionTimes {
 
 /// See the module. Its slots are the function ids towards engines; a slot may be used again, its new
 /// record then replaces the old one on every engine before a task names it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Functions {
     cache: Slab<Cached>,
     by_hash: IndexMap<FunctionHash, u32, FxBuildHasher>,

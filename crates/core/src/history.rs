@@ -33,7 +33,7 @@ const VACANT: Entry = Entry {
 const FIRST_ENTRIES: usize = 64;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct History {
     ring: Vec<Entry>,
     /// Size up to which the ring grows for the sake of remembering.

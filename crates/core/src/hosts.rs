@@ -14,14 +14,14 @@ use crate::relayed::Unclaimed;
 use crate::tasks::Place;
 use crate::{Controller, Nanos, Output};
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Host {
     name: String,
     is_up: bool,
 }
 
 /// See the module. A host that is gone stays listed until one of its name takes its places over.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Hosts(BTreeMap<HostId, Host>);
 
 impl Hosts {

@@ -24,7 +24,7 @@ const COPIED_BYTES: usize = 64 * 1024;
 const DEAD_BYTES: usize = 16 * 1024;
 
 /// What is kept of a payload.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum KeptPayload {
     Nothing,
     /// So many bytes in the ring of small payloads.
@@ -63,7 +63,7 @@ impl KeptPayload {
 }
 
 /// One ended task. It holds a reference on its function and on its option set.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct KeptTask {
     pub client: ClientId,
     pub seq: TaskSeq,
@@ -97,7 +97,7 @@ impl KeptTask {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Kept {
     tasks: VecDeque<KeptTask>,
     /// Small payloads, in the order of their tasks: each one's arguments, then its result.

@@ -10,7 +10,7 @@ use crate::ready::{GroupId, ReadyQueue};
 use crate::targets::Targets;
 
 /// A set of options as its tasks share it. Slot 0 is the predefined set.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OptionSet {
     /// Without its targets.
     pub options: TaskOptions,
@@ -55,7 +55,7 @@ impl OptionSet {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OptionSets(Slab<OptionSet>);
 
 impl OptionSets {
@@ -108,14 +108,14 @@ impl GroupKey {
 }
 
 /// Tasks that may run on the same engines.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub key: GroupKey,
     pub queue: ReadyQueue,
 }
 
 /// The queues of balanced tasks, one for each set of engines. Slot 0 is that of all engines.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Groups {
     slots: Slab<Group>,
     by_key: IndexMap<GroupKey, GroupId, FxBuildHasher>,

@@ -14,7 +14,7 @@ fn range(place: &SegmentRef) -> Range {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Ranges {
     /// How often each is named.
     named: IndexMap<Range, u64, FxBuildHasher>,

@@ -19,7 +19,7 @@ pub(crate) struct Rank {
 pub(crate) type GroupId = u32;
 
 /// Tasks of one client at one rank. Tasks removed from the middle leave their stale key behind.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Lane {
     client: ClientId,
     congested: bool,
@@ -27,7 +27,7 @@ struct Lane {
     keys: VecDeque<TaskKey>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Level {
     lanes: SmallVec<[Lane; 1]>,
     live: usize,
@@ -36,7 +36,7 @@ struct Level {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ReadyQueue {
     levels: BTreeMap<Reverse<Rank>, Level>,
     len: usize,

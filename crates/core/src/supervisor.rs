@@ -12,7 +12,7 @@ use crate::{Controller, Nanos, Output};
 const SIGKILL: i32 = 9;
 
 /// What concerns all engines.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Supervisor {
     /// Whether the first input was seen, and with it the time.

@@ -40,7 +40,7 @@ pub(crate) enum Stopping {
 }
 
 /// One task.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Task {
     pub generation: u32,
@@ -100,7 +100,7 @@ impl Task {
 }
 
 /// Slots with generations and a free list.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct TaskTable {
     slots: Vec<Task>,
     free: Vec<u32>,

@@ -21,7 +21,7 @@ pub(crate) enum Timer {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Timers(BTreeSet<(Nanos, Timer)>);
 
 impl Timers {

@@ -86,6 +86,14 @@ impl Inbox {
         self.buffer.capacity()
     }
 
+    /// Gives its memory back if nothing is in it.
+    pub(crate) fn shrink(&mut self) {
+        if self.filled == 0 {
+            self.buffer = BytesMut::new();
+            self.chunk_bytes = QUIET_CHUNK_BYTES;
+        }
+    }
+
     /// Bytes received and not yet taken as frames.
     pub fn filled_bytes(&self) -> usize {
         self.filled

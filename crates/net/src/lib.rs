@@ -5,6 +5,7 @@
 
 mod blocks;
 mod error;
+mod idle;
 mod inbox;
 mod link;
 mod listener;

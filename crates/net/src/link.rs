@@ -78,6 +78,8 @@ pub struct Link {
     /// The proof of keys without TLS, until it is done and on its way.
     pub(crate) proving: Option<Box<Proving>>,
     pub(crate) proven: Option<PeerKey>,
+    /// Bytes that had travelled at the last look; see [`Link::shrink_if_idle`].
+    pub(crate) looked_bytes: u64,
 }
 
 impl Link {
@@ -91,6 +93,7 @@ impl Link {
             tls: tls.map(Box::new),
             proving: None,
             proven: None,
+            looked_bytes: 0,
         }
     }
 

@@ -166,6 +166,17 @@ impl Outbox {
         self.buffer.len() - self.sent
     }
 
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.buffer.capacity()
+    }
+
+    /// Gives its memory back if nothing is in it.
+    pub(crate) fn shrink(&mut self) {
+        if self.buffer.is_empty() {
+            self.buffer = Vec::new();
+        }
+    }
+
     pub(crate) fn frames(&self) -> u64 {
         self.frames
     }

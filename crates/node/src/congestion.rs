@@ -1,4 +1,4 @@
-//! Clients that do not read what they asked for.
+//! Peers that do not read what they asked for, or were sent.
 
 use broadleaf_core::Input;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -31,6 +31,15 @@ impl Node {
         let data = EventData::new_u64(token as u64);
         // It can only fail for a descriptor that is not registered, and this one is.
         let _ = epoll::modify(&self.poller, peer.link.as_fd(), data, flags);
+    }
+
+    /// Bytes in the queues to engines, and to relays for theirs.
+    pub(crate) fn unread_by_engines(&self) -> u64 {
+        let links = self.peers.iter().filter_map(|(_, peer)| {
+            let is_theirs = matches!(peer.role, Role::Engine { .. } | Role::Relay { .. });
+            is_theirs.then(|| peer.link.queued_bytes() as u64)
+        });
+        links.sum()
     }
 
     /// Tells the controller when a client's queue of answers has become long, or short again.

@@ -88,6 +88,16 @@ impl Node {
                     "{unread_bytes} bytes of earlier answers wait for this client to read them: read them first"
                 ))
             }
+            // Each that replaces another would be added to what the engines have still to read.
+            ControlRequest::Prepare { .. }
+                if self.unread_by_engines() > self.config.options.function_cache_bytes =>
+            {
+                ControlReply::Failed(format!(
+                    "{} bytes wait for engines that do not read them, as they run tasks: prepare engines again when \
+                     these have ended, or interrupt them",
+                    self.unread_by_engines()
+                ))
+            }
             ControlRequest::Status => ControlReply::Text(self.status_json()),
             ControlRequest::Watch { after, most } => {
                 ControlReply::Text(self.watch_json(after, most))
@@ -154,8 +164,10 @@ impl Node {
         match frame.kind {
             FrameKind::SegmentAnnounce => {
                 let announce: control::SegmentAnnounce = control::decode(&frame.body)?;
-                for ((id, len), fd) in announce.segments.into_iter().zip(frame.fds) {
-                    self.segments.on_announce(token as u32, id, len, fd);
+                if let Some(space) = self.peers[token].segment_token {
+                    for ((id, len), fd) in announce.segments.into_iter().zip(frame.fds) {
+                        self.segments.on_announce(token as u32, space, id, len, fd);
+                    }
                 }
             }
             FrameKind::SegmentRelease => {

@@ -119,6 +119,7 @@ impl Node {
         self.arrivals.introduce(token);
         let segment_token = self.next_token;
         self.next_token += 1;
+        self.peers[token].segment_token = Some(segment_token);
         let mut welcome = Welcome {
             client: ClientId(0),
             engine: EngineId(0),

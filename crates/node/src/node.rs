@@ -48,6 +48,7 @@ pub struct Node {
     pub(crate) wakeups: u64,
     /// When free segments are looked at next.
     pub(crate) trim_due_ns: Option<Nanos>,
+    pub(crate) idle_due_ns: Option<Nanos>,
     pub(crate) now_ns: Nanos,
     pub(crate) ring: Ring,
     pub(crate) poller: std::os::fd::OwnedFd,
@@ -129,6 +130,7 @@ impl Node {
             epoch: Instant::now(),
             wakeups: 0,
             trim_due_ns: None,
+            idle_due_ns: None,
             now_ns: 0,
             poller,
             unix,
@@ -212,6 +214,7 @@ impl Node {
             self.listen_again();
             self.carry_out();
             self.trim();
+            self.shrink_idle();
             self.flush_dirty();
         }
         Ok(())
@@ -253,6 +256,7 @@ impl Node {
         entry.insert(Peer {
             link,
             role,
+            segment_token: None,
             watches_write: false,
             watches_read: true,
             dirty: false,
@@ -271,10 +275,14 @@ impl Node {
             };
             self.on_frame(token, frame)?;
         }
-        if let Some(peer) = self.peers.get(token)
-            && peer.link.wants_write()
-        {
-            self.mark_dirty(token);
+        if let Some(peer) = self.peers.get(token) {
+            let (wants_write, holds_much) = (peer.link.wants_write(), peer.link.holds_much());
+            if wants_write {
+                self.mark_dirty(token);
+            }
+            if holds_much {
+                self.watch_for_idleness();
+            }
         }
         Ok(())
     }
@@ -403,6 +411,9 @@ impl Node {
             if all && matches!(peer.role, Role::Leaving) {
                 self.close(token);
                 continue;
+            }
+            if peer.link.holds_much() {
+                self.watch_for_idleness();
             }
             self.note_congestion(token);
             self.watch_peer(token, !all);

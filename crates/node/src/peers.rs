@@ -45,6 +45,8 @@ pub struct Peer {
     pub link: Link,
     /// What it is.
     pub role: Role,
+    /// High half of the ids of its segments, once it has said who it is.
+    pub segment_token: Option<u32>,
     /// Whether the poller watches for room to write.
     pub watches_write: bool,
     /// Whether it watches for something to read.

@@ -114,8 +114,23 @@ fn lock(dropped: &Dropped) -> std::sync::MutexGuard<'_, Let> {
 }
 
 impl Segments {
-    /// A peer announced a segment of its own. What is none is not entered; a payload that names it is malformed.
-    pub fn on_announce(&mut self, owner: u32, id: SegmentId, len_bytes: u64, fd: OwnedFd) {
+    /// A peer announced a segment: with a new id, whose high half is the number that it was given. What is none, or
+    /// another's, is not entered; a payload that names it is malformed.
+    pub fn on_announce(
+        &mut self,
+        owner: u32,
+        space: u32,
+        id: SegmentId,
+        len_bytes: u64,
+        fd: OwnedFd,
+    ) {
+        let is_its_own = id.0 >> 32 == u64::from(space);
+        if is_its_own && !self.entries.contains_key(&id) {
+            self.enter(owner, id, len_bytes, fd);
+        }
+    }
+
+    fn enter(&mut self, owner: u32, id: SegmentId, len_bytes: u64, fd: OwnedFd) {
         let Ok(memory) = Announced::new(fd, len_bytes) else {
             return;
         };
@@ -229,7 +244,7 @@ impl Segments {
     pub fn on_own(&mut self, id: SegmentId, len_bytes: u64, fd: OwnedFd) {
         // One that was used before is known to its readers already.
         if !self.entries.contains_key(&id) {
-            self.on_announce(NODE, id, len_bytes, fd);
+            self.enter(NODE, id, len_bytes, fd);
         }
     }
 
@@ -339,7 +354,7 @@ impl Segments {
     pub fn totals(&self) -> (u64, u64) {
         let of_peers = self.entries.values().filter(|e| e.owner != Some(NODE));
         of_peers.fold((0, 0), |(segments, bytes), entry| {
-            (segments + 1, bytes + entry.memory.len())
+            (segments + 1, bytes.saturating_add(entry.memory.len()))
         })
     }
 }
@@ -350,16 +365,22 @@ mod tests {
     use broadleaf_proto::task::SegmentRef;
     use broadleaf_shm::Segment;
 
-    const A: SegmentId = SegmentId(1);
+    const SPACE: u32 = 3;
+    const OTHER_SPACE: u32 = 4;
+    const A: SegmentId = own(1);
     const OWNER: u32 = 7;
     const HOLDER: u32 = 8;
     const OTHER: u32 = 9;
+
+    const fn own(number: u64) -> SegmentId {
+        SegmentId((SPACE as u64) << 32 | number)
+    }
 
     fn announced() -> Segments {
         let mut segments = Segments::default();
         let (segment, _) = Segment::create(4096, &[]).unwrap();
         let fd = segment.fd().try_clone_to_owned().unwrap();
-        segments.on_announce(OWNER, A, 4096, fd);
+        segments.on_announce(OWNER, SPACE, A, 4096, fd);
         segments
     }
 
@@ -379,6 +400,30 @@ mod tests {
         let mut payload = naming();
         segments.adopt(peer, &mut payload);
         payload
+    }
+
+    #[test]
+    fn nobody_announces_a_segment_in_anothers_place() {
+        let mut segments = announced();
+        let sent = named_by(&mut segments, OWNER);
+        let (impostor, _) = Segment::create(4096, &[1; 4096]).unwrap();
+        let fd = || impostor.fd().try_clone_to_owned().unwrap();
+        // One that is there, and one that its owner will announce.
+        let later = own(2);
+        for id in [A, later] {
+            segments.on_announce(OTHER, OTHER_SPACE, id, 4096, fd());
+        }
+        assert!(named_by(&mut segments, OTHER).segments.is_empty());
+        assert_eq!(segments.map(&sent.segments[0]).unwrap()[0], 0);
+        let (mine, _) = Segment::create(4096, &[]).unwrap();
+        let mine = mine.fd().try_clone_to_owned().unwrap();
+        segments.on_announce(OWNER, SPACE, later, 4096, mine);
+        // Nor its own once more, which would lose count of who has it.
+        segments.on_announce(OWNER, SPACE, A, 4096, fd());
+        assert_eq!(segments.map(&sent.segments[0]).unwrap()[0], 0);
+        drop(sent);
+        assert_eq!(segments.take_returns(), (vec![(OWNER, A)], vec![]));
+        assert_eq!(segments.totals(), (2, 8192));
     }
 
     #[test]

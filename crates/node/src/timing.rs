@@ -3,11 +3,14 @@
 use std::time::{Duration, Instant};
 
 use broadleaf_core::Nanos;
+use broadleaf_shm::give_back_heap;
 
 use crate::node::Node;
 
 /// Time between two looks at free segments.
 const TRIM_PERIOD_NS: Nanos = 1_000_000_000;
+/// Time between two looks at the buffers of connections: one over which nothing travelled from one to the next is idle.
+const IDLE_PERIOD_NS: Nanos = 5_000_000_000;
 
 impl Node {
     /// Frees the node's own segments that nobody has used for a while.
@@ -27,6 +30,34 @@ impl Node {
         }
     }
 
+    /// A connection holds the memory of large frames: it is looked at again.
+    #[inline]
+    pub(crate) fn watch_for_idleness(&mut self) {
+        if self.idle_due_ns.is_none() {
+            self.idle_due_ns = Some(self.now_ns + IDLE_PERIOD_NS);
+        }
+    }
+
+    /// Has idle connections give back the memory of large frames.
+    pub(crate) fn shrink_idle(&mut self) {
+        if self.idle_due_ns.is_none_or(|due| due > self.now_ns) {
+            return;
+        }
+        self.idle_due_ns = None;
+        let links = self.peers.iter_mut().map(|(_, peer)| &mut peer.link);
+        let (mut freed_bytes, mut again) = (0, false);
+        for link in links {
+            freed_bytes += link.shrink_if_idle();
+            again |= link.holds_much();
+        }
+        if freed_bytes > 0 {
+            give_back_heap();
+        }
+        if again {
+            self.watch_for_idleness();
+        }
+    }
+
     /// How long the node may sleep; `None` until something comes.
     pub(crate) fn next_wait(&mut self) -> Option<Duration> {
         self.read_clock();
@@ -34,6 +65,7 @@ impl Node {
             self.decider.next_deadline(),
             self.interrupts.due_ns(),
             self.trim_due_ns,
+            self.idle_due_ns,
             self.arrivals.next_deadline(),
         ];
         let due = deadlines

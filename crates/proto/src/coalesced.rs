@@ -134,6 +134,9 @@ impl CoalescedRecord {
         let seq = TaskSeq(r.u64()?);
         let (n_parts, n_outcomes) = (r.u32()? as usize, r.u32()? as usize);
         check(n_parts, MAX_COALESCED_PARTS)?;
+        seq.0
+            .checked_add(n_parts as u64)
+            .ok_or(DecodeError::Malformed)?;
         if n_outcomes == 0 || n_outcomes > n_parts {
             return Err(DecodeError::Malformed);
         }
@@ -245,6 +248,10 @@ mod tests {
             patched(8, u32::MAX),
             Err(DecodeError::TooLong { .. })
         ));
+        let mut past_the_end = bytes.clone();
+        past_the_end[..8].fill(0xff);
+        let past_the_end = CoalescedRecord::decode(&mut Reader::new(past_the_end.into()));
+        assert_eq!(past_the_end, Err(DecodeError::Malformed));
         assert_eq!(patched(12, 0), Err(DecodeError::Malformed));
         assert_eq!(patched(12, 3), Err(DecodeError::Malformed));
         assert_eq!(

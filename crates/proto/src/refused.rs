@@ -34,7 +34,7 @@ impl RefusedRun {
     /// The result of each.
     pub fn results(&self) -> impl Iterator<Item = ResultRecord> {
         (0..self.n_tasks).map(|index| ResultRecord {
-            seq: TaskSeq(self.seq.0.wrapping_add(index.into())),
+            seq: TaskSeq(self.seq.0 + u64::from(index)),
             status: Status::Refused,
             engine: EngineId(u32::MAX),
             started_ns: 0,
@@ -62,6 +62,9 @@ impl RefusedRun {
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let (seq, n_tasks) = (TaskSeq(r.u64()?), r.u32()?);
         check(n_tasks as usize, MAX_COALESCED_PARTS)?;
+        seq.0
+            .checked_add(n_tasks.into())
+            .ok_or(DecodeError::Malformed)?;
         let len = r.u32()? as usize;
         check(len, MAX_REFUSAL_BYTES)?;
         let reason = control::decode(&r.bytes(len)?)?;
@@ -97,6 +100,21 @@ mod tests {
         assert_eq!(last.seq, TaskSeq(42));
         let reason: RefusalReason = control::decode(&last.payload.bytes).unwrap();
         assert_eq!(reason, RefusalReason::NoSuchEngine(EngineId(9)));
+    }
+
+    #[test]
+    fn numbers_end_at_the_last_there_is() {
+        let run = RefusedRun {
+            seq: TaskSeq(u64::MAX - 2),
+            n_tasks: 3,
+            reason: RefusalReason::NoSuchEngine(EngineId(7)),
+        };
+        let mut bytes = Vec::new();
+        run.encode(&mut bytes);
+        assert_eq!(
+            RefusedRun::decode(&mut Reader::new(bytes.into())),
+            Err(DecodeError::Malformed)
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::control::{EngineInfo, SpawnerEvent};
 use crate::engine::EngineEvent;
 use crate::ids::{EngineId, FunctionHash, FunctionId, HostId, ObjectId, TaskKey};
 use crate::limits::{CLAIM_SLOTS, MAX_RELAYED_ENGINES, MAX_RESUMPTIONS};
-use crate::task::{DoneRecord, Payload, check};
+use crate::task::{DoneRecord, Payload, check, depth};
 use crate::wire::{DecodeError, Reader, at_most};
 
 /// Controller to relay. Many to a frame, one after the other.
@@ -232,7 +232,7 @@ impl AssignMany {
         Ok(Self {
             offers,
             function: FunctionId(r.u32()?),
-            depth: r.u16()?,
+            depth: depth(r)?,
             payload: Payload::decode(r)?,
         })
     }
@@ -330,6 +330,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::limits::MAX_NESTING;
 
     #[test]
     fn a_task_for_many_engines_is_read_as_it_was_written() {
@@ -354,6 +355,26 @@ mod tests {
         let mut reader = Reader::new(body.into());
         assert_eq!(AssignMany::decode(&mut reader).unwrap(), many);
         assert!(reader.is_empty());
+    }
+
+    #[test]
+    fn no_engine_is_given_a_task_nested_deeper_than_its_stack() {
+        let assigned = |depth| {
+            let task = crate::AssignRecord {
+                key: TaskKey(1),
+                offer: 2,
+                function: FunctionId(3),
+                depth,
+                payload: Payload::default(),
+            };
+            let mut body = Vec::new();
+            task.encode(&mut body);
+            crate::AssignRecord::decode(&mut Reader::new(body.into())).map(|task| task.depth)
+        };
+        assert_eq!(assigned(MAX_NESTING), Ok(MAX_NESTING));
+        for depth in [MAX_NESTING + 1, u16::MAX] {
+            assert!(matches!(assigned(depth), Err(DecodeError::TooLong { .. })));
+        }
     }
 
     #[test]

@@ -113,6 +113,13 @@ pub(crate) fn check(claimed: usize, limit: usize) -> Result<(), DecodeError> {
     Ok(())
 }
 
+/// How deep a task is nested.
+pub(crate) fn depth(r: &mut Reader) -> Result<u16, DecodeError> {
+    let depth = r.u16()?;
+    check(usize::from(depth), usize::from(MAX_NESTING))?;
+    Ok(depth)
+}
+
 /// How a task ended. Every task ends in exactly one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -194,8 +201,7 @@ impl SubmitRecord {
         let seq = TaskSeq(r.u64()?);
         let function = FunctionId(r.u32()?);
         let options = OptionsId(r.u32()?);
-        let depth = r.u16()?;
-        check(usize::from(depth), usize::from(MAX_NESTING))?;
+        let depth = depth(r)?;
         let (n_after, n_follow) = (r.u32()? as usize, r.u32()? as usize);
         check(n_after.saturating_add(n_follow), MAX_DEPENDENCIES)?;
         let mut list = |n| {
@@ -252,7 +258,7 @@ impl AssignRecord {
             key: TaskKey(r.u64()?),
             offer: r.u32()?,
             function: FunctionId(r.u32()?),
-            depth: r.u16()?,
+            depth: depth(r)?,
             payload: Payload::decode(r)?,
         })
     }

@@ -6,6 +6,7 @@ mod again;
 mod captured;
 mod decode;
 mod encode;
+mod oversize;
 
 use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;

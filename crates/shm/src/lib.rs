@@ -27,7 +27,7 @@ pub use born::{
 };
 pub use claims::ClaimBoard;
 pub use error::ShmError;
-pub use heap::touch_heap;
+pub use heap::{give_back_heap, touch_heap};
 pub use lease_table::LeaseTable;
 pub use memory::{await_memory, memory_is_short, memory_limit_bytes};
 pub use platform::raise_descriptor_limit;

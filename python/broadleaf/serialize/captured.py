@@ -11,6 +11,7 @@ from broadleaf.errors import SerializationError
 
 Function = Callable[..., Any]
 
+_LARGE_BYTES = 16 << 20
 _MIB = 1 << 20
 
 
@@ -86,7 +87,7 @@ def call_too_large(
     named = [*((f"argument {i + 1}", value) for i, value in enumerate(args)), *_named(kwargs)]
     sizes = [(pickled_bytes(value), what, value) for what, value in named]
     value_bytes, what, value = max(sizes, key=lambda entry: entry[0], default=(0, "", None))
-    if 2 * value_bytes < n_bytes and value_bytes < limit_bytes:
+    if 2 * value_bytes <= n_bytes and value_bytes < limit_bytes:
         if 2 * sum(size for size, *_ in sizes) < n_bytes:
             return function_too_large(function, name, n_bytes, limit_bytes)
         what, value_bytes, value = f"all arguments of {name!r} together", n_bytes, None
@@ -103,14 +104,30 @@ def _named(kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def pickled_bytes(value: Any) -> int:
-    """Bytes that `value` takes when it is sent; 0 if it cannot be."""
+    """Bytes that `value` takes when it is sent; 0 if it cannot be. About so many where they are many."""
     from broadleaf.serialize.pickle import dumps
 
+    large_bytes = _large_bytes(value)
+    if large_bytes:
+        return large_bytes
     try:
         data, buffers = dumps(value)
     except Exception:
         return 0
     return len(data) + sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
+def _large_bytes(value: Any) -> int:
+    """Bytes and text in `value` that are so large that they are not pickled only to be counted."""
+    items: Any = [value]
+    if type(value) in (list, tuple):
+        items = value
+    elif type(value) is dict:
+        items = value.values()
+    large = {
+        id(item): len(item) for item in items if type(item) in (bytes, bytearray, str) and len(item) >= _LARGE_BYTES
+    }
+    return sum(large.values())
 
 
 def in_mib(n_bytes: int) -> str:

@@ -58,8 +58,9 @@ pub(super) fn encode_call(
     let encoded = if is_plain {
         data.encode_compound(scratch, &apart.buffers, way, captured)
     } else {
-        let (pickle, buffers) = pickle(link, args, kwargs, way.delivery)?;
-        data.encode_compound(pickle.as_bytes(), &buffers, way, captured)
+        pickle(link, args, kwargs, way.delivery).and_then(|(pickle, buffers)| {
+            data.encode_compound(pickle.as_bytes(), &buffers, way, captured)
+        })
     };
     let mut encoded = encoded.map_err(|error| {
         if error.is_instance_of::<PayloadTooLarge>(py) {
@@ -86,6 +87,9 @@ fn pickle<'py>(
     delivery: Delivery,
 ) -> PyResult<(Bound<'py, PyBytes>, Vec<Bound<'py, PyAny>>)> {
     let py = args.py();
+    let named = kwargs.into_iter().flat_map(|named| named.iter());
+    let values = args.iter().chain(named.map(|(_, value)| value));
+    link.shared.data.check_size(values)?;
     let kwargs = kwargs.map_or_else(|| PyDict::new(py), Clone::clone);
     let dumped = link.hooks.bind(py).call_method1(
         intern!(py, "dump_args"),

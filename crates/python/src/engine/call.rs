@@ -211,6 +211,7 @@ impl Engine {
                 .data
                 .encode_compound(&bytes, &apart.buffers, Way::default(), None);
         }
+        self.io.data.check_size(std::iter::once(value.clone()))?;
         let dumped = self
             .hooks
             .bind(value.py())

@@ -174,6 +174,14 @@ impl DataPlane {
             }
             with_raw(buffer, |data| {
                 let place = self.place(data, way, self.inline_limit_bytes, out)?;
+                let inline_bytes = table.inline.len() + data.len();
+                // Before it is copied, which would take seconds.
+                if place.is_none() && inline_bytes > MAX_INLINE_PAYLOAD_BYTES {
+                    return Err(PayloadTooLarge::new_err((
+                        inline_bytes,
+                        MAX_INLINE_PAYLOAD_BYTES,
+                    )));
+                }
                 table.push(data, place, way.delivery);
                 out.segments.extend(place);
                 PyResult::Ok(())

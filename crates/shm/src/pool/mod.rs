@@ -196,6 +196,21 @@ impl Pool {
     }
 
     /// Enters a new segment, for which idle ones give way if they must.
+    /// Whether so many bytes fit once all that is in use has come back.
+    ///
+    /// # Errors
+    /// [`ShmError::OverCap`].
+    pub fn check_cap(&self, len_bytes: u64) -> Result<(), ShmError> {
+        if len_bytes <= self.config.max_bytes {
+            return Ok(());
+        }
+        Err(ShmError::OverCap {
+            requested_bytes: len_bytes,
+            used_bytes: self.counters.bytes - self.counters.warm_bytes,
+            cap_bytes: self.config.max_bytes,
+        })
+    }
+
     fn make_room(&mut self, size: u64) -> Result<SegmentId, ShmError> {
         let used_bytes = self.counters.bytes - self.counters.warm_bytes;
         if size > self.config.max_bytes.saturating_sub(used_bytes) {

@@ -1,0 +1,84 @@
+//! Values that are too large to be sent, found before they are pickled: that would take seconds, and as much memory again.
+
+use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple};
+use rustc_hash::FxHashSet;
+
+use super::{DataPlane, lock, shm_error};
+use crate::errors::PayloadTooLarge;
+
+/// Smaller objects are not looked at.
+const LEAST_BYTES: usize = 1024 * 1024;
+/// Items of a container that are looked at.
+const MOST_ITEMS: usize = 1024;
+
+/// The large objects that a pickle would hold a copy of, each once.
+#[derive(Default)]
+struct Large {
+    seen: FxHashSet<usize>,
+    bytes: u64,
+}
+
+impl Large {
+    fn add(&mut self, value: &Bound<'_, PyAny>) -> bool {
+        let len_bytes = if let Ok(bytes) = value.cast_exact::<PyBytes>() {
+            bytes.as_bytes().len()
+        } else if let Ok(text) = value.cast_exact::<PyString>() {
+            // Its characters: it may take more bytes, never less.
+            text.len().unwrap_or_default()
+        } else if let Ok(array) = value.cast_exact::<PyByteArray>() {
+            array.len()
+        } else {
+            return false;
+        };
+        if len_bytes >= LEAST_BYTES && self.seen.insert(value.as_ptr() as usize) {
+            self.bytes += len_bytes as u64;
+        }
+        true
+    }
+
+    fn add_items(&mut self, value: &Bound<'_, PyAny>) {
+        if let Ok(items) = value.cast_exact::<PyTuple>() {
+            items.iter().take(MOST_ITEMS).for_each(|item| {
+                self.add(&item);
+            });
+        } else if let Ok(items) = value.cast_exact::<PyList>() {
+            items.iter().take(MOST_ITEMS).for_each(|item| {
+                self.add(&item);
+            });
+        } else if let Ok(items) = value.cast_exact::<PyDict>() {
+            items.iter().take(MOST_ITEMS).for_each(|(_, item)| {
+                self.add(&item);
+            });
+        }
+    }
+}
+
+impl DataPlane {
+    /// Refuses what is about to be pickled if its bytes and text, or those of containers in it, are more than can be sent.
+    ///
+    /// # Errors
+    /// `PayloadTooLarge` where it has to fit into a message, `MemoryError` where into this process's shared memory.
+    pub fn check_size<'py>(&self, values: impl Iterator<Item = Bound<'py, PyAny>>) -> PyResult<()> {
+        let mut large = Large::default();
+        for value in values.take(MOST_ITEMS) {
+            if !large.add(&value) {
+                large.add_items(&value);
+            }
+        }
+        if large.bytes == 0 {
+            return Ok(());
+        }
+        if self.on_this_host() {
+            return lock(&self.pool).check_cap(large.bytes).map_err(shm_error);
+        }
+        if large.bytes > MAX_INLINE_PAYLOAD_BYTES as u64 {
+            return Err(PayloadTooLarge::new_err((
+                large.bytes,
+                MAX_INLINE_PAYLOAD_BYTES,
+            )));
+        }
+        Ok(())
+    }
+}
