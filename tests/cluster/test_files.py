@@ -166,6 +166,12 @@ def test_no_cluster_says_where_it_looked_what_runs_and_how_to_start_one(base, pr
     )
 
 
+def test_how_to_start_names_no_default():
+    with pytest.raises(ClusterConnectionError) as caught:
+        files.find_connection_file("default", "default")
+    assert str(caught.value).endswith("Start one with `broadleaf start`")
+
+
 @pytest.mark.parametrize("name", [3, None, True])
 def test_a_name_that_is_no_text(name):
     with pytest.raises(TypeError, match="a profile is text, not "):

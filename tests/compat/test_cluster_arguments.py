@@ -169,6 +169,19 @@ def test_arguments_and_methods_of_clients(recwarn):
     assert [text.partition(" does")[0] for text in said] == ["Client(context=...)", "spin()", "spin_thread()"]
 
 
+def test_views_have_nothing_to_spin(recwarn):
+    with ipp.Cluster(n=1) as rc:
+        for view in (rc[:], rc.broadcast_view(), rc.load_balanced_view()):
+            ar = view.apply_async(abs, -3)
+            view.spin()
+            ar.get(20)
+            with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+                view.nothing  # noqa: B018
+            assert not hasattr(view, "_repr_png_")
+    (said,) = recwarn.list
+    assert str(said.message) == "spin() does nothing: a client reads what comes by itself"
+
+
 def test_managers_take_old_arguments(recwarn):
     manager = ipp.ClusterManager(log=object())
     key, cluster = manager.new_cluster(n=0, cluster_id="abc")

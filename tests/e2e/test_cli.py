@@ -113,19 +113,31 @@ def test_foreground_stops_on_ctrl_c(cluster_processes):
     assert cluster_processes("fore") == {}
 
 
-def test_foreground_tells_when_the_cluster_ends():
+def _start_in_foreground(cluster_id: str) -> subprocess.Popen[str]:
     child = subprocess.Popen(
-        [sys.executable, "-c", _RUN, "start", "-n", "0", "--foreground", "--cluster-id", "ends"],
+        [sys.executable, "-c", _RUN, "start", "-n", "0", "--foreground", "--cluster-id", cluster_id],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=_environment(),
     )
-    with child:
-        while "Ctrl-C" not in (line := child.stdout.readline()):
-            assert line, "the command has ended"
+    while "Ctrl-C" not in (line := child.stdout.readline()):
+        assert line, "the command has ended"
+    return child
+
+
+def test_foreground_ends_in_peace_when_the_cluster_is_stopped_elsewhere():
+    with _start_in_foreground("ends") as child:
         run("stop", "--cluster-id", "ends")
-        assert "has ended by itself" in child.stderr.read()
+        out, err = child.communicate(timeout=50)
+    assert (out, err, child.returncode) == ("cluster 'ends' stopped\n", "", 0)
+
+
+def test_foreground_tells_when_the_cluster_is_killed():
+    with _start_in_foreground("killed") as child:
+        (cluster,) = (c for c in broadleaf.ClusterManager().load_clusters().values() if c.cluster_id == "killed")
+        os.kill(cluster.to_dict()["launcher"]["node_pid"], signal.SIGKILL)
+        assert "has ended by itself" in child.communicate(timeout=50)[1]
     assert child.returncode == 1
 
 

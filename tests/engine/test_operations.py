@@ -147,3 +147,23 @@ def test_interrupted_code_does_not_go_on(names):
         )
     operations.execute("await asyncio.wait([task])")
     assert names["task"].cancelled()
+
+
+def test_the_same_cell_has_the_same_file_name_whatever_ran_before(names):
+    operations.execute("def f():\n    pass")
+    first = names["f"].__code__.co_filename
+    operations.execute("1")
+    operations.execute("def f():\n    pass")
+    assert names["f"].__code__.co_filename == first
+
+
+def test_a_cell_run_again_is_kept_as_the_newest(names, monkeypatch):
+    import linecache
+
+    monkeypatch.setattr(operations, "KEPT_SOURCES", 2)
+    operations.execute("def f(): pass")
+    file_name = names["f"].__code__.co_filename
+    operations.execute("1")
+    operations.execute("def f(): pass")
+    operations.execute("2")
+    assert file_name in linecache.cache

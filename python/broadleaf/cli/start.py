@@ -85,7 +85,8 @@ def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str
 
 
 def run_cluster(cluster: Cluster, detach: bool) -> None:
-    """Starts a cluster and says how to use it; without `detach` stays until it is asked to stop or it has ended."""
+    """Starts a cluster and says how to use it; without `detach` stays until it is stopped, from here or elsewhere, or
+    has ended by itself."""
     stop = _StopSignals()
     started = time.perf_counter()
     try:
@@ -106,8 +107,7 @@ def run_cluster(cluster: Cluster, detach: bool) -> None:
         click.echo(f"  stop:     broadleaf stop{profile_suffix}{suffix}")
         return
     click.echo("  stop:     Ctrl-C")
-    ended = stop.wait(cluster)
-    if not ended:
+    if not stop.wait(cluster) and cluster.exit_code(5.0) != 0:
         fail("the cluster has ended by itself; its log is " + str(cluster.log_path()))
     cluster.stop_cluster_sync()
     click.echo(f"cluster {cluster.cluster_id!r} stopped")

@@ -124,7 +124,7 @@ def no_such_cluster(profile: str, cluster_id: str | None = None) -> str:
         what, where = f"no cluster {cluster_id!r}", cluster_dir(profile, cluster_id)
         also = [repr(id_) if of == profile else f"{id_!r} in profile {of!r}" for of, id_ in running]
     options = ([] if profile == "default" else ["--profile", profile]) + (
-        ["--cluster-id", cluster_id] if cluster_id else []
+        ["--cluster-id", cluster_id] if cluster_id and cluster_id != "default" else []
     )
     start = " ".join(["broadleaf start", *options])
     others = f"; running: {', '.join(also)}" if also else "; no other is running either" if cluster_id else ""

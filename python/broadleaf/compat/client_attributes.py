@@ -9,6 +9,7 @@ from broadleaf.compat.warning import warn_once
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
+    from broadleaf.client.views.base import View
 
 _READS_BY_ITSELF = "does nothing: a client reads what comes by itself"
 
@@ -21,11 +22,18 @@ def client_attribute(client: Client, name: str) -> Any:
     return get(client)
 
 
-def _needless(name: str) -> Callable[[Client], Callable[..., None]]:
+def view_attribute(view: View, name: str) -> Any:
+    """The attribute `name` of a view of IPython Parallel's. Raises `AttributeError`."""
+    if name == "spin":
+        return _needless(name)(view)
+    raise AttributeError(f"{type(view).__name__!r} object has no attribute {name!r}")
+
+
+def _needless(name: str) -> Callable[[Client | View], Callable[..., None]]:
     def method(*_arguments: Any, **_keywords: Any) -> None:
         warn_once(f"{name}() {_READS_BY_ITSELF}")
 
-    return lambda client: method
+    return lambda owner: method
 
 
 def _send_apply_request(client: Client) -> Callable[..., Any]:

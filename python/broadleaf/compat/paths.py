@@ -28,6 +28,7 @@ PATHS: dict[str, str | dict[str, str]] = {
     "broadleaf.client._joblib": {"broadleaf.compat.joblib": "IPythonParallelBackend"},
     "broadleaf.client.asyncresult": {"broadleaf": "AsyncResult AsyncMapResult AsyncHubResult"},
     "broadleaf.client.futures": {"broadleaf.compat.futures": "MessageFuture multi_future"},
+    "broadleaf.client.magics": {"broadleaf.notebook.magics": "ParallelMagics"},
     "broadleaf.client.map": {"broadleaf.compat.partition": "Map RoundRobinMap mappable"},
     "broadleaf.client.remotefunction": {"broadleaf": "RemoteFunction ParallelFunction remote parallel"},
     "broadleaf.client.view": {

@@ -6,7 +6,7 @@ import gc
 import inspect
 import linecache
 import sys
-from collections import deque
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any, NotRequired, TypedDict
@@ -40,7 +40,7 @@ class _Session:
         self.replace = replace
         self.retire_buffers = retire_buffers
         self.execution_count = 0
-        self.sources: deque[str] = deque()
+        self.sources: dict[str, None] = {}
         self.failed_chain: str | None = None
         self.output_of_failed: dict[str, Any] = {}
 
@@ -86,7 +86,7 @@ def execute(code: str, silent: bool = False, chain: str | None = None) -> Execut
 def _execute(session: _Session, code: str, silent: bool) -> ExecuteReply:
     if not silent:
         session.execution_count += 1
-    name = _new_source_name()
+    name = _source_name(code)
     tree, source = cells.parse(code, session.names, name)
     _keep_source(session, name, source)
     output = cell_output.CellOutput()
@@ -166,22 +166,20 @@ def _show(session: _Session, value: Any) -> display.Bundle | None:
     return sys.displayhook.take() if isinstance(sys.displayhook, display.DisplayHook) else None
 
 
-_n_sources = 0
-
-
-def _new_source_name() -> str:
-    """A file name that stands for a cell."""
-    global _n_sources
-    _n_sources += 1
-    return f"<broadleaf-{_n_sources}>"
+def _source_name(code: str) -> str:
+    """A file name that stands for a cell: the same on every engine, so that the same error has the same traceback."""
+    return f"<broadleaf-{zlib.crc32(code.encode(errors='surrogatepass')):08x}>"
 
 
 def _keep_source(session: _Session, name: str, code: str) -> None:
     """Makes the lines of `code` known to tracebacks, as those of the file `name`."""
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
-    session.sources.append(name)
+    session.sources.pop(name, None)
+    session.sources[name] = None
     if len(session.sources) > KEPT_SOURCES:
-        linecache.cache.pop(session.sources.popleft(), None)
+        oldest = next(iter(session.sources))
+        del session.sources[oldest]
+        linecache.cache.pop(oldest, None)
 
 
 def push(values: Mapping[str, Any]) -> None:

@@ -62,6 +62,14 @@ class View(PublicNames):
         self._submitted = client.native.History(HISTORY_TASKS)
         self.set_flags(**flags)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # Only for what the class does not have: names that IPython Parallel's views have.
+            from broadleaf.compat.client_attributes import view_attribute
+
+            return view_attribute(self, name)
+
     def on_flag_changed(self) -> None:
         """Called after a flag was set."""
         raise NotImplementedError
