@@ -133,9 +133,13 @@ def test_a_queue_is_told(rc: ipp.Client, url: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     results = [rc.load_balanced_view().apply_async(wait_for, str(go)) for _ in range(50)]
     with EventStream(url) as stream:
-        # Engines have been given some of the fifty; the others wait.
-        frame = stream.until(lambda f: f["cluster"]["waiting"] + sum(f["engines"]["outstanding"]) == 50)
-        assert frame["cluster"]["running"] == 4
+
+        def all_are_there(frame: dict) -> bool:
+            # Engines have been given some of the fifty; the others wait.
+            queued = frame["cluster"]["waiting"] + sum(frame["engines"]["outstanding"])
+            return queued == 50 and frame["cluster"]["running"] == 4
+
+        frame = stream.until(all_are_there)
         assert frame["point"][5] == frame["cluster"]["waiting"] > 0
         go.touch()
         assert rc.wait(results, timeout=60)
