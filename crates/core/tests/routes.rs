@@ -77,6 +77,9 @@ fn who_looks_is_told_the_tree_and_how_far_it_is() {
         after,
         "the latest are told of when they are over"
     );
+    transfers.want(0, ObjectId(8), LEN, HostId(0), &hosts[..1], CHAIN, &mut out);
+    transfers.forget_probe(ObjectId(8));
+    assert_eq!(transfers.routes().count(), 1, "probes are not told of");
     for n in 0..40 {
         let object = ObjectId(100 + n);
         transfers.want(0, object, LEN, HostId(0), &hosts[..1], CHAIN, &mut out);

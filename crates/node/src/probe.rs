@@ -58,6 +58,7 @@ impl Node {
             .take_if(|probe| *probe == (object, host))
             .is_some()
         {
+            self.objects.transfers.forget_probe(object);
             self.objects.on_dropped(object);
             self.tell_host(host, &RelayCommand::Forget(vec![object]));
         }

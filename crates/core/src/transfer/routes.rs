@@ -46,6 +46,11 @@ impl Transfers {
         past.chain(self.active.iter().map(|(object, t)| t.route(*object)))
     }
 
+    /// What was sent only to measure is over, and of interest to nobody.
+    pub fn forget_probe(&mut self, object: ObjectId) {
+        self.active.remove(&object);
+    }
+
     /// Nothing more comes of an object.
     pub(super) fn end(&mut self, object: ObjectId) {
         let Some(transfer) = self.active.remove(&object) else {

@@ -52,17 +52,27 @@ function levelsOf(stops) {
   return levels;
 }
 
+// From top to bottom; from left to right where it is deeper than wide, as a chain is.
 function tree(transfer, levels, names) {
+  const widest = Math.max(...levels.map((level) => level.length));
+  const isDeep = levels.length > widest;
   const width = 560;
-  const rowPx = 58;
-  const drawing = svg("svg", { viewBox: `0 0 ${width} ${levels.length * rowPx}`, role: "img" });
+  const stepPx = isDeep ? 50 : 74;
+  const height = (isDeep ? widest : levels.length) * stepPx;
+  const hasNames = width / (isDeep ? levels.length : widest) > 40;
+  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
   const places = new Map();
-  levels.forEach((level, y) => level.forEach((stop, x) => places.set(stop.host, [(x + 0.5) * width / level.length, y * rowPx + 20])));
+  levels.forEach((level, depth) => level.forEach((stop, i) => {
+    const along = (i + 0.5) / level.length;
+    places.set(stop.host, isDeep ? [(depth + 0.5) * width / levels.length, along * height - 8] : [along * width, depth * stepPx + 18]);
+  }));
+  const radius = 11;
   for (const stop of levels.slice(1).flat()) {
     const [[x1, y1], [x2, y2]] = [places.get(stop.parent) ?? places.get(levels[0][0].host), places.get(stop.host)];
-    drawing.append(svg("line", { x1, y1: y1 + 13, x2, y2: y2 - 13, class: stop.took_ns === null ? "" : "done" }));
+    // It begins below the parent's name.
+    const ends = isDeep ? { x1: x1 + radius + 3, y1, x2: x2 - radius - 3, y2 } : { x1, y1: y1 + 33, x2, y2: y2 - radius - 3 };
+    drawing.append(svg("line", { ...ends, class: stop.took_ns === null ? "" : "done" }));
   }
-  const radius = 11;
   const around = 2 * Math.PI * radius;
   for (const stop of levels.flat()) {
     const [x, y] = places.get(stop.host);
@@ -73,7 +83,7 @@ function tree(transfer, levels, names) {
     node.append(svg("title", {}, `${name}: ${bytes(stop.have_bytes)}${stop.took_ns === null ? "" : ` after ${duration(stop.took_ns / 1e9)}`}`));
     node.append(svg("circle", { cx: x, cy: y, r: radius, class: "ring" }));
     node.append(svg("circle", { cx: x, cy: y, r: radius, class: `have ${state}`, transform: `rotate(-90 ${x} ${y})`, "stroke-dasharray": `${(state === "gone" ? 1 : share) * around} ${around}` }));
-    node.append(svg("text", { x, y: y + 28 }, name.length > 14 ? `${name.slice(0, 13)}…` : name));
+    if (hasNames) node.append(svg("text", { x, y: y + 27 }, name.length > 14 ? `${name.slice(0, 13)}…` : name));
     drawing.append(node);
   }
   return drawing;
