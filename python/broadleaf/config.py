@@ -224,6 +224,8 @@ OPTIONS: dict[str, Option] = {
                "or `spawn` a fresh interpreter for each.", choices=("fork", "spawn")),
         Option("capture_descriptors", "bool", True, "host", "Whether a task's client gets what is written past Python: "
                "by child processes, C code, system calls. If not, the engine's log does."),
+        Option("keep_failed_frames", "int", 0, "engine", "Failed tasks whose frames an engine keeps, with their "
+               "variables, for `AsyncResult.debug()`.", most=65_536),
         Option("preload", "list", ["auto"], "host", "Modules imported before engines are forked, separated by commas; "
                "`auto` stands for numpy if the client has imported it, and for IPython in a session of IPython."),
         Option("affinity", "str", "none", "engine", "Cores an engine may use: `none` (all of the cluster's), `spread` "

@@ -35,6 +35,7 @@ from broadleaf.errors import ClusterConnectionError, DeathCertificate, NoEngines
 from broadleaf.public_names import PublicNames
 
 if TYPE_CHECKING:
+    from broadleaf.client.display.debugger import Debugging
     from broadleaf.client.views.balanced import LoadBalancedView
     from broadleaf.client.views.broadcast import BroadcastView
     from broadleaf.client.views.direct import DirectView
@@ -61,6 +62,7 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
         (
             "cancel_tasks",
             "chunk_target",
+            "debugging",
             "define_options",
             "engine_uuid",
             "engines_version",
@@ -117,6 +119,8 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
         self._engines_seen = -1
         self._certificates: OrderedDict[int, DeathCertificate] = OrderedDict()
         self._n_deaths = 0
+        self.debugging: Debugging | None = None
+        """Debuggers that tasks have opened, once there was one."""
         self._listeners = 0
         self._listeners_lock = threading.Lock()
         text = connection_text(connection_info, profile, cluster_id)
@@ -142,6 +146,7 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
         self.chunk_target: int = options.get("chunk_target", OPTIONS["chunk_target"].default)
         """The option of this name."""
         self._activate_first()
+        self._listen_to_debuggers()
 
     @property
     def result_types(self) -> ResultTypes:

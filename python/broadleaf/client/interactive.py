@@ -43,6 +43,18 @@ class Interactive:
     def _client(self) -> Client:
         return cast("Client", self)
 
+    def _listen_to_debuggers(self) -> None:
+        """Has messages of tasks told as they come where somebody can talk to debuggers; else loads next to nothing."""
+        isatty = getattr(sys.stdin, "isatty", None)
+        if "IPython" not in sys.modules and not (isatty is not None and not sys.stdin.closed and isatty()):
+            return
+        from broadleaf.client.display.debugger import listen
+
+        if listen():
+            client = self._client()
+            client._listeners += 1  # for as long as there is a connection
+            client.link.live_output = True
+
     def _activate_first(self) -> None:
         """Gives a session of IPython its magics, if it has none that work; the shell of an engine is no session."""
         ipython = sys.modules.get("IPython")

@@ -9,6 +9,7 @@ from typing import Any
 # Numbers of the streams.
 STDOUT = 1
 STDERR = 2
+MESSAGES = 3
 
 METADATA_KEYS = (
     "msg_id",
@@ -50,7 +51,8 @@ def moment(ns: int) -> datetime | None:
 def outputs_of(messages: list[bytes]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Displayed outputs, and published data, of a task's pickled messages.
 
-    A message is a dict with `type` 'published' (and `data`) or 'display' (and `data`, `metadata`, `transient`; with
+    A message is a dict with `type` 'published' (and `data`), 'debugger' (see `broadleaf.client.display.debugger`) or
+    'display' (and `data`, `metadata`, `transient`; with
     `update` it takes the place of those of its `display_id`).
     """
     from broadleaf.serialize.pickle import loads
@@ -66,6 +68,8 @@ def combined_outputs(messages: Iterable[dict[str, Any]]) -> tuple[list[dict[str,
     for message in messages:
         if message.get("type") == "published":
             data.update(message["data"])
+            continue
+        if message.get("type") == "debugger":
             continue
         output = {"data": message["data"], "metadata": message.get("metadata", {})}
         display_id = message.get("transient", {}).get("display_id")

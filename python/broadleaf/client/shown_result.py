@@ -6,9 +6,11 @@ from collections.abc import Callable
 from concurrent.futures import ALL_COMPLETED
 from typing import TYPE_CHECKING, cast
 
+from broadleaf.client.metadata import MESSAGES
 from broadleaf.client.times import TimedResult
 
 if TYPE_CHECKING:
+    from broadleaf.client.display.debugger import Debugging
     from broadleaf.client.display.streaming import OutputStream
     from broadleaf.client.results import AsyncResult
 
@@ -80,8 +82,27 @@ class ShownResult(TimedResult):
 
     def on_output(self, part: int, stream: int, data: bytes) -> None:
         """Live output of one part, from the client's hooks."""
+        if stream == MESSAGES and b"debugger" in data:
+            self._debugging().on_message(self._result(), part, data)
         for listener in self._output_listeners:
             listener(part, stream, data)
+
+    def _debugging(self) -> Debugging:
+        from broadleaf.client.display.debugger import Debugging
+
+        client = self._result().origin.client
+        if client.debugging is None:
+            client.debugging = Debugging(client)
+        return client.debugging
+
+    def debug(self, engine: int | None = None) -> None:
+        """Opens Python's debugger where a task of this result stopped or failed, by default the first that did.
+
+        That is a task that waits in a `breakpoint()`, or one that has failed on an engine that keeps failed tasks'
+        frames (the option `keep_failed_frames`). Returns when you leave the debugger. Raises `LookupError` where there
+        is nothing to debug.
+        """
+        self._debugging().debug(self._result(), engine)
 
     def listen(self, listener: Callable[[int, int, bytes], None]) -> None:
         """Has live output passed to `listener(part, stream, data)`."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from broadleaf import _native, own_cluster
 from broadleaf.engine import (
+    breakpoints,
     cells,
     child,
     display,
@@ -71,7 +72,12 @@ class Hooks:
         self._nested.forget_handled(error)
         item = functions.failed_item(error, arguments)
         return errors.dump_error(
-            error, self.engine_id, self.engine_uuid, item=item, output=operations.take_output_of_failed()
+            error,
+            self.engine_id,
+            self.engine_uuid,
+            item=item,
+            output=operations.take_output_of_failed(),
+            kept_frames=breakpoints.keep(error),
         )
 
 
@@ -102,6 +108,7 @@ def run_engine(setup: EngineSetup) -> int:
     publish.install(engine)
     rich_display.install()
     cells.install()
+    breakpoints.install(setup.options["keep_failed_frames"])
     sys.displayhook = display.DisplayHook()
     try:
         engine.run()

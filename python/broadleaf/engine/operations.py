@@ -226,3 +226,10 @@ def clear() -> None:
 def complete(text: str, position: int) -> tuple[list[str], int]:
     """What may stand at `position` of the cell `text`, and where what it replaces begins."""
     return cells.get_ipython().complete_at(text, position)
+
+
+def post_mortem(number: int) -> None:
+    """Opens a debugger where a task failed. Raises `LookupError` where its frames are not kept any more."""
+    from broadleaf.engine import breakpoints, debugger
+
+    debugger.post_mortem(breakpoints.kept(number))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ from broadleaf.modules.search_path import extend_search_path
 from broadleaf.modules.shipped import PackedModule, install
 from broadleaf.serialize import PROTOCOL
 
-_PATH, _MODULE = "search path", "module"
+_PATH, _MODULE, _ANSWER = "search path", "module", "answer"
+
+awaited_answers: dict[str, Callable[[Any], object]] = {}
+"""What takes the answers that tasks here wait for, by the name of the question."""
 
 
 def of_search_path(entries: list[str]) -> bytes:
@@ -23,6 +27,11 @@ def of_module(module: PackedModule) -> bytes:
     return pickle.dumps((_MODULE, module), PROTOCOL)
 
 
+def of_answer(question: str, number: int, answer: Any) -> bytes:
+    """Answers the question of this name, where it is asked. `number` tells answers apart that are alike."""
+    return pickle.dumps((_ANSWER, (question, number, answer)), PROTOCOL)
+
+
 def make(content: bytes, folder: Path) -> None:
     """Makes a preparation on this engine; modules are kept below `folder`."""
     kind: str
@@ -32,5 +41,9 @@ def make(content: bytes, folder: Path) -> None:
         extend_search_path(argument)
     elif kind == _MODULE:
         install(argument, folder)
+    elif kind == _ANSWER:
+        question, _, answer = argument
+        if question in awaited_answers:
+            awaited_answers[question](answer)
     else:
         raise ValueError(f"no preparation is called {kind!r}")

@@ -51,15 +51,19 @@ def dump_error(
     method: str = "apply",
     item: FailedItem | None = None,
     output: dict[str, Any] | None = None,
+    kept_frames: int | None = None,
 ) -> bytes:
     """The record of an exception that a task ended in. Never raises, whatever the exception's own methods do.
 
-    `output` is what a cell wrote before, for clients that did not run it.
+    `output` is what a cell wrote before, for clients that did not run it; by `kept_frames` the engine knows the
+    exception, if it keeps it.
     No interrupt can be meant for the task any more, so `KeyboardInterrupt` is the exception's doing, too.
     """
     info: dict[str, Any] = {"engine_id": engine_id, "engine_uuid": engine_uuid, "method": method}
     if output:
         info["output"] = output
+    if kept_frames is not None:
+        info["kept_frames"] = kept_frames
     try:
         record = error_record(error, info, item)
     except KeyboardInterrupt as worse:

@@ -1,0 +1,225 @@
+"""Debuggers of tasks, talked to from this process's terminal or notebook cell."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import json
+import signal
+import sys
+import threading
+from collections import OrderedDict
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.client.display.progress import inside_kernel
+from broadleaf.errors import RemoteError
+from broadleaf.modules.preparation import of_answer
+from broadleaf.serialize.pickle import loads
+
+if TYPE_CHECKING:
+    from broadleaf.client.client import Client
+    from broadleaf.client.results import AsyncResult
+
+# Time between two looks whether an engine that steps is still there.
+_LOOK_S = 0.5
+
+
+class Debugging:
+    """The debuggers that tasks of one client have opened.
+
+    Only the main thread can ask the user. A question that comes in on it while it waits, for a result say, is asked at
+    once. Any other is told of, and asked when the main thread next waits for that result.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        # What has been asked and not answered, by session; the task's result while somebody holds it, and its part.
+        self._questions: OrderedDict[str, tuple[AsyncResult, int, dict[str, Any]]] = OrderedDict()
+        self._ended: set[str] = set()
+        self._talks = False
+        self._n_answers = 0
+        self._lock = threading.Lock()
+
+    def on_message(self, result: AsyncResult, part: int, data: bytes) -> None:
+        """Takes a message of a task, from whichever thread has read it."""
+        message = loads(data)
+        if message.get("type") != "debugger":
+            return
+        said = message["data"]
+        session = said["session"]
+        if said["state"] == "ended":
+            self._questions.pop(session, None)
+            self._ended.add(session)
+            _write(said["text"])
+            return
+        if said["state"] == "runs":
+            _write(said["text"])
+            return
+        self._ended.discard(session)
+        if not _can_ask():
+            where = f"engine {said['engine_id']}"
+            print(f"{where} passes over a breakpoint(): this program has no terminal to debug it in", file=sys.stderr)
+            self._answer(said, "continue")
+            return
+        self._questions[session] = result, part, said
+        if threading.current_thread() is threading.main_thread():
+            self.talk()
+        elif _has_handler():
+            with _untold_lock:
+                _untold.append((self, result, said["engine_id"]))
+            _thread.interrupt_main(signal.SIGURG)
+        else:
+            self.tell(result, said["engine_id"])
+
+    def tell(self, result: AsyncResult, engine: int) -> None:
+        """Says that an engine has stopped, and has the next wait for the result talk to it."""
+        print(f"engine {engine} has stopped in the debugger: wait for its result to talk to it", file=sys.stderr)
+        _talk_before_waiting(result, self)
+
+    def asks(self, result: AsyncResult) -> bool:
+        """Whether a task of this result waits for an answer."""
+        return any(known is result for known, _, _ in list(self._questions.values()))
+
+    def talk(self) -> None:
+        """Talks to the debuggers that wait, one after the other, until all go on."""
+        with self._lock:
+            if self._talks:
+                return
+            self._talks = True
+        try:
+            while self._questions:
+                self._talk_to(next(iter(self._questions)))
+        finally:
+            self._talks = False
+
+    def _talk_to(self, session: str) -> None:
+        while session in self._questions:
+            result, part, said = self._questions[session]
+            _write(said["text"])
+            said["text"] = ""
+            try:
+                line: str | None = input(f"(Pdb {said['engine_id']}) ")
+            except EOFError:
+                line = None
+            except KeyboardInterrupt:
+                print("--KeyboardInterrupt--")
+                continue
+            self._questions.pop(session, None)
+            if not result.part_done(part):
+                self._answer(said, line)
+            self._await_news(session, result, part)
+        self._ended.discard(session)
+
+    def _await_news(self, session: str, result: AsyncResult, part: int) -> None:
+        """Waits until the debugger asks again or has ended, perhaps with its engine."""
+
+        def has_news() -> bool:
+            return session in self._questions or session in self._ended or result.part_done(part)
+
+        while not has_news():
+            self._client.link.wait_for(has_news, _LOOK_S)
+
+    def _answer(self, said: dict[str, Any], line: str | None) -> None:
+        """Sends a line to the debugger that waits for one."""
+        self._n_answers += 1
+        link = self._client.link
+        function = link.define_preparation(of_answer(said["session"], self._n_answers, line))
+        # All answers have one name: the last of them is all that engines are told which start later.
+        link.post(json.dumps({"Prepare": {"name": "answer", "function": function, "reload": True}}))
+        link.flush()
+
+    def debug(self, result: AsyncResult, engine: int | None) -> None:
+        """See `AsyncResult.debug`."""
+        if self.asks(result):
+            self.talk()
+            return
+        parts = [part for part in range(result.n_parts) if result.part_done(part) and result.failure(part) is not None]
+        if engine is not None:
+            parts = [part for part in parts if result._engine_id(part) == engine]
+        if not parts:
+            where = "" if engine is None else f" on engine {engine}"
+            raise LookupError(f"no task of this result has failed{where}, or waits in a breakpoint()")
+        self._post_mortem(result.failure(parts[0]))
+
+    def _post_mortem(self, error: BaseException | None) -> None:
+        """Opens a debugger where a task failed. Raises `LookupError` where its engine has not kept the frames."""
+        kept = error.engine_info.get("kept_frames") if isinstance(error, RemoteError) else None
+        if kept is None:
+            raise LookupError(
+                "the engine did not keep the frames of this failure; Cluster(keep_failed_frames=8) has engines keep "
+                "those of the last 8"
+            )
+        engine = error.engine_info["engine_id"]  # type: ignore[union-attr]
+        if self._client.engine_uuid(engine) != error.engine_info["engine_uuid"]:  # type: ignore[union-attr]
+            raise LookupError(f"engine {engine} was started again since, and the frames are gone with its process")
+        view = self._client.direct_view(engine)
+        view._submit(view._operation("post_mortem"), (kept,), {}, "debug").get()
+
+
+# Questions that another thread has read, and that the main thread has not seen.
+_untold: list[tuple[Debugging, AsyncResult, int]] = []
+_untold_lock = threading.Lock()
+
+
+def listen() -> bool:
+    """Has the main thread, which calls this, told of questions that other threads read. False where nobody can answer.
+
+    By a signal that nobody sends, and that programs hardly use: it is only marked as having come.
+    """
+    if not _can_ask() or threading.current_thread() is not threading.main_thread():
+        return False
+    if signal.getsignal(signal.SIGURG) in (signal.SIG_DFL, signal.SIG_IGN):
+        signal.signal(signal.SIGURG, _on_news)
+    return True
+
+
+def _has_handler() -> bool:
+    return signal.getsignal(signal.SIGURG) is _on_news
+
+
+def _on_news(_number: int, frame: FrameType | None) -> None:
+    """In the main thread: talks at once if that waits for a result, and else says that somebody wants to."""
+    with _untold_lock:
+        news = _untold.copy()
+        _untold.clear()
+    waits = False
+    while frame is not None and not waits:
+        waits = str(frame.f_globals.get("__name__")).startswith("broadleaf.client.")
+        frame = frame.f_back
+    for debugging, result, engine in news:
+        if waits:
+            debugging.talk()
+        elif debugging.asks(result):
+            debugging.tell(result, engine)
+
+
+def _talk_before_waiting(result: AsyncResult, debugging: Debugging) -> None:
+    """Has the next wait for a result talk first. Hides the methods of this one, so that others' waits cost nothing."""
+    names = ("get", "wait")
+
+    def talking(name: str) -> Any:
+        def talk_first(*args: Any, **kwargs: Any) -> Any:
+            for each in names:
+                result.__dict__.pop(each, None)
+            if threading.current_thread() is threading.main_thread():
+                debugging.talk()
+            return getattr(result, name)(*args, **kwargs)
+
+        return talk_first
+
+    result.__dict__.update({name: talking(name) for name in names})
+
+
+def _can_ask() -> bool:
+    """Whether somebody can answer here."""
+    if inside_kernel():
+        return True
+    with contextlib.suppress(AttributeError, ValueError):  # closed, or none
+        return sys.stdin.isatty()
+    return False
+
+
+def _write(text: str) -> None:
+    if text:
+        print(text, end="" if text.endswith("\n") else "\n")
