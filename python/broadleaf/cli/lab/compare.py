@@ -64,7 +64,7 @@ def command(
         first, second = patched(patch) if patch is not None else (side(study, a or ""), side(study, b or ""))
         found = compare(
             study, first, second, contexts=contexts, pairs=pairs, budget_s=budget_s, seed=seed,
-            quiet=quiet(max_busy_cores, max_wait_s), on_run=on_run, say=out.print,
+            quiet=quiet(max_busy_cores, max_wait_s), on_run=on_run, say=lambda text: out.print(text, markup=False),
         )  # fmt: skip
     except LabError as error:
         print_error(str(error))

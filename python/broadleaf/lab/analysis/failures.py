@@ -159,7 +159,7 @@ def of_runs(rows: Iterable[Mapping[str, Any]], factors: Sequence[Factor], where:
         for f in factors
     }
     statuses = Counter(str(row["status"]) for row in kept if row["status"] in BAD)
-    left = np.ones(len(kept), dtype=bool)
+    left: np.ndarray = np.ones(len(kept), dtype=bool)
     found: dict[tuple[str, Level], Failing] = {}
     candidates = [(f, level) for f in factors for level in f.others]
     while bad[left].any():

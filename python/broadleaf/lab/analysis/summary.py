@@ -84,9 +84,9 @@ def summarise(
     rope_pct: float = 1.0,
     failures: failing.Failures | None = None,
 ) -> Summary:
-    """Fits and reports. `failures` are those of the same runs: what fails is then said before what is fast. Factors that
-    never vary are left out and named; where the runs are too few for pairs, main effects alone are reported, and that
-    is said. AnalysisError if nothing can be told."""
+    """Fits and reports. `failures` are those of the same runs: what fails is then said before what is fast. Factors
+    that never vary are left out and named; where the runs are too few for pairs, main effects alone are reported, and
+    that is said. AnalysisError if nothing can be told."""
     varied = [f for f in factors if frame[f.name].nunique() > 1]
     if not varied:
         raise AnalysisError("all runs have the same configuration: there is nothing to compare. Run more of the plan.")
