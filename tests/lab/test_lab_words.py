@@ -126,14 +126,22 @@ def test_units_and_the_last_of_several_results(score, us):
 
 
 def test_the_method_and_the_command_fit_the_same_model(tmp_path):
-    study = written(tmp_path, "ab", rows_of("ab", 60, lambda on, _: 5 - 0.3 * on["a"]))
+    # Microseconds that add up: the likeliest scale is not the command's default.
+    study = written(
+        tmp_path, "ab", rows_of("ab", 60, lambda on, _: float(np.log(1000 - 500 * on["a"] - 300 * on["b"])))
+    )
+    assert study.fit("auto").scale != "log"
     assert study.fit().scale == "log"
 
 
 def test_the_report_of_a_study_with_few_runs_is_made(tmp_path):
     """Where the model took a part of the runs, the figure of drift still has one row a run."""
     names = [f"f{i}" for i in range(9)]
-    study = written(tmp_path, names, rows_of(names, 60, lambda on, _: 5 - 0.3 * on["f0"], noise=0.05))
+
+    def log_us(on, _):
+        return 5 - 0.3 * on["f0"] - 0.3 * on["f1"] + 0.5 * (on["f0"] and on["f1"])
+
+    study = written(tmp_path, names, rows_of(names, 60, log_us, noise=0.03))
     from broadleaf.lab.report.collect import collect
 
     found = collect(study)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from broadleaf.lab.calibrate import calibrate
-from broadleaf.lab.compare import ALPHA, CHANGE, Judgement, judge, more_pairs, percent, sentence
+from broadleaf.lab.compare import ALPHA, CHANGE, Judgement, PairFailures, judge, more_pairs, percent, sentence
 from broadleaf.lab.environments import CACHE, BuildFailed, Environments, Variant
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.execute import Executor, Quiet, keep
@@ -96,15 +96,16 @@ def gate(
                 break
     assert decided is not None, "there is at least one look: max_pairs is no less than the first"
     interval, verdict = decided
+    timed = _sentence(base, head, verdict, interval, study.rope_pct, len(pairs.ratios))
     return Outcome(
-        verdict,
-        _sentence(base, head, verdict, interval, study.rope_pct, len(pairs.ratios)),
+        pairs.failures.judged(verdict),
+        pairs.failures.told(base, head, timed),
         interval,
         shas[0],
         shas[1],
         len(pairs.ratios),
         time.monotonic() - begin,
-        pairs.failed,
+        pairs.failures.pairs - len(pairs.ratios),
     )
 
 
@@ -149,7 +150,7 @@ class _Pairs:
         self.ratios: list[float] = []
         self._block = 1 + max((row["block"] for row in runs.rows if row["block"] is not None), default=-1)
         self._orders: list[tuple[int, int]] = []
-        self.failed = 0
+        self.failures = PairFailures()
 
     def warm_up(self) -> None:
         """A run of each that does not count: it fills the caches of files just written."""
@@ -176,11 +177,11 @@ class _Pairs:
             made[which] = keep(run, self.runs, config, on_run=self.on_run, block=self._block, order_in_block=place,
                                purpose="gate", replicate=len(self.ratios))  # fmt: skip
         self._block += 1
-        if bad := [which for which, run in made.items() if run["status"] != "ok"]:
-            self.failed += 1
-            if self.failed >= _FAILURES and self.failed > len(self.ratios):
-                row = made[bad[0]]
-                raise RunError(f"{self.names[bad[0]]} does not run reliably ({row['status']}): {row['error']}")
+        if not self.failures.count(made[0], made[1]):
+            failed = self.failures.pairs - len(self.ratios)
+            if failed >= _FAILURES and failed > len(self.ratios):
+                name = self.names[int(made[1]["status"] != "ok")]
+                raise RunError(f"{name} does not run reliably ({self.failures.error})")
             return
         self.ratios.append(math.log(made[1]["time_per_task_us"] / made[0]["time_per_task_us"]))
 

@@ -76,5 +76,5 @@ def command(
         levels = ", ".join(f"{level}: x{ratio:.3f}" for level, ratio in moderator.ratios)
         out.print(f"It depends on {moderator.factor} ({levels}; p = {moderator.p:.2g}).", markup=False)
     if found.failed_pairs:
-        out.print(f"{found.failed_pairs} runs failed; their pairs do not count.")
+        out.print(f"{found.failed_pairs} pairs with a failed run do not count.")
     sys.exit(found.exit_code)

@@ -69,9 +69,9 @@ class Commands:
         self._rng = random.Random(seed)
 
     def look(self) -> None:
-        """Runs each alone, a few times at most, and chooses how to measure. A program of one thread that never sleeps is measured by
-        its processor time, beside the other on one processor; all else by the clock, one after the other. RunError if
-        one fails: what never works cannot be compared."""
+        """Runs each alone, a few times at most, and chooses how to measure. A program of one thread that never sleeps
+        is measured by its processor time, beside the other on one processor; all else by the clock, one after the
+        other. RunError if one fails: what never works cannot be compared."""
         looked = [self._never_waits(text, words) for text, words in zip(self.texts, self.words, strict=True)]
         clock, side_by_side = self._asked
         self.clock = clock or ("cpu" if all(looked) else "wall")
