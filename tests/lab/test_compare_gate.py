@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 from broadleaf.cli.lab.compare import command as compare_command
 from broadleaf.cli.lab.gate import command as gate_command
-from broadleaf.lab.compare import Side, compare, conclude, judge, more_pairs, parse_settings, side
+from broadleaf.lab.compare import (
+    Judgement,
+    PairFailures,
+    Side,
+    compare,
+    conclude,
+    judge,
+    more_pairs,
+    parse_settings,
+    side,
+)
 from broadleaf.lab.environments import Variant
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.execute import Quiet
@@ -297,3 +307,22 @@ def test_importing_the_runner_needs_the_standard_library_only():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_fails_more_is_never_called_harmless():
+    good, bad = {"status": "ok", "error": ""}, {"status": "failed", "error": "exit code 3"}
+    faster = Judgement("helps", True)
+    found = PairFailures()
+    assert found.count(good, good)
+    assert found.judged(faster) == faster
+    assert found.told("main", "HEAD", "HEAD helps.") == "HEAD helps."
+    assert not found.count(good, bad)
+    assert found.judged(faster) == Judgement("undecided", None)
+    for _ in range(5):
+        found.count(good, bad)
+    assert found.judged(faster) == Judgement("fails more", False)
+    said = found.told("main", "HEAD", "HEAD helps.")
+    assert said.startswith("HEAD fails more than main: 6 of 7 runs of HEAD and 0 of main (failed: exit code 3).")
+    for _ in range(6):
+        found.count(bad, good)
+    assert found.judged(faster) == faster

@@ -15,7 +15,7 @@ from broadleaf.lab.environments import HERE, Environments, Variant, with_exclude
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.execute import Executor, Quiet, record
 from broadleaf.lab.factors import Config, Factor, Level, config_id
-from broadleaf.lab.intervals import Interval, heterogeneity_p, mean_interval, trimmed_interval
+from broadleaf.lab.intervals import Interval, fails_more_p, heterogeneity_p, mean_interval, trimmed_interval
 from broadleaf.lab.runner import ready
 from broadleaf.lab.runs import Run, RunsFile, read_runs
 from broadleaf.lab.study import Study
@@ -93,6 +93,46 @@ def judge(interval: Interval, rope_pct: float) -> Judgement:
     return Judgement(word, harmless.get(word))
 
 
+@dataclass
+class PairFailures:
+    """Of the pairs that were made, those of which a side failed."""
+
+    pairs: int = 0
+    a: int = 0
+    b: int = 0
+    only_a: int = 0
+    only_b: int = 0
+    error: str = ""
+
+    def count(self, a: Run, b: Run) -> bool:
+        """Takes note of a pair; whether both ended well."""
+        bad_a, bad_b = a["status"] != "ok", b["status"] != "ok"
+        self.pairs += 1
+        self.a += bad_a
+        self.b += bad_b
+        self.only_a += bad_a and not bad_b
+        self.only_b += bad_b and not bad_a
+        if bad_a or bad_b:
+            row = b if bad_b else a
+            self.error = f"{row['status']}: {row['error']}"
+        return not (bad_a or bad_b)
+
+    def judged(self, timed: Judgement) -> Judgement:
+        """A judgement of times with failures before it: what fails more does harm, and what alone failed is no help."""
+        if fails_more_p(self.only_a, self.only_b) <= ALPHA:
+            return Judgement("fails more", False)
+        return Judgement("undecided", None) if self.b and not self.a and timed.harmless else timed
+
+    def told(self, a: str, b: str, timed: str) -> str:
+        """A sentence on times with failures before it."""
+        if not self.a and not self.b:
+            return timed
+        proven = fails_more_p(self.only_a, self.only_b) <= ALPHA
+        head = f"{b} fails more than {a}" if proven else "Runs failed"
+        counts = f"{self.b} of {self.pairs} runs of {b} and {self.a} of {a}"
+        return f"{head}: {counts} ({self.error}). Where both ended well, {timed}"
+
+
 def parse_settings(study: Study, text: str) -> dict[str, Level]:
     """`cfg_log=off,py_jit` as levels; `baseline` is no settings. StudyFileError or DesignError for what is none."""
     settings: dict[str, Level] = {}
@@ -154,7 +194,7 @@ def compare(
     # One context alone is repeated as often as many would be together.
     repeats = max(pairs, math.ceil(pairs * (contexts + 2) / len(chosen))) if len(chosen) < 3 else pairs
     ratios: list[list[float]] = [[] for _ in chosen]
-    failures: list[Run] = []
+    failures = PairFailures()
     with RunsFile(path, factors) as runs:
         block = 1 + max((row["block"] for row in runs.rows if row["block"] is not None), default=-1)
         b_first = [rng.random() < 0.5 for _ in chosen]
@@ -170,8 +210,7 @@ def compare(
                     made[which] = record(executor, runs, config, (a, b)[which].variant, on_run=on_run, block=block,
                                          order_in_block=place, purpose="confirm", replicate=repeat)  # fmt: skip
                 block += 1
-                if bad := [run for run in made.values() if run["status"] != "ok"]:
-                    failures += bad
+                if not failures.count(made[0], made[1]):
                     continue
                 ratios[at].append(math.log(made[1]["time_per_task_us"] / made[0]["time_per_task_us"]))
     return conclude(study, a, b, chosen, ratios, failures)
@@ -223,13 +262,14 @@ def conclude(
     b: Side,
     chosen: Sequence[tuple[Mapping[str, Level], Mapping[str, Level]]],
     ratios: Sequence[Sequence[float]],
-    failures: Sequence[Run] = (),
+    failures: PairFailures | None = None,
 ) -> Comparison:
     """The verdict on the pairs' log ratios, one list per context."""
+    failures = failures or PairFailures()
     used = [(context, values) for (context, _), values in zip(chosen, ratios, strict=True) if values]
     everything = [value for _, values in used for value in values]
     if len(everything) < 2:
-        why = f" {failures[0]['status']}: {failures[0]['error']}" if failures else ""
+        why = f" {failures.error}" if failures.error else ""
         raise RunError(f"{a.name} and {b.name} cannot be compared: {len(everything)} pairs ended well.{why}")
     means = [statistics.fmean(values) for _, values in used]
     if len(means) >= 3:
@@ -244,17 +284,18 @@ def conclude(
     judgement = judge(interval, study.rope_pct)
     if moderators and (split := _judge_levels(study, moderators[0], [c for c, _ in used], means)) is not None:
         judgement = split
+    timed = sentence(a.name, b.name, judgement, interval, study.rope_pct, len(everything))
     return Comparison(
         a.name,
         b.name,
-        judgement,
-        sentence(a.name, b.name, judgement, interval, study.rope_pct, len(everything)),
+        failures.judged(judgement),
+        failures.told(a.name, b.name, timed),
         math.exp(interval.estimate),
         math.exp(interval.low),
         math.exp(interval.high),
         len(everything),
         len(used),
-        len(failures),
+        failures.pairs - len(everything) if failures.pairs else 0,
         p,
         moderators,
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from broadleaf.lab.calibrate import calibrate
-from broadleaf.lab.compare import ALPHA, CHANGE, Judgement, judge, more_pairs, percent, sentence
+from broadleaf.lab.compare import ALPHA, CHANGE, Judgement, PairFailures, judge, more_pairs, percent, sentence
 from broadleaf.lab.environments import CACHE, BuildFailed, Environments, Variant
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.execute import Executor, Quiet, keep
@@ -36,6 +37,7 @@ class Outcome:
     head_sha: str
     pairs: int
     elapsed_s: float
+    failed_pairs: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -94,14 +96,16 @@ def gate(
                 break
     assert decided is not None, "there is at least one look: max_pairs is no less than the first"
     interval, verdict = decided
+    timed = _sentence(base, head, verdict, interval, study.rope_pct, len(pairs.ratios))
     return Outcome(
-        verdict,
-        _sentence(base, head, verdict, interval, study.rope_pct, len(pairs.ratios)),
+        pairs.failures.judged(verdict),
+        pairs.failures.told(base, head, timed),
         interval,
         shas[0],
         shas[1],
         len(pairs.ratios),
         time.monotonic() - begin,
+        pairs.failures.pairs - len(pairs.ratios),
     )
 
 
@@ -146,7 +150,7 @@ class _Pairs:
         self.ratios: list[float] = []
         self._block = 1 + max((row["block"] for row in runs.rows if row["block"] is not None), default=-1)
         self._orders: list[tuple[int, int]] = []
-        self._failed = 0
+        self.failures = PairFailures()
 
     def warm_up(self) -> None:
         """A run of each that does not count: it fills the caches of files just written."""
@@ -173,13 +177,41 @@ class _Pairs:
             made[which] = keep(run, self.runs, config, on_run=self.on_run, block=self._block, order_in_block=place,
                                purpose="gate", replicate=len(self.ratios))  # fmt: skip
         self._block += 1
-        if bad := [which for which, run in made.items() if run["status"] != "ok"]:
-            self._failed += 1
-            if self._failed >= _FAILURES and self._failed > len(self.ratios):
-                row = made[bad[0]]
-                raise RunError(f"{self.names[bad[0]]} does not run reliably ({row['status']}): {row['error']}")
+        if not self.failures.count(made[0], made[1]):
+            failed = self.failures.pairs - len(self.ratios)
+            if failed >= _FAILURES and failed > len(self.ratios):
+                name = self.names[int(made[1]["status"] != "ok")]
+                raise RunError(f"{name} does not run reliably ({self.failures.error})")
             return
         self.ratios.append(math.log(made[1]["time_per_task_us"] / made[0]["time_per_task_us"]))
+
+
+def markdown(outcome: Outcome, study: str, base: str, head: str, rope_pct: float) -> str:
+    """The outcome as a comment for a pull request."""
+    it = outcome.interval
+    sign = {0: ":white_check_mark:", 1: ":x:", 2: ":grey_question:"}[outcome.exit_code]
+    failed = f" {outcome.failed_pairs} pairs failed and do not count." if outcome.failed_pairs else ""
+    return "\n".join(
+        [
+            f"### {sign} {study}: {outcome.judgement.word}",
+            "",
+            f"{_escaped(outcome.sentence)}{failed}",
+            "",
+            "| base | head | time, head over base | interval | pairs |",
+            "|---|---|---:|---:|---:|",
+            f"| {_escaped(base)} `{outcome.base_sha[:10]}` | {_escaped(head)} `{outcome.head_sha[:10]}` "
+            f"| {percent(it.estimate)} | {percent(it.low)} to {percent(it.high)} | {outcome.pairs} |",
+            "",
+            f"Both were built and run in pairs on one machine; differences within {rope_pct:g} % do not matter. "
+            "Less time is faster.",
+            "",
+        ]
+    )
+
+
+def _escaped(text: str) -> str:
+    """Text in which nothing is Markdown: names of branches may hold any of its signs."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", text)
 
 
 def look_line(interval: Interval, pairs: int) -> str:

@@ -100,6 +100,13 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
     return front * result / a
 
 
+def fails_more_p(only_a: int, only_b: int) -> float:
+    """Probability that B fails alone in as many pairs, if it fails no more often than A (McNemar's exact test,
+    one-sided). `only_a` and `only_b` count the pairs of which one side failed."""
+    n = only_a + only_b
+    return sum(math.comb(n, k) for k in range(only_b, n + 1)) / 2**n
+
+
 def heterogeneity_p(groups: Sequence[Sequence[float]]) -> float:
     """Probability of means as different as these if all groups had one mean (F test); 1 where no group repeats."""
     groups = [group for group in groups if group]

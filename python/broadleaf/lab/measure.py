@@ -6,6 +6,7 @@ import json
 import math
 import re
 import statistics
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,8 @@ from broadleaf.lab.process import Finished, last_words
 from broadleaf.lab.runs import Run
 from broadleaf.lab.study import Study
 
-_US = {"_ns": 1e-3, "_us": 1.0, "_ms": 1e3, "_s": 1e6}
+_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6, "nanoseconds": 1e-3, "microseconds": 1.0, "milliseconds": 1e3,
+       "sec": 1e6, "secs": 1e6, "second": 1e6, "seconds": 1e6}  # fmt: skip
 _COPIED = ("marginal_us", "submit_us", "latency_p50_us", "latency_p99_us")
 
 
@@ -119,10 +121,11 @@ def _score(study: Study, finished: Finished, document: Mapping[str, Any], n: int
             raise Invalid(f"the output has no JSON key {what!r} ({names})")
         return _in_us(study, document[what], what)
     if kind == "regex":
-        match = re.search(what, finished.stdout, re.MULTILINE)
-        if match is None:
+        # The last one, as of JSON the last line: what comes before may be progress.
+        match = deque(re.finditer(what, finished.stdout, re.MULTILINE), maxlen=1)
+        if not match:
             raise Invalid(f"nothing in the output matches {what!r}: {last_words(finished)}")
-        return _in_us(study, match[1] if match.re.groups else match[0], what)
+        return _in_us(study, match[0][1] if match[0].re.groups else match[0][0], what)
     raise StudyFileError(
         f"study {study.name!r}", f"score {study.score!r} is none.", "Use json:KEY, regex:... or wall/n."
     )
@@ -134,9 +137,8 @@ def _in_us(study: Study, value: object, name: str) -> float:
     number = _checked(value, repr(name))
     if study.direction == "max":
         return 1e6 / number
-    # A name that ends in no unit is taken to be in microseconds.
-    suffix = max((s for s in _US if name.endswith(s)), key=len, default="_us")
-    return number * _US[suffix]
+    # A name whose last word is no unit is taken to be in microseconds.
+    return number * _US.get(re.split(r"[_\W]+", name.lower())[-1], 1.0)
 
 
 def _checked(value: object, name: str) -> float:

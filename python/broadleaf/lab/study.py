@@ -183,7 +183,7 @@ class Study:
 
         return deltas(self.runs(), self.factors, pairing, where)
 
-    def fit(self, scale: Literal["auto", "log", "us", "rate"] = "auto", **options: Any) -> Fit:
+    def fit(self, scale: Literal["auto", "log", "us", "rate"] = "log", **options: Any) -> Fit:
         """The model of main effects and pairs over the factors that were varied. `options` are those of
         `analysis.fit.fit`."""
         from broadleaf.lab.analysis.fit import fit
@@ -198,9 +198,10 @@ class Study:
         all_steps: bool = False,
     ) -> AppliedPath:
         """From the slow to the fast setting: "greedy", "nice", "shapley", or factors in an order of your own."""
-        from broadleaf.lab.analysis import paths
+        from broadleaf.lab.analysis import failures, paths
 
-        made, rules = self.fit("log"), self.rules()
+        # What fails is in no path that the laboratory chooses; one that you name is yours.
+        made, rules = self.fit("log"), failures.without(self, failures.of_study(self.runs_path, self.factors)).rules()
         match order:
             case "greedy":
                 return paths.greedy(made, rules, scale, all_steps)
@@ -210,7 +211,7 @@ class Study:
                 return paths.shapley(made, None, scale)
             case str():
                 raise DesignError(f"no order {order!r}: choose greedy, nice or shapley, or give a list of factors.")
-        return paths.custom(made, order, rules, scale)
+        return paths.custom(made, order, self.rules(), scale)
 
     def pca(self, log2: bool = False, **options: Any) -> Pca:
         """Principal components of the measured random orders. `options` are those of `analysis.pca.pca`."""

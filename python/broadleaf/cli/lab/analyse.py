@@ -15,6 +15,7 @@ from broadleaf.cli.lab.options import load_study, study_argument
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from broadleaf.lab.analysis.failures import Failures
     from broadleaf.lab.analysis.summary import Summary
 
 _PAIRS_SHOWN = 20
@@ -48,23 +49,30 @@ def command(
 ) -> None:
     """Show effects, interactions and verdicts, with intervals.
 
-    Writes effects.csv and interactions.csv beside the study file.
+    Writes effects.csv and interactions.csv beside the study file, unless some runs are left out with --where.
     """
     require("lab", ("numpy", "pandas", "scipy", "statsmodels"), "`broadleaf lab analyse`")
     from broadleaf.lab.analysis import failures
     from broadleaf.lab.analysis import frame as frames
     from broadleaf.lab.analysis.summary import summarise
+    from broadleaf.lab.runs import replace_file
 
     study = load_study(study_path)
     runs = frames.load(study.runs_path, study.factors, where)
     blocks: Literal["auto", "none"] = "none" if no_blocks else "auto"
     failed = failures.of_study(study.runs_path, study.factors, where)
     found = summarise(study.factors, runs, scale, not no_pairs, blocks, not no_drift, study.rope_pct, failed)
-    for name, table in (("effects", found.effects_table()), ("interactions", found.interactions_table())):
-        table.to_csv(study.directory / f"{name}.csv", index=False)
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=1))
-        return
+    else:
+        _show(found, failed)
+    # What was found is shown first: a full disk must not hide it. Tables are of all runs, never of some.
+    if where is None:
+        for name, table in (("effects", found.effects_table()), ("interactions", found.interactions_table())):
+            replace_file(study.directory / f"{name}.csv", table.to_csv(index=False))
+
+
+def _show(found: Summary, failed: Failures) -> None:
     out = console()
     if failed.total.failed:
         out.print(failed.sentences[0], style="bold", markup=False)
@@ -151,7 +159,10 @@ def _remarks(found: Summary) -> list[str]:
         it = term.interval
         if not term.name.startswith("time~") and it.p < 0.05:
             what = "from the first run to the last" if term.name == "time" else f"with the hour ({term.name})"
-            said.append(f"Drift {what}: {it.estimate:+.3g} ({it.low:+.3g} to {it.high:+.3g}) {term.unit}.")
+            size = f"{it.estimate:+.3g} ({it.low:+.3g} to {it.high:+.3g}) {term.unit}"
+            if fit.scale == "log":
+                size = f"{_ratio_pct(it.estimate)} time per task ({_range(_ratio_pct(it.low), _ratio_pct(it.high))})"
+            said.append(f"Drift {what}: {size}.")
     if found.lack_of_fit is not None:
         lack = found.lack_of_fit
         judgement = "something is missing from the model" if lack.significant else "the model misses nothing"

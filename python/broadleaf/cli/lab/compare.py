@@ -64,7 +64,7 @@ def command(
         first, second = patched(patch) if patch is not None else (side(study, a or ""), side(study, b or ""))
         found = compare(
             study, first, second, contexts=contexts, pairs=pairs, budget_s=budget_s, seed=seed,
-            quiet=quiet(max_busy_cores, max_wait_s), on_run=on_run, say=out.print,
+            quiet=quiet(max_busy_cores, max_wait_s), on_run=on_run, say=lambda text: out.print(text, markup=False),
         )  # fmt: skip
     except LabError as error:
         print_error(str(error))
@@ -76,5 +76,5 @@ def command(
         levels = ", ".join(f"{level}: x{ratio:.3f}" for level, ratio in moderator.ratios)
         out.print(f"It depends on {moderator.factor} ({levels}; p = {moderator.p:.2g}).", markup=False)
     if found.failed_pairs:
-        out.print(f"{found.failed_pairs} runs failed; their pairs do not count.")
+        out.print(f"{found.failed_pairs} pairs with a failed run do not count.")
     sys.exit(found.exit_code)

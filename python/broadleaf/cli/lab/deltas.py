@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--dialect", type=click.Choice(("comma", "seed", "excel-es")), default="comma", show_default=True,
               help="seed: semicolons. excel-es: semicolons and decimal commas.")  # fmt: skip
 @click.option("--to", "target", type=click.Path(path_type=Path, dir_okay=False),
-              help="File to write; deltas.csv beside the study file if left out.")  # fmt: skip
+              help="File to write; if left out, deltas.csv beside the study file, or none with --where.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The means, as JSON.")
 def command(
     study_path: Path,
@@ -42,21 +42,28 @@ def command(
     study = load_study(study_path)
     runs = frames.load(study.runs_path, study.factors, where)
     table = deltas.deltas(runs, study.factors, pairing)
-    path = target or study.directory / "deltas.csv"
-    deltas.save(table, path, dialect)
+    # deltas.csv is of all runs: a part of them is written only where it is asked for.
+    path = target or (study.directory / "deltas.csv" if where is None else None)
     means = deltas.mean_deltas(runs, study.factors, pairing)
     remarks = [deltas.missing_pairs(table, study.factors), deltas.cross_warning(table) if pairing == "cross" else None]
     said = [remark for remark in remarks if remark]
     if as_json:
         rows = json.loads(means.to_json(orient="records"))
-        click.echo(json.dumps({"deltas": len(table), "file": str(path), "means": rows, "remarks": said}, indent=1))
-        return
-    out = console()
-    if len(means):
-        out.print(_means(means, {f.name for f in study.factors if f.is_bool}))
-    for remark in said:
-        out.print(remark, style="yellow", markup=False)
-    out.print(f"{len(table)} deltas of {len(runs)} runs{f' where {where}' if where else ''}: {path}", markup=False)
+        click.echo(
+            json.dumps(
+                {"deltas": len(table), "file": str(path) if path else None, "means": rows, "remarks": said}, indent=1
+            )
+        )
+    else:
+        out = console()
+        if len(means):
+            out.print(_means(means, {f.name for f in study.factors if f.is_bool}))
+        for remark in said:
+            out.print(remark, style="yellow", markup=False)
+        place = path or "not written, since runs are left out; --to FILE writes them"
+        out.print(f"{len(table)} deltas of {len(runs)} runs{f' where {where}' if where else ''}: {place}", markup=False)
+    if path is not None:
+        deltas.save(table, path, dialect)
 
 
 def _means(means: pd.DataFrame, bools: set[str]) -> object:

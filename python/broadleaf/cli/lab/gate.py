@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME", default="30m", show_default=True,
               help="Stop measuring after this time; builds not included.")  # fmt: skip
 @click.option("--max-pairs", type=click.IntRange(8), default=135, show_default=True, help="Most pairs of runs.")
+@click.option("--markdown", "markdown_path", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+              metavar="FILE", help="Write the outcome as a comment for a pull request; - for standard output.",
+              )  # fmt: skip
 @click.option("--seed", type=int, help="Seed of the order of runs.")
 @quiet_options
 def command(
@@ -33,6 +36,7 @@ def command(
     head: str,
     budget_s: float,
     max_pairs: int,
+    markdown_path: Path | None,
     seed: int | None,
     max_busy_cores: float,
     max_wait_s: float,
@@ -45,7 +49,7 @@ def command(
     Exit codes: 0 no harm, 1 hinders, 2 undecided or a wrong option, 3 could not run.
     """
     from broadleaf.lab.errors import LabError
-    from broadleaf.lab.gate import gate, look_line
+    from broadleaf.lab.gate import gate, look_line, markdown
 
     out = console()
 
@@ -53,13 +57,22 @@ def command(
         out.print(look_line(interval, pairs), markup=False)
 
     try:
+        study = load_study(study_path)
         found = gate(
-            load_study(study_path), base, head, budget_s=budget_s, max_pairs=max_pairs, seed=seed,
-            quiet=quiet(max_busy_cores, max_wait_s), on_look=on_look, say=out.print,
+            study, base, head, budget_s=budget_s, max_pairs=max_pairs, seed=seed,
+            quiet=quiet(max_busy_cores, max_wait_s), on_look=on_look, say=lambda text: out.print(text, markup=False),
         )  # fmt: skip
     except LabError as error:
         print_error(str(error))
         sys.exit(COULD_NOT_RUN)
     out.print(found.sentence, markup=False, style="bold")
     out.print(f"{found.base_sha[:10]} against {found.head_sha[:10]}, measured for {duration(found.elapsed_s)}")
+    if found.failed_pairs:
+        out.print(f"{found.failed_pairs} pairs failed and do not count.")
+    if markdown_path is not None:
+        text = markdown(found, study.name, base, head, study.rope_pct)
+        if str(markdown_path) == "-":
+            click.echo(text, nl=False)
+        else:
+            markdown_path.write_text(text, encoding="utf-8")
     sys.exit(found.exit_code)

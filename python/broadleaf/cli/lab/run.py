@@ -74,7 +74,7 @@ def command(
             retry_failed=retry_failed,
             quiet=quiet(max_busy_cores, max_wait_s),
             on_progress=on_progress,
-            say=out.print,
+            say=lambda text: out.print(text, markup=False),
         )
     finally:
         if live is not None:

@@ -18,6 +18,9 @@ from broadleaf.lab.factors import Factor
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.fit import Fit
 
+MOST_TIMES_MORE = 10
+"""Beyond so many times the runs that were made, "about N more runs" is no advice."""
+
 
 @dataclass(frozen=True, slots=True)
 class Precision:
@@ -32,6 +35,7 @@ class Precision:
     widest_main: str
     widest_pair: str
     more_runs: int
+    runs: int
 
     @property
     def sentence(self) -> str:
@@ -40,7 +44,17 @@ class Precision:
             return "Precise enough: more runs would not change a verdict."
         known, wanted = (100 * math.expm1(width) for width in (self.main_half_width, self.main_target))
         width = f"{self.widest_main} known to {known:.1f} % (wanted {wanted:.1f} %)"
-        return f"Not yet precise: {width}; about {self.more_runs} more runs."
+        return f"Not yet precise: {width}; {self.advice}."
+
+    @property
+    def advice(self) -> str:
+        """What would help: a number of runs, unless that is beyond reach."""
+        if self.more_runs <= MOST_TIMES_MORE * self.runs:
+            return f"about {self.more_runs} more runs"
+        return (
+            "more runs alone will not do: let each run take longer, quieten the machine, leave factors out, or raise "
+            "rope_pct"
+        )
 
 
 def precision(fit: Fit, rope_pct: float = 1.0) -> Precision:
@@ -53,7 +67,7 @@ def precision(fit: Fit, rope_pct: float = 1.0) -> Precision:
     pair, pair_name = max(pairs, default=(0.0, ""))
     short = max(main / (d / 2), pair / (2 * d))
     more = math.ceil(fit.n_runs * (short**2 - 1)) if math.isfinite(short) and short > 1 else 0
-    return Precision(short <= 1, main, d / 2, pair, 2 * d, main_name, pair_name, more)
+    return Precision(short <= 1, main, d / 2, pair, 2 * d, main_name, pair_name, more, fit.n_runs)
 
 
 def convergence(

@@ -130,7 +130,8 @@ class Failures:
         if not self.total.failed:
             return ""
         proven = [it.name for it in self.worse if it.proven]
-        why = f"; more often than others: {', '.join(proven)}" if proven else ""
+        shown = ", ".join(proven[:3]) + (f" and {len(proven) - 3} more" if len(proven) > 3 else "")
+        why = f"; more often than others: {shown}" if proven else ""
         return f"Without {self.total.failed} of {self.total.runs} runs, which failed{why}."
 
 
@@ -159,7 +160,7 @@ def of_runs(rows: Iterable[Mapping[str, Any]], factors: Sequence[Factor], where:
         for f in factors
     }
     statuses = Counter(str(row["status"]) for row in kept if row["status"] in BAD)
-    left = np.ones(len(kept), dtype=bool)
+    left: np.ndarray = np.ones(len(kept), dtype=bool)
     found: dict[tuple[str, Level], Failing] = {}
     candidates = [(f, level) for f in factors for level in f.others]
     while bad[left].any():
@@ -219,7 +220,9 @@ def judged(verdicts: Sequence[Verdict], failures: Failures) -> list[Verdict]:
             said.append(v)
             continue
         word = it.word or v.word
-        said.append(replace(v, word=word, sentence=f"{it.sentence} Of runs that ended well: {v.sentence}"))
+        # Its time is told, but not as a help.
+        timed = v.sentence.replace(" helps: ", " took ", 1) if it.word else v.sentence
+        said.append(replace(v, word=word, sentence=f"{it.sentence} Of runs that ended well: {timed}"))
     for it in failures.worse:
         if (it.factor, it.level) not in seen:
             said.append(Verdict(it.word or "unknown", it.sentence, None, it.factor, it.level))

@@ -57,8 +57,21 @@ class Interaction:
     unit: str
 
     @property
+    def pointless(self) -> str:
+        """Of an either-or pair the one that does nothing more beside the other, where the other still does much beside
+        it; empty where either one is enough."""
+        kept_of_a = abs(self.a_with_b.estimate) / max(abs(self.a_alone.estimate), 1e-300)
+        kept_of_b = abs(self.b_with_a.estimate) / max(abs(self.b_alone.estimate), 1e-300)
+        if max(kept_of_a, kept_of_b) < _MOST:
+            return ""
+        return self.b if kept_of_b < kept_of_a else self.a
+
+    @property
     def sentence(self) -> str:
         """The finding in words."""
+        if self.kind == "either-or" and (idle := self.pointless):
+            busy = self.a if idle == self.b else self.b
+            return f"{busy} makes {idle} pointless: with it, {idle} adds next to nothing, but not the reverse."
         words = {
             "additive": "add up: neither changes what the other does",
             "either-or": "do the same work: either one is enough",

@@ -18,6 +18,7 @@ Word = Literal["helps", "hinders", "no practical difference", "depends on", "unk
 _NINETY = 1.645 / 1.96
 _MOST_NAMED = 3
 _Q = 0.05
+_MOST_TIMES_MORE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ def verdict(
     if word == "unknown":
         more = runs_needed(low, high, estimate, rope_pct, n_runs) if n_runs else None
         need = f"needs about {more} more runs" if more else "needs more runs"
+        if more and n_runs and more > _MOST_TIMES_MORE * n_runs:
+            need = "out of reach of these runs (their spread is too large for so small an effect)"
         side = "faster" if high < 0 else "slower" if low > 0 else ""
         seen = f"{side}, but perhaps by too little to matter" if side else "it may help, hinder or do nothing"
         sentence = f"{name}: unknown, {need}: {seen} ({size})."

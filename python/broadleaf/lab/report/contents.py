@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from broadleaf.lab.analysis import failures as failing
-from broadleaf.lab.analysis.convergence import precision
+from broadleaf.lab.analysis.convergence import MOST_TIMES_MORE, precision
 from broadleaf.lab.analysis.scale import answer
 from broadleaf.lab.analysis.verdict import Verdict, verdicts
 from broadleaf.lab.factors import Level, column_value
@@ -106,6 +106,7 @@ def _summary(found: Collected, decided: Sequence[Verdict]) -> Iterable[str]:
     unknown = [v for v in decided if v.word == "unknown"]
     if unknown:
         more = max((v.needs_runs or 0 for v in unknown), default=0)
+        more = more if more <= MOST_TIMES_MORE * len(found.frame) else 0
         yield f"Not yet known: {listed(dict.fromkeys(v.factor for v in unknown), 8)}" + (
             f" (about {more} more runs)." if more else "."
         )
