@@ -227,7 +227,9 @@ def test_main_effects_are_told_where_pairs_cannot_be(tmp_path):
     study = written(tmp_path / "few", kind="full", n_paths=0, replicates=1)
     runs = frames.load(study.runs_path, study.factors).iloc[:12]
     found = summarise(study.factors, runs)
-    assert not found.interactions
+    # Told beside the main effects, one by one, and none of them known.
+    assert not found.fit.coding.pairs
+    assert all(pair.q > 0.05 for pair in found.interactions)
     assert any(note.startswith("Main effects only") for note in found.notes)
     with pytest.raises(AnalysisError, match="same configuration"):
         summarise(study.factors, runs[runs["config_id"] == runs["config_id"][0]])

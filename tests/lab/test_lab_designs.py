@@ -159,9 +159,10 @@ def test_model_columns_are_orthonormal_over_all_combinations():
     terms = Terms(MIXED.factors)
     matrix = terms.matrix(every)
     assert np.allclose(matrix.T @ matrix / len(every), np.eye(len(terms)), atol=1e-12)
-    assert "n^2" in terms.names
+    # A number of four levels is three columns, so that any shape can be told.
+    assert terms.names.count("n") == 3
     assert terms.names.count("log") == 2
-    assert terms.names.count("log:n") + terms.names.count("n:log") == 2
+    assert terms.names.count("log:n") + terms.names.count("n:log") == 6
     assert efficiency(matrix) == pytest.approx((100, 1))
 
 
@@ -271,6 +272,14 @@ def test_auto_chooses(k, kind, paths):
     spec = study(k).plan().spec
     assert [design["kind"] for design in spec["designs"]] == [kind, "paths"]
     assert spec["designs"][1]["paths"] == paths
+
+
+def test_auto_spends_no_more_on_orders_than_on_the_design_of_very_many_factors():
+    plan = study(40).plan()
+    assert [design["kind"] for design in plan.spec["designs"]] == ["dopt", "paths"]
+    assert len(of(plan, "design")) == 4 * 41
+    # Some paths span two blocks, with a run in both.
+    assert 3 * 41 <= len(of(plan, "path")) < 1.2 * len(of(plan, "design"))
 
 
 def test_auto_keeps_to_levels_and_constraints():

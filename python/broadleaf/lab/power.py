@@ -144,7 +144,7 @@ def precision(plan: Plan, factors: Sequence[Factor], noise_pct: float, pairs: bo
     names = np.array(terms.names[1:])
     for f in factors:
         ends = terms.matrix([{**base, f.name: f.on}, base])[:, 1:]
-        own = np.isin(names, [f.name, f"{f.name}^2"])
+        own = names == f.name
         found.append(Precision(f.name, "main", error(np.where(own, ends[0] - ends[1], 0.0)), df))
     if pairs:
         for one, other in itertools.combinations(factors, 2):

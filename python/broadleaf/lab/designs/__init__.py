@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _FULL_UP_TO = 32
 _FRACTION_UP_TO = 17
 _MANY_PATHS, _FEW_PATHS, _MANY_FACTORS = 40, 20, 15
+_MOST_FACTORS, _LEAST_PATHS, _PATH_RUNS = 20, 3, 200
 _POINTS = 10
 
 
@@ -103,6 +104,9 @@ def _chosen(study: Study, rules: Constraints, rng: np.random.Generator) -> list[
 
 
 def _default_paths(factors: Sequence[Factor]) -> int:
+    if len(factors) > _MOST_FACTORS:
+        # A path costs a run for every factor: with very many, orders would cost more than all questions of the design.
+        return max(_LEAST_PATHS, _PATH_RUNS // (len(factors) + 1))
     return _FEW_PATHS if len(factors) > _MANY_FACTORS else _MANY_PATHS
 
 

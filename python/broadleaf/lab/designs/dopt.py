@@ -1,4 +1,4 @@
-"""D-optimal designs: the runs, among possible ones, that tell most about main effects, curves and pairs."""
+"""D-optimal designs: the runs, among possible ones, that tell most about main effects and pairs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ STARTS = 20
 _CANDIDATES_PER_TERM = 50
 _MOST_CANDIDATES = 6_000
 _MOST_TERMS = 400
+_PER_TERM, _PER_MAIN_EFFECT = 1.5, 4
 _FIRST_SWEEPS = 2
 _MOST_SWEEPS = 30
 
 
 def dopt(factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator, runs: int | None = None) -> Chosen:
     """`runs` runs, or half as many again as there are terms. Without the pairs where these are too many or the runs too
-    few for them; `spec` says so, and names the terms that the constraints make impossible to estimate."""
+    few for them, and then four runs a term: the analysis tells the few pairs that matter from such a number. `spec` says so, and names the terms that the constraints make impossible to estimate."""
     import numpy as np
 
     pairs = True
@@ -40,7 +41,7 @@ def dopt(factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator
     lost = sorted(set(terms.names) - {terms.names[i] for i in kept} - rules.nested_pairs())
     matrix = every[:, kept]
     p = matrix.shape[1]
-    n = runs if runs is not None else math.ceil(1.5 * p)
+    n = runs if runs is not None else math.ceil((_PER_TERM if pairs else _PER_MAIN_EFFECT) * p)
     if n < p:
         raise DesignError(f"{n} runs cannot tell {p} terms apart. Give design.runs at least {p}, or leave it out.")
     chosen = exchange(matrix, n, rng)

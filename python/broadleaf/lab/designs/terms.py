@@ -1,7 +1,7 @@
-"""The model a design is judged by: an intercept, main effects, curves of numeric factors, and all pairs.
+"""The model a design is judged by: an intercept, main effects level by level, and all pairs of levels.
 
 Columns are scaled so that a design with all combinations equally often gives the identity: two levels -1 and 1, more
-levels orthonormal contrasts, numeric ones orthogonal polynomials of degree 1 and 2 on their scale.
+levels orthonormal contrasts, numbers of more than six levels orthogonal polynomials of up to degree 4 on their scale.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from broadleaf.lab.factors import Config, Factor
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+_MOST_STEPS = 6
+_DEGREES = 4
+"""As many as the spline that the analysis fits to a number of more levels has columns."""
 
 
 class Terms:
@@ -30,8 +34,7 @@ class Terms:
         self._columns: list[tuple[tuple[str, int], ...]] = [()]
         for f in factors:
             for column in range(self._codes[f.name].shape[1]):
-                curve = f.is_numeric and column == 1
-                self.names.append(f"{f.name}^2" if curve else f.name)
+                self.names.append(f.name)
                 self._columns.append(((f.name, column),))
         if pairs:
             for one, other in itertools.combinations(factors, 2):
@@ -41,8 +44,7 @@ class Terms:
         self._numpy = np
 
     def _pair_columns(self, factor: Factor) -> range:
-        # Two curves bending together is more than a pair should cost.
-        return range(1 if factor.is_numeric else self._codes[factor.name].shape[1])
+        return range(self._codes[factor.name].shape[1])
 
     def __len__(self) -> int:
         return len(self.names)
@@ -70,9 +72,9 @@ def _coding(factor: Factor) -> NDArray[np.float64]:
     n = len(factor.levels)
     if n == 2:
         return np.array([[1.0] if level != factor.default else [-1.0] for level in factor.levels])
-    if factor.is_numeric:
+    if factor.is_numeric and n > _MOST_STEPS:
         x = np.array([factor.position(level) for level in factor.levels])
-        powers = np.column_stack([np.ones(n), x - x.mean(), (x - x.mean()) ** 2])
+        powers = np.vander((x - x.mean()) / np.ptp(x), _DEGREES + 1, increasing=True)
     else:
         # Deviations from the mean of all levels, made orthonormal: which contrasts they are is the same to a design.
         powers = np.column_stack([np.ones(n), np.eye(n)[:, 1:]])
