@@ -11,7 +11,6 @@ PermitRootLogin prohibit-password
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 UsePAM no
-PidFile /run/sshd.pid
 {more}
 """
 
@@ -21,11 +20,6 @@ def start_sshd(bed: Bed, name: str, more: str = "") -> None:
     bed.write(name, "/etc/ssh/sshd_config", _SSHD.format(more=more))
     bed.run(name, "/usr/sbin/sshd")
     assert until(lambda: bed.run("head", "ssh-keyscan", "-T", "2", name, check=False).stdout), f"no sshd on {name}"
-
-
-def stop_sshd(bed: Bed, name: str) -> None:
-    """Stops the sshd that listens on a host; its sessions go on."""
-    bed.run(name, "sh", "-c", "kill $(cat /run/sshd.pid)")
 
 
 def open_with_key(bed: Bed) -> None:

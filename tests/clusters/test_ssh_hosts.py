@@ -145,6 +145,12 @@ def test_others_go_on_without_a_host_if_there_are_engines_enough(ssh_hosts):
     assert started(ssh_hosts, cluster)[1] == ["n1", "n2"]
 
 
+def test_logins_that_a_busy_sshd_drops_are_tried_again(ssh_hosts):
+    start_sshd(ssh_hosts, "n2", "Port 2200\nMaxStartups 2")
+    ids, hosts = started(ssh_hosts, "ipp.Cluster(engines=ipp.SSH(['n2:2200:1'] * 6))")
+    assert (len(ids), hosts) == (6, ["n2"] * 6)
+
+
 @pytest.fixture
 def behind_a_jump_host(ssh_hosts):
     """n4 cannot connect to the head, nor the head to n4: n3 can."""

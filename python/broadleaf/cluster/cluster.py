@@ -84,9 +84,8 @@ class Cluster(ClusterCoroutines):
         if controller_ip is not None:
             options.setdefault("listen", f"{controller_ip}:0")
         self.profile, self.detached = profile, detached
-        if cluster_id is None:
-            cluster_id = f"{int(time.time())}-{secrets.token_hex(2)}"
-        self.cluster_id = files.check_id("cluster id", cluster_id or "default")
+        made_up = f"{int(time.time())}-{secrets.token_hex(2)}"
+        self.cluster_id = files.check_id("cluster id", made_up if cluster_id is None else cluster_id or "default")
         self.env = dict(env or {})
         self._arguments = {name: value for name, value in options.items() if value is not None}
         self.settings = config.resolve(self._arguments, files.profile_dir(profile))
@@ -156,7 +155,7 @@ class Cluster(ClusterCoroutines):
         return blocks
 
     def script(self) -> str:
-        """What a start would submit to the scheduler, or run on each host, for people to read."""
+        """What a start would submit, or run on each host, for people to read."""
         return self.engines_from.script(self._started_sets.request(self.n))
 
     @cached_property
@@ -279,8 +278,7 @@ class Cluster(ClusterCoroutines):
                 client.close()
             if "dashboard" in vars(self):
                 self.dashboard.close()
-            controller = self._controller
-            if controller is None:
+            if (controller := self._controller) is None:
                 return
             at_exit.forget(self)
             if controller.running():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import secrets
 import shlex
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 # sshd drops logins beyond MaxStartups, 10 by default, also those that a jump host passes on.
 _LOGINS_AT_ONCE = 8
-_LOGIN_TRIES = 6
+_LOGIN_TRIES = 8
 _RETRY_AFTER_S = 0.5
 _STOP_GRACE_S = 20.0
 # Below those that systems give to connections by themselves.
@@ -260,7 +261,7 @@ class _Login:
         if self._child.poll() is None:
             return False
         if self._child.returncode == 255 and re.search(_DROPPED, text) and self._tries < _LOGIN_TRIES:
-            self._next_try = time.monotonic() + _RETRY_AFTER_S * self._tries
+            self._next_try = time.monotonic() + _RETRY_AFTER_S * self._tries * (0.5 + random.random())
             self._child = None
             return False
         self._ssh.poll([self._block])

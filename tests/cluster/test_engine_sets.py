@@ -1,0 +1,117 @@
+"""Options of engine sets, and the scripts they make of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import broadleaf as ipp
+import pytest
+from broadleaf.cluster.engine_sets import BlockRequest, find_engine_set, make_engine_set
+from broadleaf.cluster.engine_sets.slurm import slurm_time
+from broadleaf.cluster.engine_sets.ssh import parse_host
+from broadleaf.cluster.join import tasks_of_this_node
+from broadleaf.config import ConfigError
+
+
+def request(n: int | None = None) -> BlockRequest:
+    """A request of a cluster whose key is in what relays are told, and must be nowhere else."""
+    return BlockRequest("lab", Path("/home/me/lab"), n, {"private_key": "SECRET"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a", ("a", 0, 0)),
+        ("a:16", ("a", 0, 16)),
+        ("a:2222:16", ("a", 2222, 16)),
+        ("me@a.example.org:3", ("me@a.example.org", 0, 3)),
+        ("ssh://me@a:2222", ("me@a", 2222, 0)),
+        ("me@[fe80::1]:2", ("me@fe80::1", 0, 2)),
+    ],
+)
+def test_hosts(text, expected):
+    host = parse_host(text)
+    assert (host.destination, host.port, host.n) == expected
+
+
+@pytest.mark.parametrize("text", ["", "-oProxyCommand=x", "a b", "a:x", "a:1:2:3", "@a", "me@-x"])
+def test_what_is_no_host_is_refused(text):
+    with pytest.raises(ValueError, match="write it as"):
+        ipp.SSH([text])
+
+
+def test_engines_are_shared_out_to_hosts_that_do_not_say():
+    blocks = ipp.SSH(["a:3", "b", "c"])._blocks(request(8))
+    assert [(block.facts["host"], block.n_engines) for block in blocks] == [("a", 3), ("b", 3), ("c", 2)]
+    assert [block.facts["host"] for block in ipp.SSH(["a", "b", "c"])._blocks(request(2))] == ["a", "b"]
+    assert [block.n_engines for block in ipp.SSH(["a", "b:2"])._blocks(request())] == [None, 2]
+
+
+def test_the_command_says_nothing_secret():
+    script = ipp.SSH(["me@a:2222:4"], jump="gw", setup=["module load x"], wrap="apptainer exec i.sif").script(request())
+    assert "-p 2222 -J gw -- me@a" in script
+    assert "module load x" in script
+    assert "exec apptainer exec i.sif" in script
+    assert "SECRET" not in script
+
+
+def directives(slurm: ipp.Slurm, n: int | None = None) -> list[str]:
+    """What the script asks Slurm for, beside its name and output."""
+    lines = [line for line in slurm.script(request(n)).splitlines() if line.startswith("#SBATCH ")]
+    return [line.removeprefix("#SBATCH ") for line in lines[2:]]
+
+
+def test_a_script_has_only_what_was_asked_for():
+    assert directives(ipp.Slurm()) == []
+    assert directives(ipp.Slurm(), 6) == ["--ntasks=6"]
+    assert directives(ipp.Slurm(nodes=4), 10) == ["--nodes=4", "--ntasks-per-node=3"]
+    assert directives(ipp.Slurm(nodes=3, array=True, engines_per_host=2)) == [
+        "--array=0-2",
+        "--nodes=1",
+        "--ntasks-per-node=2",
+    ]
+    slurm = ipp.Slurm(walltime="2h", partition="p", account="a", sbatch=["--mem=1G"])
+    assert directives(slurm) == ["--time=2:00:00", "--partition=p", "--account=a", "--mem=1G"]
+    assert "SECRET" not in slurm.script(request())
+
+
+@pytest.mark.parametrize(
+    ("walltime", "expected"),
+    [("90s", "0:01:30"), ("30m", "0:30:00"), ("1d", "24:00:00"), ("30", "30"), ("1-12:00:00", "1-12:00:00"), ("", "")],
+)
+def test_walltimes(walltime, expected):
+    assert slurm_time(walltime) == expected
+
+
+def test_tasks_of_a_node():
+    told = {"BROADLEAF_TASKS_PER_NODE": "4(x2),3"}
+    assert [tasks_of_this_node(told | {"SLURM_NODEID": str(node)}) for node in range(4)] == [4, 4, 3, 0]
+    assert tasks_of_this_node({}) == 0
+
+
+def test_options_come_from_tables_and_arguments(tmp_path, monkeypatch):
+    monkeypatch.setenv("BROADLEAF_DIR", str(tmp_path))
+    (tmp_path / "config.toml").write_text('[slurm]\npartition = "long"\nnodes = 2\n')
+    profile = tmp_path / "profiles" / "site"
+    profile.mkdir(parents=True)
+    (profile / "config.toml").write_text('engines = "slurm"\nlog_level = "off"\n[slurm]\nnodes = 3\n')
+    cluster = ipp.Cluster(profile="site", engine_options={"engines_per_host": "2"})
+    assert cluster.engines_from == ipp.Slurm(nodes=3, partition="long", engines_per_host=2)
+    assert cluster.settings["listen"] == "0.0.0.0:0"
+    assert ipp.Cluster(engines="slurm", nodes=5).engines_from == ipp.Slurm(nodes=5, partition="long")
+    again = ipp.Cluster.from_dict(json.loads(json.dumps(cluster.to_dict())))
+    assert again.to_dict() == json.loads(json.dumps(cluster.to_dict()))
+
+
+def test_options_that_do_not_fit_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("BROADLEAF_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"engine set 'slurm' has no option 'node' \(argument\); it has .*nodes"):
+        make_engine_set("slurm", None, {"node": 2})
+    (tmp_path / "config.toml").write_text('[slurm]\nnodes = "many"\n')
+    with pytest.raises(ConfigError, match=r"'nodes' from .*config\.toml: expected a number"):
+        make_engine_set("slurm")
+    with pytest.raises(ValueError, match="no engine set is called 'cloud'; there are local, slurm, ssh"):
+        find_engine_set("cloud")
+    with pytest.raises(ipp.KernelError, match="no hosts for SSH"):
+        ipp.Cluster(engines="ssh").start_cluster_sync()
