@@ -98,7 +98,7 @@ class EngineSet(ABC):
     """Time that a block may be pending, in seconds, before its start has failed."""
     python: str = ""
     """Python on the hosts; by default the one that this process runs, where a host has it, else `python3`."""
-    setup: Sequence[str] = ()
+    setup: Sequence[str] = field(default_factory=list)
     """Shell commands that each host runs first, such as ``module load python``."""
     wrap: str = ""
     """Command that starts Python there, such as ``apptainer exec image.sif``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -63,7 +63,7 @@ class Slurm(EngineSet):
     walltime: str = ""
     partition: str = ""
     account: str = ""
-    sbatch: Sequence[str] = ()
+    sbatch: Sequence[str] = field(default_factory=list)
     array: bool = False
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -77,10 +77,10 @@ class SSH(EngineSet):
 
     name: ClassVar[str] = "ssh"
 
-    hosts: Sequence[str] = ()
+    hosts: Sequence[str] = field(default_factory=list)
     jump: str = ""
     tunnel: str = "auto"
-    ssh_args: Sequence[str] = ()
+    ssh_args: Sequence[str] = field(default_factory=list)
     connect_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
