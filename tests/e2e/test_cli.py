@@ -136,7 +136,7 @@ def test_foreground_ends_in_peace_when_the_cluster_is_stopped_elsewhere():
 def test_foreground_tells_when_the_cluster_is_killed():
     with _start_in_foreground("killed") as child:
         (cluster,) = (c for c in broadleaf.ClusterManager().load_clusters().values() if c.cluster_id == "killed")
-        os.kill(cluster.to_dict()["launcher"]["node_pid"], signal.SIGKILL)
+        os.kill(cluster.to_dict()["controller"]["node_pid"], signal.SIGKILL)
         assert "has ended by itself" in child.communicate(timeout=50)[1]
     assert child.returncode == 1
 
