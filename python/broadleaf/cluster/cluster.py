@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,12 +22,12 @@ from broadleaf.cluster.coroutines import ClusterCoroutines
 from broadleaf.cluster.description import description, html_description
 from broadleaf.cluster.engine_sets import Block, EngineSet, make_engine_set, split_options
 from broadleaf.cluster.missing_engines import start_errors
+from broadleaf.cluster.own_dashboard import OwnDashboard
 from broadleaf.cluster.started_sets import StartedSet, StartedSets
 from broadleaf.errors import ClusterConnectionError, KernelError
 
 if TYPE_CHECKING:
     from broadleaf.client import Client
-    from broadleaf.dashboard.server import Dashboard
 
 _STOP_GRACE_S = 10.0
 
@@ -37,7 +36,7 @@ class ClusterStateError(KernelError, RuntimeError):
     """What was asked needs a cluster that runs, or one that does not."""
 
 
-class Cluster(ClusterCoroutines):
+class Cluster(ClusterCoroutines, OwnDashboard):
     """A controller and `n` engines.
 
     ``with Cluster(n=4) as client:`` starts them, gives a connected `Client` once all engines are up, and stops them at
@@ -158,13 +157,6 @@ class Cluster(ClusterCoroutines):
         """What a start would submit, or run on each host, for people to read."""
         return self.engines_from.script(self._started_sets.request(self.n))
 
-    @cached_property
-    def dashboard(self) -> Dashboard:
-        """A page that shows what the cluster does: `cluster.dashboard.url`, or show it in a notebook to serve it."""
-        from broadleaf.dashboard.server import Dashboard
-
-        return Dashboard(self)
-
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
@@ -276,8 +268,7 @@ class Cluster(ClusterCoroutines):
             client, self._client = self._client, None
             if client is not None:
                 client.close()
-            if "dashboard" in vars(self):
-                self.dashboard.close()
+            self._close_dashboard()
             if (controller := self._controller) is None:
                 return
             at_exit.forget(self)
