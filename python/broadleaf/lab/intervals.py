@@ -104,7 +104,7 @@ def fails_more_p(only_a: int, only_b: int) -> float:
     """Probability that B fails alone in as many pairs, if it fails no more often than A (McNemar's exact test,
     one-sided). `only_a` and `only_b` count the pairs of which one side failed."""
     n = only_a + only_b
-    return sum(math.comb(n, k) for k in range(only_b, n + 1)) / 2**n
+    return sum(math.comb(n, k) for k in range(only_b, n + 1)) / (1 << n)
 
 
 def heterogeneity_p(groups: Sequence[Sequence[float]]) -> float:
