@@ -230,7 +230,7 @@ def test_main_effects_are_told_where_pairs_cannot_be(tmp_path):
     # Told beside the main effects, one by one, and none of them known.
     assert not found.fit.coding.pairs
     assert all(pair.q > 0.05 for pair in found.interactions)
-    assert any(note.startswith("Main effects only") for note in found.notes)
+    assert any(note.startswith("Too few runs to fit all 6 pairs") for note in found.notes)
     with pytest.raises(AnalysisError, match="same configuration"):
         summarise(study.factors, runs[runs["config_id"] == runs["config_id"][0]])
 

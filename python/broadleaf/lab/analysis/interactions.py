@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -91,7 +92,9 @@ def interactions(fit: Fit, rope_pct: float = 1.0) -> list[Interaction]:
     found = []
     for a, b in fit.full.pairs:
         found += _told_of(fit, a, b, UNITS[fit.scale])
-    qs = pair_rates([pair.p for pair in found])
+    # The levels of a pair share their defaults' runs and err together: each pays for all of its pair (Bonferroni).
+    levels = Counter((pair.a, pair.b) for pair in found)
+    qs = pair_rates([min(1.0, pair.p * levels[pair.a, pair.b]) for pair in found])
     classed = [
         replace(pair, q=q, kind=classify(fit, replace(pair, q=q), rope)) for pair, q in zip(found, qs, strict=True)
     ]

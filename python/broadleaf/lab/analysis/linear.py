@@ -51,7 +51,8 @@ class Linear:
         groups: Groups,
         blocks: Blocks,
     ) -> None:
-        self.cell, self.groups, self.blocks, self.ratio = cell, groups, blocks, 0.0
+        self.cell, self.groups, self.ratio = cell, groups, 0.0
+        self.blocks: Blocks = blocks
         self.n_runs, width = len(cell), cell_rows.shape[1]
         raw = self._cross_products(cell_rows, time)
         means = self._block_means(cell_rows, time) if blocks != "none" else np.zeros((0, len(raw)))

@@ -94,6 +94,8 @@ def _rejected(linear: Linear, y: np.ndarray, params: np.ndarray, spread: np.ndar
     """Least squares over the runs that the bisquare did not reject, and those of them that this admits again: what is
     left out of a fit lies farther from it than what is in."""
     reach = _BISQUARE / np.sqrt(1 - linear.leverages)
+    residuals = y - linear.fitted(params, y)
+    admitted = kept
     for _ in range(_MOST_ADMISSIONS):
         params, residuals = _descend(linear, y, params, spread, lambda z, kept=kept: (np.where(kept, z, 0.0), kept))
         square = float(((residuals / spread)[kept] ** 2).sum()) / max(linear.df - int((~kept).sum()), 1)

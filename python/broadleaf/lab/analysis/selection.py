@@ -123,7 +123,7 @@ def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) ->
     while True:
         known = _fitted(full.but(chosen), sample, blocks, use_robust)
         p = _p_values(known, rows, columns, chosen, full.but(chosen), sample)
-        listed = [(pair, value) for pair, values in p.items() for value in values]
+        listed = [(pair, min(1.0, value * len(values))) for pair, values in p.items() for value in values]
         rate: dict[Pair, float] = {}
         for (pair, _), q in zip(listed, pair_rates([value for _, value in listed]), strict=True):
             if q == q:

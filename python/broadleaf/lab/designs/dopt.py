@@ -27,7 +27,8 @@ _MOST_SWEEPS = 30
 
 def dopt(factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator, runs: int | None = None) -> Chosen:
     """`runs` runs, or half as many again as there are terms. Without the pairs where these are too many or the runs too
-    few for them, and then four runs a term: the analysis tells the few pairs that matter from such a number. `spec` says so, and names the terms that the constraints make impossible to estimate."""
+    few for them, and then four runs a term: the analysis tells the few pairs that matter from such a number. `spec`
+    says so, and names the terms that the constraints make impossible to estimate."""
     import numpy as np
 
     pairs = True
