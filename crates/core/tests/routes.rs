@@ -1,5 +1,4 @@
 //! What who looks is told of objects on their way.
-#![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 use broadleaf_core::transfer::cost::Shape;
 use broadleaf_core::transfer::{Stop, Transfers, Wish};
