@@ -22,6 +22,8 @@ from broadleaf.modules.preparation import awaited_answers
 
 # A task whose client has no answer for so long goes on: it may be gone, and nothing waits for ever.
 ANSWER_S = 1800.0
+# A client that can ask somebody says so at once.
+SEEN_S = 10.0
 
 
 def debug(frame: FrameType, header: str | None = None) -> None:
@@ -76,22 +78,30 @@ class TaskDebugger(pdb.Pdb):
         self.lines: deque[str | None] = deque()
         self._outermost = outermost
         self._link = link
+        self._is_seen = False
         self._name = uuid.uuid4().hex
 
-    def _send(self, state: str) -> None:
+    def _send(self, state: str, is_first: bool = False) -> None:
         text = self._said.getvalue()
         self._said.seek(0)
         self._said.truncate()
         engine_id = int(os.environ["BROADLEAF_ENGINE_ID"])
-        data = {"session": self._name, "state": state, "text": text, "engine_id": engine_id}
+        data = {"session": self._name, "state": state, "is_first": is_first, "text": text, "engine_id": engine_id}
         publish.send({"type": "debugger", "data": data})
 
     def readline(self) -> str:
         """The client's next line; an empty text, the end of input, makes `pdb` quit."""
-        self._send("asks")
+        is_first, self._is_seen = not self._is_seen, True
+        self._send("asks", is_first)
         awaited_answers[self._name] = self.lines.append
         try:
-            self._link.wait_for(lambda: bool(self.lines), ANSWER_S)
+            # The method itself: an interrupt that came in the middle of a function of Python's would be lost.
+            if is_first and self._link.wait_for(self.lines.__len__, SEEN_S):
+                self.lines.popleft()
+            elif is_first:
+                print(f"breakpoint() passed over: no terminal has seen it in {SEEN_S:g} s", file=sys.stderr)
+                return "continue\n"
+            self._link.wait_for(self.lines.__len__, ANSWER_S)
         finally:
             del awaited_answers[self._name]
         if not self.lines:

@@ -60,8 +60,12 @@ class Debugging:
         if not _can_ask():
             where = f"engine {said['engine_id']}"
             print(f"{where} passes over a breakpoint(): this program has no terminal to debug it in", file=sys.stderr)
+            if said["is_first"]:
+                self._answer(said, "")
             self._answer(said, "continue")
             return
+        if said["is_first"]:
+            self._answer(said, "")  # it is seen
         self._questions[session] = result, part, said
         if threading.current_thread() is threading.main_thread():
             self.talk()
@@ -150,6 +154,9 @@ class Debugging:
                 "the engine did not keep the frames of this failure; Cluster(keep_failed_frames=8) has engines keep "
                 "those of the last 8"
             )
+        if not _can_ask():
+            print("debug() does nothing: this program has no terminal to debug in", file=sys.stderr)
+            return
         engine = error.engine_info["engine_id"]  # type: ignore[union-attr]
         if self._client.engine_uuid(engine) != error.engine_info["engine_uuid"]:  # type: ignore[union-attr]
             raise LookupError(f"engine {engine} was started again since, and the frames are gone with its process")
