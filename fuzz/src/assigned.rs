@@ -83,7 +83,9 @@ impl Engine {
                     self.borrowed.remove(&id);
                 }
             }
-            FrameKind::EngineCommand => drop(control::decode::<EngineCommand>(body)?),
+            FrameKind::EngineCommand => {
+                control::decode::<EngineCommand>(body)?;
+            }
             kind => return Err(DecodeError::UnknownKind(kind as u8)),
         }
         Ok(())
