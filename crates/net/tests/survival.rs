@@ -71,3 +71,15 @@ proptest! {
         prop_assert!(inbox.capacity_bytes() <= 16 * 1024);
     }
 }
+
+#[test]
+fn a_functions_name_is_bounded() {
+    let record = |name_len: u8| {
+        let mut bytes = vec![0; 20];
+        bytes.push(name_len);
+        bytes.resize(bytes.len() + usize::from(name_len) + 4, 0);
+        FunctionRecord::decode(&mut Reader::new(Bytes::from(bytes)))
+    };
+    assert_eq!(record(120).unwrap().name.len(), 120);
+    assert!(record(121).is_err());
+}

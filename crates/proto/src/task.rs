@@ -456,12 +456,13 @@ impl FunctionRecord {
     /// Reads one record.
     ///
     /// # Errors
-    /// [`DecodeError`] when the bytes are not one or the body is above its limit.
+    /// [`DecodeError`] when the bytes are not one, or the name or body is above its limit.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let function = FunctionId(r.u32()?);
         let mut hash = [0; 16];
         hash.copy_from_slice(&r.bytes(16)?);
         let name_len = r.u8()? as usize;
+        check(name_len, MAX_FUNCTION_NAME_BYTES)?;
         let name = r.bytes(name_len)?;
         let len = r.u32()? as usize;
         check(len, MAX_FUNCTION_BYTES)?;

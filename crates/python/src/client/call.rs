@@ -4,7 +4,7 @@ use broadleaf_proto::FunctionId;
 use broadleaf_proto::layout::{Delivery, PLAIN};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyDictMethods, PyTuple};
 
 use super::announce::announce;
 use super::link::Link;
@@ -87,7 +87,7 @@ fn pickle<'py>(
     delivery: Delivery,
 ) -> PyResult<(Bound<'py, PyBytes>, Vec<Bound<'py, PyAny>>)> {
     let py = args.py();
-    let named = kwargs.into_iter().flat_map(|named| named.iter());
+    let named = kwargs.into_iter().flat_map(PyDictMethods::iter);
     let values = args.iter().chain(named.map(|(_, value)| value));
     link.shared.data.check_size(values)?;
     let kwargs = kwargs.map_or_else(|| PyDict::new(py), Clone::clone);
