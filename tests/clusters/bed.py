@@ -155,7 +155,8 @@ class Bed:
                 environment = (path / "environ").read_bytes()
             except OSError:
                 continue
-            if "broadleaf" in line or b"BROADLEAF_CLUSTER_ID=" in environment:
+            # The checkout may have that name, too.
+            if "broadleaf" in line.replace(str(CHECKOUT), "") or b"BROADLEAF_CLUSTER_ID=" in environment:
                 found[int(path.name)] = line[:2000]
         return found
 
