@@ -134,6 +134,8 @@ def test_an_engine_killed_during_a_push(rc, percent, coalescing):
     view = rc.broadcast_view([0, 1, 2, 3], coalescing=coalescing)
     pids = view.apply_sync(os.getpid)
     array = np.ones(LARGE_BYTES // 8)
+    # So that it does not answer where the kill comes late.
+    os.kill(pids[2], signal.SIGSTOP)
     with killer(pids[2], max(LARGE_BYTES * percent // 100, 4096)) as killed:
         result = view.push({"x": array}, block=False)
         at_s, written = killed.readline().split()
