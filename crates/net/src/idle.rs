@@ -49,15 +49,15 @@ mod tests {
         let (mut a, mut b) = Link::pair().unwrap();
         b.set_frame_limit(MAX_FRAME_BYTES);
         a.set_frame_limit(MAX_FRAME_BYTES);
-        exchange(&mut a, &mut b, &[7; 3 << 20]);
+        exchange(&mut a, &mut b, &vec![7; 3 << 20]);
         assert!(a.holds_much());
         assert_eq!(a.shrink_if_idle(), 0, "something has just travelled");
         exchange(&mut a, &mut b, &[7; 100]);
         assert_eq!(a.shrink_if_idle(), 0, "and again");
         assert!(a.shrink_if_idle() > QUIET_BYTES);
         assert!(!a.holds_much());
-        exchange(&mut a, &mut b, &[8; 1 << 20]);
-        exchange(&mut b, &mut a, &[9; 1 << 20]);
+        exchange(&mut a, &mut b, &vec![8; 1 << 20]);
+        exchange(&mut b, &mut a, &vec![9; 1 << 20]);
     }
 
     #[test]
