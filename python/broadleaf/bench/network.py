@@ -6,6 +6,7 @@ every process in them.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -22,6 +23,8 @@ from typing import Any
 _CLI = "from broadleaf.cli import main; main()"
 _PUMP = "from broadleaf.bench.latency import main; main()"
 _BURST_BYTES = 131_072
+# Namespaces are named after these, as a process may have several networks at a time.
+_NUMBERS = itertools.count()
 _AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
 
 
@@ -78,7 +81,7 @@ class Network:
     """`n` hosts beside the controller's, which is host 0."""
 
     def __init__(self, n: int, *, rate_mbit: float | None = 1000, latency_ms: float = 0) -> None:
-        self.name = f"bl{os.getpid() % 100_000}"
+        self.name = f"bl{os.getpid()}n{next(_NUMBERS)}"
         self.router = f"{self.name}r"
         self.hosts = [Host(i, f"{self.name}h{i}", f"10.77.{i}.2") for i in range(n + 1)]
         self._pump: subprocess.Popen[bytes] | None = None
