@@ -1,4 +1,6 @@
-"""Runs the fuzz targets: each for some seconds, from its committed corpus on. Fails with the input of a finding.
+"""Runs the fuzz targets, as many at a time as there are cores: each for some seconds, from its committed corpus on.
+
+Fails with the input of a finding.
 
 New inputs go to fuzz/target/found; with --keep the few that reach something new go into the committed corpus.
 """
@@ -7,6 +9,7 @@ import argparse
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 FUZZ = Path(__file__).resolve().parent.parent / "fuzz"
@@ -66,12 +69,13 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", help="all of them by default")
     arguments = parser.parse_args()
     folder = build()
-    clean = True
-    for name in arguments.targets or targets():
-        clean &= run(folder / name, arguments.seconds)
-        if arguments.keep:
-            keep(folder / name)
-    return 0 if clean else 1
+    programs = [folder / name for name in arguments.targets or targets()]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        clean = list(pool.map(lambda program: run(program, arguments.seconds), programs))
+    if arguments.keep:
+        for program in programs:
+            keep(program)
+    return 0 if all(clean) else 1
 
 
 if __name__ == "__main__":
