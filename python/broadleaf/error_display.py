@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterable
 from itertools import groupby
 from types import TracebackType
@@ -66,8 +67,14 @@ class _Alike:
 
 def _alike(error: CompositeError) -> list[_Alike]:
     groups: dict[Any, _Alike] = {}
+    cells: Counter[Any] = Counter()
     for number, entry in enumerate(error.elist):
-        key = entry[0], str(entry[1]), entry[2]
+        key: tuple[Any, ...] = entry[0], str(entry[1]), entry[2]
+        if entry[3].get("method") == "execute":
+            # An engine runs a cell once, so the second time is another cell with the same text.
+            cell = *key, entry[3].get("engine_id")
+            cells[cell] += 1
+            key = *key, cells[cell]
         group = groups.get(key)
         if group is None:
             item = getattr(error.exceptions[number], "item_text", str)() if error.exceptions else ""

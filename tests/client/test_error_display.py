@@ -70,6 +70,14 @@ def test_failures_alike_are_shown_once():
     assert "in divide" in "\n".join(several.render_traceback(7))
 
 
+def test_a_cell_that_fails_again_is_another_cell():
+    failures = [remote(engine) for engine in (0, 1, 0, 1)]
+    for failure in failures:
+        failure.engine_info["method"] = "execute"
+    text = str(composite(failures, "execute"))
+    assert text.count("division by zero, and 1 more on engine 1") == 2
+
+
 def test_different_failures_are_shown_each_up_to_a_limit():
     def fail(text):
         raise ValueError(text)
