@@ -327,5 +327,5 @@ pids = rc[:].apply_sync(os.getpid)
 
 
 def test_without_memfd_and_with_a_small_dev_shm(tmp_path, without_memfd, small_dev_shm):
-    body = EVERY_WAY + "refused(lambda: view.push({'x': array[:10_000_000]}), 'memory')"
+    body = EVERY_WAY + "refused(lambda: view.push({'x': array[:10_000_000]}), '/dev/shm', '--shm-size')"
     run(tmp_path, body, before=without_memfd, prefix=small_dev_shm)

@@ -21,8 +21,8 @@ use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, PREPARATION};
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{DecodeError, EngineId, FrameKind};
-use broadleaf_shm::{ClaimBoard, raise_descriptor_limit};
-use pyo3::exceptions::PyValueError;
+use broadleaf_shm::{ClaimBoard, ShmError, UnsentOutput, raise_descriptor_limit};
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -248,8 +248,9 @@ impl Engine {
             pid: std::process::id(),
         };
         let hello = connection.hello(py, role);
-        let (board, board_fd) = ClaimBoard::create()
-            .map_err(|e| pyo3::exceptions::PyMemoryError::new_err(e.to_string()))?;
+        let out_of_memory = |error: ShmError| PyMemoryError::new_err(error.to_string());
+        let (board, board_fd) = ClaimBoard::create().map_err(out_of_memory)?;
+        let unsent = UnsentOutput::of_engine(&board_fd).map_err(out_of_memory)?;
         let deadline = Instant::now() + Duration::from_secs(30);
         let (link, welcome, _) = py
             .detach(|| -> Result<_, ConnectError> {
@@ -274,7 +275,6 @@ impl Engine {
             flusher_asleep: AtomicBool::new(false),
             flusher: (Mutex::new(()), Condvar::new()),
             closed: AtomicBool::new(false),
-            epoch: Instant::now(),
             data,
             flush_after: Duration::from_micros(connection.options.engine_flush_us),
             flush_bytes: connection.options.engine_flush_bytes,
@@ -285,7 +285,7 @@ impl Engine {
             .map(|e| e.uuid.clone())
             .unwrap_or_default();
         become_engine();
-        let output = Output::new(Arc::clone(&io), welcome.engine, captured)?;
+        let output = Output::new(Arc::clone(&io), welcome.engine, captured, unsent)?;
         Ok(Self {
             _sockets: sockets,
             owner: Owner::this(),
@@ -428,10 +428,10 @@ impl Engine {
     fn after_output(&self, py: Python<'_>, written: Result<(), LinkError>) -> PyResult<()> {
         written
             .and_then(|()| {
-                if self.io.has_room() {
+                if self.output.has_room() {
                     return Ok(());
                 }
-                py.detach(|| self.io.await_room())
+                py.detach(|| self.output.await_room())
             })
             .map_err(|error| link_error(py, &error))
     }

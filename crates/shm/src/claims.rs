@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::ShmError;
 use crate::platform::{self, Access, Region};
+use crate::unsent::UNSENT_BYTES;
 
 /// Tasks that an engine may have begun and not ended, each but the last waiting for others.
 const LEVELS: usize = if cfg!(loom) {
@@ -148,12 +149,13 @@ pub struct ClaimBoard {
 }
 
 impl ClaimBoard {
-    /// An empty board, and the descriptor that gives it to the engine.
+    /// An empty board, and the descriptor that gives it to the node. The memory behind it has room for an
+    /// [`UnsentOutput`](crate::UnsentOutput), too.
     ///
     /// # Errors
     /// [`ShmError::OutOfMemory`] or [`ShmError::System`].
     pub fn create() -> Result<(Self, OwnedFd), ShmError> {
-        let fd = platform::create(board_bytes(), &[])?;
+        let fd = platform::create(memory_bytes(), &[])?;
         let region = Region::map(fd.as_fd(), Access::SharedWrite, 0, board_bytes())?;
         Ok((Self { region }, fd))
     }
@@ -164,13 +166,13 @@ impl ClaimBoard {
     /// [`ShmError::NotSealed`] or [`ShmError::SizeMismatch`] when it is no board.
     pub fn from_fd(fd: impl AsFd) -> Result<Self, ShmError> {
         let actual_bytes = platform::sealed_size(fd.as_fd())?;
-        if actual_bytes != board_bytes() {
+        if actual_bytes != memory_bytes() {
             return Err(ShmError::SizeMismatch {
-                claimed_bytes: board_bytes(),
+                claimed_bytes: memory_bytes(),
                 actual_bytes,
             });
         }
-        let region = Region::map(fd.as_fd(), Access::SharedWrite, 0, actual_bytes)?;
+        let region = Region::map(fd.as_fd(), Access::SharedWrite, 0, board_bytes())?;
         Ok(Self { region })
     }
 
@@ -243,9 +245,14 @@ impl ClaimBoard {
     }
 }
 
-/// Size of a board's memory: whole pages.
-fn board_bytes() -> u64 {
+/// Size of a board: whole pages.
+pub(crate) fn board_bytes() -> u64 {
     (size_of::<Words>() as u64).next_multiple_of(platform::page_bytes())
+}
+
+/// Size of the memory that an engine shares with its node: the board, and its output that is not sent.
+pub(crate) fn memory_bytes() -> u64 {
+    board_bytes() + UNSENT_BYTES as u64
 }
 
 #[cfg(all(test, not(loom)))]
@@ -409,7 +416,7 @@ mod tests {
             ClaimBoard::from_fd(&small),
             Err(ShmError::SizeMismatch { actual_bytes, .. }) if actual_bytes == platform::page_bytes()
         ));
-        let large = platform::create(board_bytes() + platform::page_bytes(), &[]).unwrap();
+        let large = platform::create(memory_bytes() + platform::page_bytes(), &[]).unwrap();
         assert!(ClaimBoard::from_fd(&large).is_err());
     }
 }

@@ -38,6 +38,15 @@ pub enum ShmError {
         /// Bytes that were asked for.
         requested_bytes: u64,
     },
+    /// Memory files are files of `/dev/shm` here, and it is too small.
+    #[error(
+        "out of shared memory: {requested_bytes} bytes do not fit into /dev/shm, which has to hold it because \
+         memfd_create is not permitted here: make /dev/shm larger (a container's --shm-size), or permit memfd_create"
+    )]
+    DevShmFull {
+        /// Bytes that were asked for.
+        requested_bytes: u64,
+    },
     /// The pool's own bound on bytes.
     #[error(
         "shared memory pool is full: {requested_bytes} bytes asked for, {used_bytes} of at most \

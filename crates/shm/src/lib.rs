@@ -20,6 +20,7 @@ mod pool;
 mod recent;
 mod segment;
 mod stdio;
+mod unsent;
 
 pub use born::{
     BornMemory, BornSegment, born_needs_trim, give_up_born, on_connected, on_disconnected,
@@ -35,3 +36,4 @@ pub use pool::{Lease, Pool, PoolConfig, PoolCounters, Reading, SLAB_BUFFER_BYTES
 pub use recent::RecentBytes;
 pub use segment::{Announced, Mapping, Segment, WritableMapping};
 pub use stdio::{flush_c_stdout, line_buffer_c_stdout};
+pub use unsent::{HELD_BYTES, OUTPUT_STREAMS, UnsentOutput, UnsentPiece};

@@ -25,13 +25,17 @@ impl Shared {
             FrameKind::Result => {
                 let mut reader = Reader::new(frame.body);
                 let mut table = lock(&self.table);
+                let (mut n_resolved, mut resolved_bytes) = (0, 0);
                 while !reader.is_empty() {
                     let mut record = ResultRecord::decode(&mut reader)?;
                     let Some(entry) = table.remove(record.seq.0) else {
                         continue;
                     };
                     self.data.adopt(&mut record.payload);
-                    self.on_resolved(1, entry.weight_bytes);
+                    // Before the result is: who waits for it may submit again, and asks whether an engine is idle.
+                    self.outstanding.fetch_sub(1, Ordering::AcqRel);
+                    n_resolved += 1;
+                    resolved_bytes += entry.weight_bytes;
                     self.collect(
                         entry
                             .request
@@ -39,6 +43,11 @@ impl Shared {
                         incoming,
                     );
                 }
+                self.outstanding_bytes
+                    .fetch_sub(resolved_bytes, Ordering::AcqRel);
+                self.counters
+                    .resolved
+                    .fetch_add(n_resolved, Ordering::Relaxed);
             }
             FrameKind::RefusedRun => {
                 let mut reader = Reader::new(frame.body);

@@ -26,35 +26,36 @@ pub struct Head<'a> {
 }
 
 impl Head<'_> {
+    /// Writes the record: what has a fixed size with one copy, instead of one per field.
     #[inline]
-    fn write(&self, out: &mut Vec<u8>) {
+    fn write(&self, out: &mut Vec<u8>, bytes: &[u8], segments: &[SegmentRef]) {
+        const HEAD_BYTES: usize = 26;
         let (after, follow) = self.dependencies;
-        let mut head = [0; 26]; // one copy instead of one per field
-        head[..8].copy_from_slice(&self.seq.to_le_bytes());
-        head[8..12].copy_from_slice(&self.function.0.to_le_bytes());
-        head[12..16].copy_from_slice(&self.options.0.to_le_bytes());
-        head[16..18].copy_from_slice(&self.depth.to_le_bytes());
-        head[18..22].copy_from_slice(&(after.len() as u32).to_le_bytes());
-        head[22..].copy_from_slice(&(follow.len() as u32).to_le_bytes());
-        out.extend_from_slice(&head);
-        for seq in after.iter().chain(follow) {
-            out.extend_from_slice(&seq.to_le_bytes());
+        let mut fixed = [0; HEAD_BYTES + 6];
+        fixed[..8].copy_from_slice(&self.seq.to_le_bytes());
+        fixed[8..12].copy_from_slice(&self.function.0.to_le_bytes());
+        fixed[12..16].copy_from_slice(&self.options.0.to_le_bytes());
+        fixed[16..18].copy_from_slice(&self.depth.to_le_bytes());
+        fixed[18..22].copy_from_slice(&(after.len() as u32).to_le_bytes());
+        fixed[22..26].copy_from_slice(&(follow.len() as u32).to_le_bytes());
+        fixed[26..30].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+        fixed[30..].copy_from_slice(&(segments.len() as u16).to_le_bytes());
+        if after.is_empty() && follow.is_empty() {
+            out.extend_from_slice(&fixed);
+        } else {
+            out.extend_from_slice(&fixed[..HEAD_BYTES]);
+            for seq in after.iter().chain(follow) {
+                out.extend_from_slice(&seq.to_le_bytes());
+            }
+            out.extend_from_slice(&fixed[HEAD_BYTES..]);
         }
+        for s in segments {
+            out.extend_from_slice(&s.segment.0.to_le_bytes());
+            out.extend_from_slice(&s.offset_bytes.to_le_bytes());
+            out.extend_from_slice(&s.len_bytes.to_le_bytes());
+        }
+        out.extend_from_slice(bytes);
     }
-}
-
-#[inline]
-fn write_payload(out: &mut Vec<u8>, bytes: &[u8], segments: &[SegmentRef]) {
-    let mut lengths = [0; 6];
-    lengths[..4].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
-    lengths[4..].copy_from_slice(&(segments.len() as u16).to_le_bytes());
-    out.extend_from_slice(&lengths);
-    for s in segments {
-        out.extend_from_slice(&s.segment.0.to_le_bytes());
-        out.extend_from_slice(&s.offset_bytes.to_le_bytes());
-        out.extend_from_slice(&s.len_bytes.to_le_bytes());
-    }
-    out.extend_from_slice(bytes);
 }
 
 /// Bytes and segments of a payload that is `plain` where it is not encoded.
@@ -110,8 +111,7 @@ impl Records {
         if self.last.len() + record_bytes > MAX_INLINE_PAYLOAD_BYTES {
             self.begin_next();
         }
-        head.write(&mut self.last);
-        write_payload(&mut self.last, bytes, segments);
+        head.write(&mut self.last, bytes, segments);
     }
 
     /// With the next record the body could be longer than a frame.

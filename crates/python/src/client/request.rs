@@ -186,7 +186,9 @@ impl Request {
             if self.len > 1 {
                 state.rest().order.push(index as u32);
             }
-            self.done.fetch_add(1, Ordering::AcqRel);
+            // Whoever writes it holds the lock: a plain store, which costs a tenth of an exchange.
+            let n_done = self.done.load(Ordering::Relaxed);
+            self.done.store(n_done + 1, Ordering::Release);
         }
     }
 

@@ -124,7 +124,9 @@ impl Submitter {
         let bytes_before = shared
             .outstanding_bytes
             .fetch_add(weight_bytes, Ordering::AcqRel);
-        shared.counters.submitted.fetch_add(n, Ordering::Relaxed);
+        // Only who holds the interpreter's lock writes it: a plain store, which costs a tenth of an exchange.
+        let submitted = &shared.counters.submitted;
+        submitted.store(submitted.load(Ordering::Relaxed) + n, Ordering::Relaxed);
         let most_bytes = shared.tuning.max_bytes;
         // What is over the bound by itself waits for others only if these are many bytes.
         let is_much_beside_few = |bytes: u64| weight_bytes > most_bytes && bytes <= most_bytes / 16;

@@ -90,7 +90,6 @@ impl Shared {
         self.n_engines.load(Ordering::Relaxed).min(self.n_cores)
     }
 
-    /// Takes over the callbacks of a request that is complete.
     /// As [`Shared::wait_step`], but also ends when `other` is ready.
     pub fn wait_step_beside(
         &self,

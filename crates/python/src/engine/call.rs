@@ -42,20 +42,22 @@ impl Engine {
     pub(super) fn run_task(&self, py: Python<'_>, task: AssignRecord) -> Result<(), LinkError> {
         let outer = self.enter(&task);
         let started_ns = wall_ns();
+        // Filled in place: it is large, and moving it costs as much as all else here.
+        let mut encoded = Encoded::default();
         let outcome = self
             .call(py, &task)
             .and_then(|value| Ok(self.awaited(value)?))
             .and_then(|value| {
                 self.end_child(py, None);
-                Ok(self.encode_value(&value)?)
+                Ok(self.encode_value(&value, &mut encoded)?)
             });
         self.end_child(py, outcome.as_ref().err().map(Failure::error));
         // An interrupt meant for this task ends with it.
         self.board.finish(self.stack.level());
         let completed_ns = wall_ns();
-        let (status, mut encoded) = match outcome {
-            Ok(encoded) => (Status::Ok, encoded),
-            Err(error) => self.encode_error(py, error),
+        let status = match outcome {
+            Ok(()) => Status::Ok,
+            Err(error) => self.encode_error(py, error, &mut encoded),
         };
         self.leave(&outer, completed_ns.saturating_sub(started_ns));
         if self.unfit.get().is_some() {
@@ -98,9 +100,9 @@ impl Engine {
             link.append(FrameKind::Done, |frame| record.encode(frame));
             link.queued_bytes()
         };
-        let more = !lock(&self.work).tasks.is_empty();
-        self.io
-            .on_reply(queued_bytes, completed_ns.saturating_sub(started_ns), more)
+        let task_ns = completed_ns.saturating_sub(started_ns);
+        let more = || !lock(&self.work).tasks.is_empty();
+        self.io.on_reply(queued_bytes, task_ns, completed_ns, more)
     }
 
     fn function(&self, py: Python<'_>, id: u32) -> PyResult<Py<PyAny>> {
@@ -196,20 +198,22 @@ impl Engine {
             .call_method1(intern!(py, "run_coroutine"), (value,))
     }
 
-    pub(super) fn encode_value(&self, value: &Bound<'_, PyAny>) -> PyResult<Encoded> {
+    fn encode_value(&self, value: &Bound<'_, PyAny>, encoded: &mut Encoded) -> PyResult<()> {
         if value.is_none() {
-            return Ok(Encoded::default());
+            return Ok(());
         }
         let mut bytes = vec![PLAIN];
         let mut apart = plain::Apart::default();
         if plain::encode(value, &mut bytes, &mut apart) {
             if apart.buffers.is_empty() {
-                return Ok(Encoded::inline(bytes));
+                encoded.bytes = bytes;
+                return Ok(());
             }
-            return self
-                .io
-                .data
-                .encode_compound(&bytes, &apart.buffers, Way::default(), None);
+            *encoded =
+                self.io
+                    .data
+                    .encode_compound(&bytes, &apart.buffers, Way::default(), None)?;
+            return Ok(());
         }
         self.io.data.check_size(std::iter::once(value.clone()))?;
         let dumped = self
@@ -217,19 +221,22 @@ impl Engine {
             .bind(value.py())
             .call_method1(intern!(value.py(), "dump_value"), (value,))?;
         let (pickle, buffers): (Bound<'_, PyBytes>, Vec<Bound<'_, PyAny>>) = dumped.extract()?;
-        self.io
-            .data
-            .encode_compound(pickle.as_bytes(), &buffers, Way::default(), None)
+        *encoded =
+            self.io
+                .data
+                .encode_compound(pickle.as_bytes(), &buffers, Way::default(), None)?;
+        Ok(())
     }
 
-    pub(super) fn encode_error(&self, py: Python<'_>, failure: Failure<'_>) -> (Status, Encoded) {
+    /// Leaves in `encoded` what is to be sent of a failure.
+    fn encode_error(&self, py: Python<'_>, failure: Failure<'_>, encoded: &mut Encoded) -> Status {
         let Failure { error, args } = failure;
         let hooks = self.hooks.bind(py);
         let unmet = hooks
             .getattr(intern!(py, "unmet_type"))
             .is_ok_and(|unmet| error.is_instance(py, &unmet));
         if unmet {
-            return (Status::Unmet, Encoded::default());
+            return Status::Unmet;
         }
         let value = error.value(py);
         // Before Python 3.12 an exception on its way does not carry its traceback itself.
@@ -257,6 +264,7 @@ impl Engine {
         if bytes.len() > MAX_INLINE_PAYLOAD_BYTES {
             bytes.clear();
         }
-        (Status::Error, Encoded::inline(bytes))
+        encoded.bytes = bytes;
+        Status::Error
     }
 }

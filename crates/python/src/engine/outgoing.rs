@@ -2,12 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use broadleaf_net::{Link, LinkError};
 use broadleaf_proto::{FrameKind, control};
 use rustix::event::{PollFd, PollFlags};
 
+use crate::client::wall_ns;
 use crate::payload::{DataPlane, lock};
 
 /// How long the flusher goes on ticking after the last reply before it sleeps until it is needed.
@@ -20,22 +21,23 @@ const MAX_QUEUED_BYTES: usize = 4 * 1024 * 1024;
 /// The half that the flusher thread shares with the main thread.
 pub struct Io {
     pub(super) link: Mutex<Link>,
-    /// Monotonic time of the oldest reply not handed to the socket, ns after `epoch`; 0 for none.
+    /// Wall-clock time of the oldest reply not handed to the socket; 0 for none. The wall clock, because a task's end is
+    /// read from it anyway, and reading a clock takes a twentieth of what an empty task does.
     pub(super) unflushed_since_ns: AtomicU64,
     pub(super) flusher_asleep: AtomicBool,
     pub(super) flusher: (Mutex<()>, Condvar),
     pub(super) closed: AtomicBool,
-    pub(super) epoch: Instant,
     pub(super) data: DataPlane,
     pub(super) flush_after: Duration,
     pub(super) flush_bytes: usize,
 }
 
-impl Io {
-    fn now_ns(&self) -> u64 {
-        self.epoch.elapsed().as_nanos() as u64 + 1
-    }
+/// Time from `since_ns` to `now_ns`; without end if the clock was set back meanwhile, so that nothing waits for it.
+fn age_ns(since_ns: u64, now_ns: u64) -> u64 {
+    now_ns.checked_sub(since_ns).unwrap_or(u64::MAX)
+}
 
+impl Io {
     /// Hands everything queued to the socket; true when it took all of it.
     pub fn flush(&self) -> Result<bool, LinkError> {
         let mut link = lock(&self.link);
@@ -43,30 +45,34 @@ impl Io {
             link.send(FrameKind::SegmentRelease, &control::encode(&release), &[])?;
         }
         let all = link.flush()?;
-        let since = if all { 0 } else { self.now_ns() };
+        let since = if all { 0 } else { wall_ns() };
         self.unflushed_since_ns.store(since, Ordering::Release);
         Ok(all)
     }
 
-    /// A task ended and its reply was queued. Replies of tiny tasks wait for company. That of a longer one leaves at
-    /// once, by the flusher's hand if `more` tasks wait here: a system call that wakes another process takes as long as
-    /// a tiny task, and the next task can run meanwhile.
-    pub fn on_reply(&self, queued_bytes: usize, task_ns: u64, more: bool) -> Result<(), LinkError> {
-        let now = self.now_ns();
-        let since = self.unflushed_since_ns.load(Ordering::Acquire);
-        if since == 0 {
-            self.unflushed_since_ns.store(now, Ordering::Release);
-        }
-        let age_ns = if since == 0 {
+    /// A task ended at `completed_ns` after `task_ns`, and its reply was queued. Replies of tiny tasks wait for company.
+    /// That of a longer one leaves at once, by the flusher's hand if there are `more` tasks here: a system call that wakes
+    /// another process takes as long as a tiny task, and the next task can run meanwhile.
+    pub fn on_reply(
+        &self,
+        queued_bytes: usize,
+        task_ns: u64,
+        completed_ns: u64,
+        more: impl FnOnce() -> bool,
+    ) -> Result<(), LinkError> {
+        let since_ns = self.unflushed_since_ns.load(Ordering::Acquire);
+        let reply_age_ns = if since_ns == 0 {
+            self.unflushed_since_ns
+                .store(completed_ns, Ordering::Release);
             0
         } else {
-            now.saturating_sub(since)
+            age_ns(since_ns, completed_ns)
         };
         let flush_after_ns = self.flush_after.as_nanos() as u64;
         let is_due = if task_ns < flush_after_ns / 4 {
-            age_ns >= flush_after_ns
+            reply_age_ns >= flush_after_ns
         } else {
-            !more || age_ns >= 2 * self.tick().as_nanos() as u64
+            !more() || reply_age_ns >= 2 * self.tick().as_nanos() as u64
         };
         if is_due || queued_bytes >= self.flush_bytes {
             self.flush()?;
@@ -92,16 +98,14 @@ impl Io {
     /// Segments may be gone, whose memory the next task may need: their end is told behind no task.
     pub fn on_segments_retired(&self) {
         if self.data.has_retired() && self.unflushed_since_ns.load(Ordering::Acquire) == 0 {
-            self.unflushed_since_ns
-                .store(self.now_ns(), Ordering::Release);
+            self.unflushed_since_ns.store(wall_ns(), Ordering::Release);
         }
     }
 
     /// A running task wrote something, which is queued.
     pub fn on_output(&self) -> Result<(), LinkError> {
         if self.unflushed_since_ns.load(Ordering::Acquire) == 0 {
-            self.unflushed_since_ns
-                .store(self.now_ns(), Ordering::Release);
+            self.unflushed_since_ns.store(wall_ns(), Ordering::Release);
         }
         self.before_user_code();
         if lock(&self.link).queued_bytes() >= self.flush_bytes {
@@ -167,7 +171,7 @@ impl Io {
             let since = self.unflushed_since_ns.load(Ordering::Acquire);
             if since == 0 {
                 idle_ticks += 1;
-            } else if self.now_ns().saturating_sub(since) >= self.flush_after.as_nanos() as u64 {
+            } else if age_ns(since, wall_ns()) >= self.flush_after.as_nanos() as u64 {
                 idle_ticks = 0;
                 // The main thread meets the same error at its own next use of the link.
                 let _ = self.flush();

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use broadleaf_net::LinkError;
 use broadleaf_proto::task::OutputRecord;
 use broadleaf_proto::{EngineId, FrameKind};
-use broadleaf_shm::{RecentBytes, flush_c_stdout, line_buffer_c_stdout};
+use broadleaf_shm::{HELD_BYTES, RecentBytes, UnsentOutput, flush_c_stdout, line_buffer_c_stdout};
 use pyo3::prelude::*;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -26,8 +26,6 @@ use crate::payload::lock;
 
 /// Number of the running task when there is none.
 const NO_TASK: u64 = u64::MAX;
-/// A line longer than this leaves in pieces.
-const HELD_BYTES: usize = 8192;
 /// Longer text travels in pieces.
 const TEXT_PIECE_BYTES: usize = 8 * 1024 * 1024;
 /// Writes that are timed to learn how short one can be.
@@ -145,6 +143,8 @@ struct Writing {
     log: Option<Log>,
     /// What is told of this process should it die.
     recent: Option<RecentBytes>,
+    /// What the node finds of it then.
+    unsent: UnsentOutput,
 }
 
 /// What Python hands over where output is captured.
@@ -166,11 +166,18 @@ pub struct Output {
     writing: Mutex<Writing>,
     /// Whether part of a line is held.
     holds: AtomicBool,
+    /// Whether more is queued than the node finds should this process die.
+    is_at_risk: AtomicBool,
 }
 
 impl Output {
     /// Without `captured`, what is written outside of tasks goes to the descriptors.
-    pub fn new(io: Arc<Io>, engine: EngineId, captured: Option<Captured>) -> io::Result<Self> {
+    pub fn new(
+        io: Arc<Io>,
+        engine: EngineId,
+        captured: Option<Captured>,
+        unsent: UnsentOutput,
+    ) -> io::Result<Self> {
         line_buffer_c_stdout();
         let (mut pipes, mut log, mut recent) = (None, None, None);
         if let Some(captured) = captured {
@@ -190,8 +197,10 @@ impl Output {
                 piece: Vec::with_capacity(PIECE_BYTES),
                 log,
                 recent,
+                unsent,
             }),
             holds: AtomicBool::new(false),
+            is_at_risk: AtomicBool::new(false),
         })
     }
 
@@ -238,7 +247,7 @@ impl Output {
         }
     }
 
-    /// Takes what Python writes to a stream; it leaves line by line. After this, `Io::await_room`.
+    /// Takes what Python writes to a stream; it leaves line by line. After this, `await_room`.
     pub fn write(&self, stream: Stream, bytes: &[u8]) -> Result<(), LinkError> {
         let mut writing = lock(&self.writing);
         if self.pipes.as_ref().is_some_and(Pipes::has_some) {
@@ -249,6 +258,7 @@ impl Output {
             return Ok(());
         };
         let mut held = std::mem::take(&mut writing.held[stream as usize]);
+        let held_before = held.len();
         held.extend_from_slice(bytes);
         let end = if held.len() > HELD_BYTES {
             held.len()
@@ -261,11 +271,13 @@ impl Output {
             if let Some(recent) = &mut writing.recent {
                 recent.append(&held[..end]);
             }
-            self.queue(task, stream, &held[..end]);
+            self.queue(&writing, task, stream, &held[..end]);
             held.drain(..end);
         }
         if !held.is_empty() {
             self.holds.store(true, Ordering::Release);
+            let known = if end > 0 { 0 } else { held_before };
+            (writing.unsent).hold(task, stream as usize, known, &held[known..]);
         }
         writing.held[stream as usize] = held;
         drop(writing);
@@ -291,7 +303,7 @@ impl Output {
     pub fn send_message(&self, bytes: &[u8]) -> Result<(), LinkError> {
         const MESSAGES: u8 = 3;
         if let Some(task) = self.task() {
-            self.queue_record(task, MESSAGES, bytes);
+            self.queue_record(&lock(&self.writing), task, MESSAGES, bytes);
         }
         self.io.on_output()
     }
@@ -306,7 +318,7 @@ impl Output {
             if pipes.wait(None) {
                 self.drain(&mut lock(&self.writing), false);
                 // The main thread meets a broken link itself. The log is written all the same.
-                let _ = self.io.flush().and_then(|_| self.io.await_room());
+                let _ = self.io.flush().and_then(|_| self.await_room());
             }
         }
     }
@@ -344,7 +356,7 @@ impl Output {
                 recent.append(&piece);
             }
             if let Some(task) = self.task() {
-                self.queue(task, stream, &piece);
+                self.queue(writing, task, stream, &piece);
             }
         }
         let count = piece.len();
@@ -361,8 +373,9 @@ impl Output {
             if let Some(recent) = &mut writing.recent {
                 recent.append(&held);
             }
-            self.queue(task, stream, &held);
+            self.queue(writing, task, stream, &held);
         } else {
+            writing.unsent.drop_held(stream as usize);
             Self::write_outside(writing, stream, &held);
         }
         true
@@ -391,19 +404,41 @@ impl Output {
         }
     }
 
-    fn queue(&self, task: u64, stream: Stream, bytes: &[u8]) {
-        for piece in bytes.chunks(TEXT_PIECE_BYTES) {
-            self.queue_record(task, stream.number(), piece);
+    /// Whether `await_room` need not wait.
+    pub fn has_room(&self) -> bool {
+        !self.is_at_risk.load(Ordering::Acquire) && self.io.has_room()
+    }
+
+    /// Waits while much is queued, or anything that would be lost with this process.
+    pub fn await_room(&self) -> Result<(), LinkError> {
+        if self.is_at_risk.swap(false, Ordering::AcqRel) {
+            self.io.drain()
+        } else {
+            self.io.await_room()
         }
     }
 
-    fn queue_record(&self, task: u64, stream: u8, bytes: &[u8]) {
+    fn queue(&self, writing: &Writing, task: u64, stream: Stream, bytes: &[u8]) {
+        for piece in bytes.chunks(TEXT_PIECE_BYTES) {
+            self.queue_record(writing, task, stream.number(), piece);
+        }
+    }
+
+    fn queue_record(&self, writing: &Writing, task: u64, stream: u8, bytes: &[u8]) {
         let record = OutputRecord {
             task,
             engine: self.engine,
             stream,
             bytes: bytes::Bytes::copy_from_slice(bytes),
         };
-        lock(&self.io.link).append(FrameKind::Output, |frame| record.encode(frame));
+        let mut link = lock(&self.io.link);
+        if link.queued_bytes() == 0 {
+            writing.unsent.clear();
+        }
+        let stream = usize::from(stream) - 1;
+        if !writing.unsent.add(task, stream, &record.bytes) {
+            self.is_at_risk.store(true, Ordering::Release);
+        }
+        link.append(FrameKind::Output, |frame| record.encode(frame));
     }
 }

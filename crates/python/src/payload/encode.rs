@@ -47,14 +47,6 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// One without buffers.
-    pub fn inline(bytes: Vec<u8>) -> Self {
-        Self {
-            bytes,
-            ..Self::default()
-        }
-    }
-
     /// Bytes that count for this payload alone.
     pub fn own_weight_bytes(&self) -> u64 {
         let sizes = self.segments.iter().map(|s| s.len_bytes);
@@ -422,7 +414,7 @@ impl DataPlane {
         let mut filled = self.try_fill(len_bytes, &fill);
         if let Err(FillError::Shm(error)) = &filled {
             let gave_up = match error {
-                ShmError::OutOfMemory { .. } => {
+                ShmError::OutOfMemory { .. } | ShmError::DevShmFull { .. } => {
                     self.give_up_kept();
                     self.give_up_warm();
                     // Also what others are about to give back.

@@ -96,21 +96,32 @@ pub(crate) fn create(len_bytes: u64, content: &[u8]) -> Result<OwnedFd, ShmError
         });
     }
     let (fd, can_be_sealed) = memory_file()?;
+    fill(fd.as_fd(), len_bytes, content).map_err(|error| match error {
+        ShmError::OutOfMemory { requested_bytes } if !can_be_sealed => {
+            ShmError::DevShmFull { requested_bytes }
+        }
+        error => error,
+    })?;
+    if can_be_sealed {
+        rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS).map_err(|e| system("seal size", e))?;
+    }
+    Ok(fd)
+}
+
+/// Gives an empty memory file its content and all of its pages.
+fn fill(fd: BorrowedFd<'_>, len_bytes: u64, content: &[u8]) -> Result<(), ShmError> {
     // Written rather than copied to a mapping: pages need no zeroing and no fault of their own.
-    write_all(fd.as_fd(), content)?;
+    write_all(fd, content)?;
     let mut done = content.len() as u64;
     while done < len_bytes {
         let step = (len_bytes - done).min(ALLOCATION_STEP_BYTES);
-        match rustix::fs::fallocate(&fd, FallocateFlags::empty(), done, step) {
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), done, step) {
             Ok(()) => done += step,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(refused("fallocate", len_bytes, errno)),
         }
     }
-    if can_be_sealed {
-        rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS).map_err(|e| system("seal size", e))?;
-    }
-    Ok(fd)
+    Ok(())
 }
 
 /// An empty file of memory, and whether it can be sealed. Where containers forbid `memfd_create` it is a file
