@@ -18,6 +18,7 @@ from broadleaf.lab.compare import (
     judge,
     more_pairs,
     parse_settings,
+    sentence,
     side,
 )
 from broadleaf.lab.environments import Variant
@@ -283,6 +284,15 @@ def test_verdicts_by_interval(low, high, word, code):
 def test_more_pairs_are_asked_for_where_the_interval_is_wide():
     # Half-width 0.04 has to become 0.02: four times the pairs.
     assert more_pairs(Interval(0.03, -0.01, 0.07, 10), 1.0) == pytest.approx(30, abs=2)
+
+
+def test_a_number_of_pairs_beyond_reach_is_no_advice():
+    wide = Interval(0.0, -0.4, 0.4, 8)
+    said = sentence("A", "B", judge(wide, 1.0), wide, 1.0, 8)
+    assert "more pairs would decide" not in said
+    assert "let each run take longer" in said
+    near = Interval(0.02, -0.005, 0.045, 40)
+    assert "more pairs would decide" in sentence("A", "B", judge(near, 1.0), near, 1.0, 40)
 
 
 def test_words_of_the_command_line():

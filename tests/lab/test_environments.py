@@ -192,3 +192,16 @@ def test_no_interpreter_stands_in_for_another(tmp_path):
     check_variables({"PYTHON_JIT": "0"}, python)
     with pytest.raises(Unavailable, match="not found"):
         find_interpreter("python9.99", tmp_path)
+
+
+def test_faults_are_found_without_building(repository):
+    factors = (
+        Factor("top", "patch", setting={"patch": "top.diff"}),
+        Factor("stale", "patch", setting={"patch": "after_top.diff"}),
+    )
+    assert Environments(study(repository, factors[0], build=["false"])).faults() == []
+    (fault,) = Environments(study(repository, *factors)).faults()
+    assert fault.startswith("stale: the patch does not apply to ")
+    gone = Factor("gone", "patch", setting={"patch": "gone.diff"})
+    (fault,) = Environments(study(repository, gone)).faults()
+    assert fault.startswith("gone=True: factor 'gone': there is no patch ")

@@ -110,7 +110,18 @@ def test_side_by_side_finds_what_changed() -> None:
 
 def test_side_by_side_without_any_change() -> None:
     figure = side_by_side(MEANS, MEANS, ("all", "some"), 5, "both")
-    assert figure.title == "No factor's effect differs for certain between all and some"
+    assert figure.title == "No single factor's effect differs for certain between all and some"
+
+
+def test_side_by_side_says_what_its_bars_show() -> None:
+    names = [f"f{i}" for i in range(12)]
+    one = pd.DataFrame({"name": names, "mean_us": -50.0, "ci_low_us": -90.0, "ci_high_us": -10.0, "n": 5})
+    two = one.assign(mean_us=-100.0, ci_low_us=-160.0, ci_high_us=-40.0)
+    title = side_by_side(one, two, ("all", "some"), 5, "both").title
+    assert title.endswith("between all and some, but 12 of 12 are larger in the second")
+    # Intervals that overlap a little do not hide a difference that is beyond doubt.
+    two.loc[3, ["mean_us", "ci_low_us", "ci_high_us"]] = [-140.0, -195.0, -85.0]
+    assert side_by_side(one.loc[3:3], two.loc[3:3], ("all", "some"), 5, "both").title.endswith("f3 gets stronger")
 
 
 def test_before_after_splits_by_colour() -> None:
@@ -214,15 +225,18 @@ def test_tiles_are_symmetric_and_put_negatives_top_right() -> None:
     assert order[-1] == "z", "the most negative on average is last, which is right"
     assert spec["layer"][0]["encoding"]["y"]["sort"][0] == "z", "and first on y, which is the top"
     drawn(figure)
-    assert "+10.5\u00a0%" in tiles(pairs.assign(estimate=[0.1, 0.0, 0.0]), 18, "tiles", "log").title
+    ratios = tiles(pairs.assign(estimate=[0.1, 0.0, 0.0]), 18, "tiles", "log")
+    assert "+10.5\u00a0%" in ratios.title
+    assert max(v["value"] for v in next(iter(ratios.chart.to_dict()["datasets"].values()))) == pytest.approx(10.517)
 
 
 def test_half_normal_finds_the_planted_terms() -> None:
     rng = np.random.default_rng(3)
     terms = pd.DataFrame({"name": [f"t{i}" for i in range(60)], "estimate": rng.normal(0, 1, 60)})
     terms.loc[[5, 9], "estimate"] = [-40.0, 25.0]
-    figure = half_normal(terms, 25, "half_normal")
-    assert set(figure.table[figure.table["real"]]["name"]) == {"t5", "t9"}
+    figure = half_normal(terms.assign(real=terms["estimate"].abs() > 10), 25, "half_normal")
+    assert figure.title == "2 of 60 effects and pairs are more than noise: t5 and t9"
+    assert set(figure.table[figure.table["size"] > figure.table["margin"]]["name"]) == {"t5", "t9"}
     assert figure.table["pseudo_error"].iloc[0] == pytest.approx(1, abs=0.3)
     # The median of n sizes stands at the median of the half-normal distribution.
     middle = figure.table["quantile"].median()
@@ -234,9 +248,9 @@ def test_biplot_names_what_is_opposed() -> None:
     scores = pd.DataFrame({"pc1": [100.0, -100.0, 90.0], "pc2": [1.0, 2.0, -3.0]})
     loadings = pd.DataFrame({"name": ["x", "y", "z"], "pc1": [0.7, -0.7, 0.05], "pc2": [0.1, 0.1, 0.99]})
     figure = biplot(scores, loadings, np.array([0.6, 0.3]), 19, "biplot")
-    assert figure.title == "PC1 (60 %): x against y; PC2 (30 %): z"
+    assert figure.title == ("Orders differ most (60 %) in what is saved by x against y, then (30 %) by z")
     assert figure.table["length"].tolist() == pytest.approx(sorted(figure.table["length"], reverse=True))
-    assert "PC1 (60 % of variance; us)" in drawn(figure)
+    assert "largest difference between orders (60 %; us)" in drawn(figure)
 
 
 def test_scree_counts_components_until_noise_explains_one() -> None:
@@ -244,7 +258,9 @@ def test_scree_counts_components_until_noise_explains_one() -> None:
         {"component": [1, 2, 3, 4], "ratio": [0.5, 0.2, 0.1, 0.2], "null_95": [0.2, 0.15, 0.12, 0.1]}
     )
     figure = scree(variance, 20, "scree")
-    assert figure.title == "The first two components hold 70 % of the variance; 2 are more than noise"
+    assert figure.title == (
+        "The first two ways in which orders differ hold 70 % of their differences; 2 of 4 are beyond noise"
+    )
     assert figure.table["cumulative"].iloc[-1] == pytest.approx(1)
     drawn(figure)
 
@@ -275,6 +291,29 @@ def test_drift_of_the_controls() -> None:
     assert f"drifted by {percent(0.10)}" in figure.title
     assert figure.table["elapsed_s"].iloc[-1] == 39 * 60
     assert "time since the first run (minutes)" in drawn(figure)
+
+
+def test_drift_has_an_interval_and_is_not_claimed_without_one() -> None:
+    rng = np.random.default_rng(2)
+    residual = rng.normal(0, 0.03, 400)
+    residual[[7, 300]] = math.log(3)
+    runs = pd.DataFrame(
+        {
+            "started_unix": 1.7e9 + 6.0 * np.arange(400),
+            "control": ["baseline", "all on", *[""] * 8] * 40,
+            "y_us": 100 * np.exp(rng.normal(0, 0.03, 400)),
+            "residual_log": residual,
+        }
+    )
+    title = drift(runs, 22, "drift").title
+    assert title.startswith("No steady drift is known: from the first run to the last ")
+    assert "95 % interval \u2212" in title
+    # Two disturbed runs do not make all runs scatter more.
+    assert "runs scatter by 3.35 % around the model" in title
+    assert title.endswith("2 of 400 are far from it")
+    assert "triangle" in str(drift(runs, 22, "drift").chart.to_dict())
+    steady = runs.assign(y_us=runs["y_us"] * np.exp(np.linspace(0, 0.2, 400)))
+    assert drift(steady, 22, "drift").title.startswith("The machine drifted by +2")
 
 
 def test_two_by_two_has_a_panel_per_pair() -> None:

@@ -57,6 +57,7 @@ def test_the_scale_of_the_truth_is_found(scale):
     assert sum(scales.found(seed, scale) == scale for seed in range(5)) == 5
 
 
+@pytest.mark.timeout(240)  # it plans and fits many studies
 def test_power_is_what_was_predicted():
     predicted, simulated = power.compare(40, "main", 3.0, 0.05)
     assert abs(predicted - simulated) <= 0.05

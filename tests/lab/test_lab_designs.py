@@ -164,6 +164,8 @@ def test_model_columns_are_orthonormal_over_all_combinations():
     assert terms.names.count("log") == 2
     assert terms.names.count("log:n") + terms.names.count("n:log") == 6
     assert efficiency(matrix) == pytest.approx((100, 1))
+    # Columns of other lengths make no design better than orthogonal.
+    assert efficiency(matrix * np.arange(1, matrix.shape[1] + 1)) == pytest.approx((100, 1))
 
 
 def test_variance_inflation_of_two_correlated_columns():

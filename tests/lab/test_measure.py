@@ -150,6 +150,14 @@ def test_waiting_for_quiet_ends():
     assert not wait_until_quiet(0.5, 0, lambda: 1.0)
 
 
+def test_a_busy_machine_is_told_at_once_and_once():
+    loads = iter([2.0, 1.5, 0.2])
+    told = []
+    assert wait_until_quiet(0.5, 60, lambda: next(loads), lambda cores: told.append((cores, next(loads))))
+    # Told before it waits: the second measurement was still to come.
+    assert told == [(2.0, 1.5)]
+
+
 def test_stolen_and_busy_shares():
     busy, steal = CpuTimes(150, 30, 300).since(CpuTimes(100, 10, 100))
     assert (busy, steal) == (pytest.approx(0.25), pytest.approx(0.1))

@@ -5,6 +5,7 @@ import math
 
 import pytest
 from broadleaf.cli.lab import command as lab
+from broadleaf.lab import machine
 from broadleaf.lab.doctor import examine_study
 from broadleaf.lab.execute import Quiet
 from broadleaf.lab.runs import read_runs
@@ -43,6 +44,29 @@ kind = "explicit"
 rows = [{ workers = 1 }, { workers = 8 }, { broken = true }, { pinned = true }]
 """
 AT_ONCE = Quiet(max_wait_s=0)
+
+
+def test_runs_on_a_busy_machine_are_counted_and_said_at_once(tmp_path, monkeypatch):
+    (tmp_path / "study.toml").write_text(STUDY)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    monkeypatch.setattr(machine.wait_until_quiet, "__defaults__", (lambda: 3.0, lambda cores: None))
+    done = CliRunner().invoke(lab, ["run", str(tmp_path), "--max-wait", "0.0001"])
+    lines = done.stdout.splitlines()
+    said = next(i for i, line in enumerate(lines) if "the machine is busy: 3.0 cores" in line)
+    assert said < next(i for i, line in enumerate(lines) if line.startswith("1/"))
+    assert sum("the machine is busy" in line for line in lines) == 1
+    assert any("runs were made while the machine was busy" in line for line in lines), done.stdout
+
+
+def test_the_plan_tells_what_cannot_be_run(tmp_path):
+    (tmp_path / "study.toml").write_text(
+        '[study]\ncommand = ["true"]\n[factors.py]\nset.python = { here = "python3", far = "python3.99" }\n'
+        '[factors.x]\nset.env = { X = "1" }\n'
+    )
+    done = CliRunner().invoke(lab, ["plan", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "cannot be run here: py=far: interpreter 'python3.99'" in done.output
+    assert json.loads(CliRunner().invoke(lab, ["plan", str(tmp_path), "--dry-run", "--json"]).stdout)["faults"]
 
 
 @pytest.fixture

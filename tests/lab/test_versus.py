@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from broadleaf.lab.versus import commands as making
 from broadleaf.lab.versus.commands import Commands, Hooks, words_of
 from broadleaf.lab.versus.duel import duel
 from click.testing import CliRunner
+
+PYTHON = shlex.quote(sys.executable)
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -123,7 +126,7 @@ def test_hooks_run_around_every_run(tmp_path, monkeypatch):
     # It can only run between its hooks.
     script.write_text("import os\nos.stat('ready')\nopen('runs', 'a').write('.')\n")
     hooks = Hooks(prepare="touch ready", cleanup="rm ready")
-    commands = Commands(f"{sys.executable} -S program.py", f"{sys.executable} -S program.py", hooks=hooks, seed=1)
+    commands = Commands(*[f"{PYTHON} -S program.py"] * 2, hooks=hooks, seed=1)
     found = duel(commands, max_pairs=5, budget_s=250)
     assert found.failed == (0, 0)
     assert not commands.side_by_side
@@ -134,7 +137,7 @@ def test_hooks_run_around_every_run(tmp_path, monkeypatch):
 def test_side_by_side_both_are_on_one_processor(tmp_path):
     script = tmp_path / "one.py"
     script.write_text("import os, sys\nsys.exit(len(os.sched_getaffinity(0)) != 1)\n")
-    commands = Commands(*[f"{sys.executable} -S {script}"] * 2, side_by_side=True, clock="cpu", seed=1)
+    commands = Commands(*[f"{PYTHON} -S {script}"] * 2, side_by_side=True, clock="cpu", seed=1)
     assert all(p.a_s and p.b_s for p in (commands.pair(making.processors()[0]) for _ in range(2)))
 
 

@@ -26,6 +26,8 @@ CHANGE = Factor("change", "patch", loses="", setting={})
 CONTEXTS = 16
 PAIRS = 2
 ALPHA = 0.05
+MOST_TIMES_MORE = 10
+"""More than so many times the pairs made is no advice."""
 _LEAST_TRIMMED = 5
 
 
@@ -195,7 +197,7 @@ def compare(
     repeats = max(pairs, math.ceil(pairs * (contexts + 2) / len(chosen))) if len(chosen) < 3 else pairs
     ratios: list[list[float]] = [[] for _ in chosen]
     failures = PairFailures()
-    with RunsFile(path, factors) as runs:
+    with RunsFile(path, factors, study.responses) as runs:
         block = 1 + max((row["block"] for row in runs.rows if row["block"] is not None), default=-1)
         b_first = [rng.random() < 0.5 for _ in chosen]
         for repeat in range(repeats):
@@ -345,7 +347,13 @@ def sentence(a: str, b: str, judgement: Judgement, interval: Interval, rope_pct:
     change = f"{percent(interval.estimate)} time ({percent(interval.low)} to {percent(interval.high)})"
     text = f"{b} against {a}: {judgement.word}; {change} in {pairs} pairs."
     if judgement.harmless is None and judgement.word == "unknown":
-        text += f" About {more_pairs(interval, rope_pct)} more pairs would decide."
+        more = more_pairs(interval, rope_pct)
+        if more <= MOST_TIMES_MORE * pairs:
+            text += f" About {more} more pairs would decide."
+        else:
+            text += (
+                " More pairs alone will not decide: let each run take longer, quieten the machine, or raise rope_pct."
+            )
     return text
 
 

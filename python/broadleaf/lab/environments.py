@@ -94,6 +94,29 @@ class Environments:
             return {}
         return self._order(self.worktrees.resolve(self.sha or "HEAD")).expressions()
 
+    def faults(self) -> list[str]:
+        """What this machine lacks for the levels of interpreters, commits and patches, in words. Nothing is built."""
+        found: list[str] = []
+        checks: list[tuple[Sequence[Factor], Callable[[Factor, Config], object]]] = [
+            (self.pythons, lambda factor, config: self._python(config)),
+            (self.refs, lambda factor, config: self.worktrees.resolve(str(level_value(factor, config[factor.name])))),
+            (self.patches, self._patch),
+        ]
+        for factors, check in checks:
+            for factor in factors:
+                for level in factor.levels:
+                    try:
+                        check(factor, {factor.name: level})
+                    except (RunError, Unavailable) as error:
+                        found.append(f"{factor.name}={level}: {error}")
+        if self.patches and not found:
+            try:
+                sha = self.worktrees.resolve(self.sha or "HEAD")
+                found += [f"{name}: the patch does not apply to {sha[:10]}" for name in sorted(self._order(sha).broken)]
+            except RunError as error:
+                found.append(str(error))
+        return found
+
     def prepare(self, configs: Iterable[Config], variants: Sequence[Variant] = (HERE,)) -> dict[str, int]:
         """Makes every place that the configurations need. Returns how many are ready, missing, incompatible and
         failed to build; those that cannot be had are told again when a run asks for them."""

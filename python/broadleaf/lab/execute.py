@@ -54,6 +54,7 @@ class Executor:
         self.session_id = session_id or new_session_id()
         self.quiet = quiet or Quiet()
         self._patience_s = self.quiet.max_wait_s
+        self._told_busy = False
         # The length of the padding must differ from session to session too.
         self._rng = random.Random(seed)
 
@@ -116,9 +117,18 @@ class Executor:
         """Waits for quiet; whether it came. On a machine that is never quiet the waits become short."""
         if self.quiet.max_wait_s <= 0:
             return True
-        quiet = machine.wait_until_quiet(self.quiet.limit_cores, self._patience_s)
+        quiet = machine.wait_until_quiet(self.quiet.limit_cores, self._patience_s, on_busy=self._say_busy)
         self._patience_s = self.quiet.max_wait_s if quiet else self._patience_s / 2
         return quiet
+
+    def _say_busy(self, cores: float) -> None:
+        if self._told_busy:
+            return
+        self._told_busy = True
+        self.environments.say(
+            f"the machine is busy: {cores:.1f} cores are at work for others; waiting up to {self._patience_s:.0f} s "
+            "for quiet, less each time; runs made nevertheless are flagged `busy` (--max-busy, --max-wait)"
+        )
 
     def attempt(
         self, config: Config, variant: Variant, n_tasks: int, cpus: Collection[int] | None = None

@@ -78,7 +78,7 @@ def gate(
     rng = random.Random(seed)
     begin = time.monotonic()
     decided: tuple[Interval, Judgement] | None = None
-    with RunsFile(study.directory.resolve() / CACHE / "gate.csv", (*study.factors, CHANGE)) as runs:
+    with RunsFile(study.directory.resolve() / CACHE / "gate.csv", (*study.factors, CHANGE), study.responses) as runs:
         pairs = _Pairs(executor, runs, variants, rng, on_run, (base, head))
         pairs.warm_up()
         for look in looks:

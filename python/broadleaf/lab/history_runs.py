@@ -164,7 +164,7 @@ def measure_history(
         _build(environments, study, commits[index], say)
     calibration = Calibration.load(study) or calibrate(environments, Variant(ref=commits[-1].sha), quiet=quiet, say=say)
     executor = Executor(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
-    with RunsFile(study.directory / RUNS_FILE, study.factors) as runs:
+    with RunsFile(study.directory / RUNS_FILE, study.factors, study.responses) as runs:
         measure = _CommitRuns(study, commits, configs, executor, runs, on_run)
         found = search(len(commits), list(configs), measure, points=points, replicates=replicates, seed=seed, say=say)
     broken = sorted(measure.tried - measure.succeeded)

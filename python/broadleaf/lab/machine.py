@@ -105,10 +105,20 @@ def busy_cores(sample_s: float = 0.1) -> float:
     return (busy + steal) * (os.cpu_count() or 1)
 
 
-def wait_until_quiet(limit_cores: float, max_wait_s: float, measure: Callable[[], float] = busy_cores) -> bool:
-    """Waits until fewer than `limit_cores` are busy, at most `max_wait_s`; whether they are."""
+def wait_until_quiet(
+    limit_cores: float,
+    max_wait_s: float,
+    measure: Callable[[], float] = busy_cores,
+    on_busy: Callable[[float], None] = lambda cores: None,
+) -> bool:
+    """Waits until fewer than `limit_cores` are busy, at most `max_wait_s`; whether they are. `on_busy` gets the busy
+    cores at once where there is something to wait for."""
     deadline = time.monotonic() + max_wait_s
-    while measure() > limit_cores:
+    told = False
+    while (cores := measure()) > limit_cores:
+        if not told:
+            on_busy(cores)
+            told = True
         if time.monotonic() >= deadline:
             return False
     return True

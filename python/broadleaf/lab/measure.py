@@ -61,7 +61,7 @@ def measure(study: Study, finished: Finished, n_tasks: int) -> Run:
         "iter_sd_us": statistics.stdev(kept) if len(kept) > 1 else None,
         "cpu_us_per_task": finished.cpu_s * 1e6 / (n * len(times)),
     }
-    for name in _COPIED:
+    for name in (*_COPIED, *study.responses):
         if isinstance(value := document.get(name), int | float) and not isinstance(value, bool):
             row[name] = float(value)
     return row

@@ -44,7 +44,7 @@ class Progress:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """What a session did. `stopped` says why it ended early: `budget`, `runs`, `failing` where no run at all ended
-    well, or nothing. `error` is the last failure's."""
+    well, or nothing. `error` is the last failure's, `busy` counts the runs made while the machine was busy."""
 
     done: int
     total: int
@@ -54,6 +54,7 @@ class Summary:
     noisy_blocks: tuple[int, ...] = ()
     stopped: str = ""
     error: str = ""
+    busy: int = 0
 
     @property
     def hopeless(self) -> bool:
@@ -92,11 +93,11 @@ def run_plan(
     study = with_excludes(study)
     begin = time.monotonic()
     budget_s = budget_s if budget_s is not None else study.design.budget_s
-    with RunsFile(study.runs_path, study.factors) as runs:
+    with RunsFile(study.runs_path, study.factors, study.responses) as runs:
         left = remaining(study, plan, runs.rows, retry_failed=retry_failed)
         done = len(plan.rows) - len(left)
         statuses: dict[str, int] = {}
-        made, stopped, error, first = 0, "", "", 0.0
+        made, busy, stopped, error, first = 0, 0, "", "", 0.0
         begun = any(row["status"] == "ok" for row in runs.rows)
         tried: set[str] = set()
         if left:
@@ -117,6 +118,7 @@ def run_plan(
                 first = time.monotonic() if made == 0 else first
                 kept = record(executor, runs, row.config, **plan_columns(row))
                 made += 1
+                busy += "busy" in (kept["flags"] or "").split()
                 statuses[kept["status"]] = statuses.get(kept["status"], 0) + 1
                 if kept["status"] != "ok":
                     error = f"{kept['status']}: {kept['error']}"
@@ -136,7 +138,7 @@ def run_plan(
                         )
                     )
         noisy = flag_noisy_blocks(study, runs)
-    return Summary(done + made, len(plan.rows), made, time.monotonic() - begin, statuses, noisy, stopped, error)
+    return Summary(done + made, len(plan.rows), made, time.monotonic() - begin, statuses, noisy, stopped, error, busy)
 
 
 def ready(

@@ -89,11 +89,12 @@ def read_runs(path: str | Path, factors: Sequence[Factor] = ()) -> list[Run]:
 class RunsFile:
     """runs.csv, opened to append. One process at a time: a second one gets RunError."""
 
-    def __init__(self, path: str | Path, factors: Sequence[Factor]) -> None:
-        """Opens or creates it. A torn last line is cut off; columns of new factors are filled with their default."""
+    def __init__(self, path: str | Path, factors: Sequence[Factor], responses: Sequence[str] = ()) -> None:
+        """Opens or creates it, with columns for a study's own `responses`. A torn last line is cut off; columns of new
+        factors are filled with their default."""
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.factors = tuple(factors)
+        self.factors, self.responses = tuple(factors), tuple(responses)
         self._lock = open(self.path.with_suffix(".lock"), "w")  # noqa: SIM115
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,7 +108,7 @@ class RunsFile:
             raise
 
     def _prepare(self) -> None:
-        wanted = [*COLUMNS, *(factor.column for factor in self.factors)]
+        wanted = [*COLUMNS, *(factor.column for factor in self.factors), *self.responses]
         text = _read(self.path)
         if not text:
             self.header = wanted

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from broadleaf.lab.analysis.pca import Pca
     from broadleaf.lab.compare import Comparison
     from broadleaf.lab.constraints import Constraints
+    from broadleaf.lab.inline import Figures
     from broadleaf.lab.plan import Plan
+    from broadleaf.lab.recommend import Recommendation
     from broadleaf.lab.report.build import Report
     from broadleaf.lab.runner import Summary
+    from broadleaf.lab.settle.settler import Settler
     from broadleaf.lab.tune.tuner import Tuned
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -92,6 +95,8 @@ class Study:
     design: DesignSpec = DesignSpec()
     directory: Path = Path()
     iterations: int = 1
+    responses: tuple[str, ...] = ()
+    """Further numbers that runs print as JSON, kept in columns of their own; of each less is better."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """The keys of `[study]` that only the runner reads, as the file has them."""
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
@@ -166,16 +171,20 @@ class Study:
 
     def run(self, budget: str | float | None = None, **options: Any) -> Summary:
         """Makes the runs that plan.json has and runs.csv has not, for at most `budget` ("60m", or seconds). `options`
-        are those of `runner.run_plan`."""
+        are those of `runner.run_plan`; a notebook shows progress."""
+        from broadleaf.lab import inline
         from broadleaf.lab.runner import run_plan
 
+        if inline.in_notebook():
+            options.setdefault("on_progress", inline.run_progress())
         return run_plan(self, budget_s=_seconds(budget), **options)
 
-    def runs(self, where: str | None = None) -> pd.DataFrame:
-        """The runs with a result; `where` keeps those whose configuration satisfies an expression over the factors."""
+    def runs(self, where: str | None = None, response: str = "time_per_task_us") -> pd.DataFrame:
+        """The runs with a result; `where` keeps those whose configuration satisfies an expression over the factors.
+        `response` is what their column `y_us` is of."""
         from broadleaf.lab.analysis.frame import load
 
-        return load(self.runs_path, self.factors, where)
+        return load(self.runs_path, self.factors, where, response)
 
     def deltas(self, where: str | None = None, pairing: Literal["cell", "block", "cross"] = "cell") -> pd.DataFrame:
         """The table of every X and X + treatment among the runs."""
@@ -183,12 +192,17 @@ class Study:
 
         return deltas(self.runs(), self.factors, pairing, where)
 
-    def fit(self, scale: Literal["auto", "log", "us", "rate"] = "log", **options: Any) -> Fit:
+    def fit(
+        self,
+        scale: Literal["auto", "log", "us", "rate"] = "log",
+        response: str = "time_per_task_us",
+        **options: Any,
+    ) -> Fit:
         """The model of main effects and pairs over the factors that were varied. `options` are those of
         `analysis.fit.fit`."""
         from broadleaf.lab.analysis.fit import fit
 
-        runs = self.runs()
+        runs = self.runs(response=response)
         return fit([f for f in self.factors if runs[f.name].nunique() > 1], runs, scale, **options)
 
     def path(
@@ -238,6 +252,37 @@ class Study:
         known = known_trials(study)
         with MeasuredRuns(study) as evaluate:
             return tune(study, evaluate, Budget(runs, _seconds(budget)), known=known, **options)
+
+    def settle(self, most_runs: int | None = None, budget: str | float | None = None, **options: Any) -> Settler:
+        """Makes runs that it chooses itself until every question is decided. `options` are those of
+        `settle.measured.settle`; a notebook shows what is decided."""
+        from broadleaf.lab import inline
+        from broadleaf.lab.settle.measured import settle
+
+        if inline.in_notebook():
+            options.setdefault("say", inline.said())
+        return settle(self, most_runs, budget_s=_seconds(budget), **options)
+
+    def recommend(self, most_tier: int = 4) -> Recommendation:
+        """The settings that the runs prove to help, of at most this tier."""
+        from broadleaf.lab.recommend import recommend
+
+        return recommend(self, most_tier)
+
+    def figures(self) -> Figures:
+        """Every figure of the report, to be shown one by one: `figures["drift"]`, `figures[22]`."""
+        from broadleaf.lab.figures.registry import draw_all
+        from broadleaf.lab.inline import Figures
+        from broadleaf.lab.report.collect import collect
+
+        evidence = collect(self).evidence
+        assert evidence is not None, "collect() fills it in"
+        return Figures(draw_all(evidence))
+
+    def _repr_html_(self) -> str:
+        from broadleaf.lab.inline import study_html
+
+        return study_html(self)
 
     def report(self, folder: str | Path | None = None) -> Report:
         """Writes the offline HTML report with its figures and tables, into `folder` or `report` beside the runs."""

@@ -27,6 +27,7 @@ _STUDY = (
     "timeout_s",
     "rope_pct",
     "iterations",
+    "responses",
     "calibrate",
     "extends",
 )
@@ -48,6 +49,11 @@ _DESIGN = (
     "factor",
 )
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_TAKEN = {
+    "treatment", "level_from", "level_to", "before_us", "after_us", "delta_us", "log2_ratio", "n_before", "n_after",
+    "se_log2", "same_block", "gap_s", "source", "context_id", "y_us", "change", "config",
+}  # fmt: skip
+"""Columns of deltas.csv and of the tables that are made of runs."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -182,6 +188,7 @@ def _study(file: Path, data: dict[str, Any]) -> Study:
         design=_design(file, data.get("design", {}), factors),
         directory=file.parent,
         iterations=table.whole("iterations", 1, 1),
+        responses=_responses(table, factors),
         settings={name: table.values[name] for name in _RUNNING if name in table.values},
     )
     try:
@@ -223,6 +230,17 @@ def _score(table: _Table, called: bool) -> str:
     raise table.wrong("score", f"no score {score!r}.", 'Write "json:KEY", "regex:...(...)..." or "wall/n".')
 
 
+def _responses(table: _Table, factors: Sequence[Factor]) -> tuple[str, ...]:
+    given = table.values.get("responses", [])
+    if not isinstance(given, list) or not all(isinstance(name, str) and _NAME.match(name) for name in given):
+        raise table.wrong(
+            "responses", f"{given!r} is no list of names.", 'Write JSON keys of the output, such as ["joules"].'
+        )
+    if taken := sorted({*given} & {*COLUMNS, *_TAKEN, *(f.name for f in factors)}):
+        raise table.wrong("responses", f"{taken[0]!r} is a column already.", "Choose another name.")
+    return tuple(dict.fromkeys(given))
+
+
 def _calibrate(file: Path, values: object) -> Calibrate:
     table = _Table(file, "study.calibrate", values, _CALIBRATE)
     made = Calibrate(
@@ -246,8 +264,9 @@ def _factor(file: Path, name: str, values: object) -> Factor:
     table = _Table(file, f"factors.{name}", values, _FACTOR)
     if not _NAME.match(name):
         raise table.wrong("", f"{name!r} cannot be a column and a name in constraints.", "Use letters, digits and _.")
-    if keyword.iskeyword(name) or name in COLUMNS:
-        taken = "a word of Python's" if keyword.iskeyword(name) else "a column of runs.csv"
+    if keyword.iskeyword(name) or name in COLUMNS or name in _TAKEN:
+        word = "a word of Python's" if keyword.iskeyword(name) else "a column of runs.csv"
+        taken = "a column of the laboratory's tables" if name in _TAKEN else word
         raise table.wrong("", f"{name!r} is {taken} already.", "Choose another name.")
     kind, setting = _setting(table)
     levels = _levels(table, kind, setting)

@@ -88,7 +88,7 @@ def sweep(
     environments, calibration = ready(study, list(configs.values()), quiet=quiet, say=say)
     executor = Executor(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
     rng = random.Random(study.design.seed)
-    with RunsFile(study.runs_path, study.factors) as runs:
+    with RunsFile(study.runs_path, study.factors, study.responses) as runs:
         done = {(row["config_id"], row["replicate"]) for row in runs.rows if row["purpose"] == "sweep"}
         block = 1 + max((row["block"] for row in runs.rows if row["block"] is not None), default=-1)
         made, total = 0, len(configs) * replicates

@@ -57,7 +57,7 @@ def write(
     plan.save(directory / "plan.json")
     study.runs_path.unlink(missing_ok=True)
     configs = {row.row: row.config for row in plan.rows}
-    with RunsFile(study.runs_path, study.factors) as runs:
+    with RunsFile(study.runs_path, study.factors, study.responses) as runs:
         for row in simulate(plan, made, seed, start_unix, seconds_per_run):
             runs.append(row, configs[row["plan_row"]])
     return plan

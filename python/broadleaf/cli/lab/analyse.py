@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -32,6 +33,9 @@ _COLOURS = {
 @click.command("analyse")
 @study_argument
 @click.option("--where", metavar="CONDITION", help="Runs to keep, such as `not cfg_log`.")
+@click.option("--response", "responses", multiple=True, metavar="COLUMN",
+              help="What to analyse in place of the time per task: max_rss_kb, latency_p99_us, cpu_us_per_task, any "
+              "other column of runs.csv of which less is better. May be given several times.")  # fmt: skip
 @click.option("--scale", type=click.Choice(("log", "us", "rate", "auto")), default="log", show_default=True,
               help="On which effects are taken to add: ratios, us, tasks/s, or the likeliest of these.")  # fmt: skip
 @click.option("--no-pairs", is_flag=True, help="Main effects only.")
@@ -41,6 +45,7 @@ _COLOURS = {
 def command(
     study_path: Path,
     where: str | None,
+    responses: tuple[str, ...],
     scale: Literal["log", "us", "rate", "auto"],
     no_pairs: bool,
     no_blocks: bool,
@@ -49,7 +54,8 @@ def command(
 ) -> None:
     """Show effects, interactions and verdicts, with intervals.
 
-    Writes effects.csv and interactions.csv beside the study file, unless some runs are left out with --where.
+    Writes effects.csv and interactions.csv beside the study file, unless some runs are left out with --where, or
+    another response is asked for.
     """
     require("lab", ("numpy", "pandas", "scipy", "statsmodels"), "`broadleaf lab analyse`")
     from broadleaf.lab.analysis import failures
@@ -58,42 +64,60 @@ def command(
     from broadleaf.lab.runs import replace_file
 
     study = load_study(study_path)
-    runs = frames.load(study.runs_path, study.factors, where)
     blocks: Literal["auto", "none"] = "none" if no_blocks else "auto"
     failed = failures.of_study(study.runs_path, study.factors, where)
-    found = summarise(study.factors, runs, scale, not no_pairs, blocks, not no_drift, study.rope_pct, failed)
+    asked = responses or (frames.TIME,)
+    told: dict[str, Summary] = {}
+    for name in asked:
+        runs = frames.load(study.runs_path, study.factors, where, name)
+        told[name] = summarise(study.factors, runs, scale, not no_pairs, blocks, not no_drift, study.rope_pct, failed)
     if as_json:
-        click.echo(json.dumps(found.as_dict(), indent=1))
+        found = {name: one.as_dict() for name, one in told.items()}
+        click.echo(json.dumps(found if responses else found[frames.TIME], indent=1))
     else:
-        _show(found, failed)
+        for name, one in told.items():
+            _show(one, failed, name)
     # What was found is shown first: a full disk must not hide it. Tables are of all runs, never of some.
-    if where is None:
-        for name, table in (("effects", found.effects_table()), ("interactions", found.interactions_table())):
+    if where is None and not responses:
+        found_us = told[frames.TIME]
+        for name, table in (("effects", found_us.effects_table()), ("interactions", found_us.interactions_table())):
             replace_file(study.directory / f"{name}.csv", table.to_csv(index=False))
 
 
-def _show(found: Summary, failed: Failures) -> None:
+def _show(found: Summary, failed: Failures, response: str) -> None:
     out = console()
+    is_time = response == "time_per_task_us"
+
+    def worded(text: str) -> str:
+        if is_time:
+            return text
+        return text.replace("time per task", response).replace("% time", f"% {response}").replace("us/task", response)
+
+    if not is_time:
+        out.print(f"{response}:", style="bold", markup=False)
     if failed.total.failed:
         out.print(failed.sentences[0], style="bold", markup=False)
     for verdict in found.verdicts:
-        out.print(verdict.sentence, style=_COLOURS.get(verdict.word, "magenta"), markup=False)
+        out.print(worded(verdict.sentence), style=_COLOURS.get(verdict.word, "magenta"), markup=False)
     out.print()
-    out.print(_effects(found))
+    out.print(_effects(found, "us" if is_time else response, worded))
     if found.interactions:
         out.print()
         out.print(_interactions(found))
     out.print()
-    out.print(found.scale.sentence, markup=False)
+    if is_time:
+        out.print(found.scale.sentence, markup=False)
     for text in _remarks(found):
-        out.print(text, markup=False)
+        out.print(worded(text), markup=False)
 
 
-def _effects(found: Summary) -> Table:
+def _effects(found: Summary, unit_name: str, worded: Callable[[str], str]) -> Table:
     from rich.table import Table
 
     unit = found.fit.scale
-    table = Table(box=None, pad_edge=False, title="effects on time per task, over the default", title_justify="left")
+    table = Table(
+        box=None, pad_edge=False, title=worded("effects on time per task, over the default"), title_justify="left"
+    )
     table.add_column("factor")
     for name in (
         "average",
@@ -101,7 +125,7 @@ def _effects(found: Summary) -> Table:
         "all at once",
         "at the baseline",
         "at the best",
-        "us at the baseline",
+        f"{unit_name} at the baseline",
         "95 % interval",
     ):
         table.add_column(name, justify="right")

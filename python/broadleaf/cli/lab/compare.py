@@ -49,6 +49,7 @@ def command(
     """
     from broadleaf.lab.compare import compare, patched, side
     from broadleaf.lab.errors import LabError
+    from broadleaf.lab.factors import describe
 
     if (patch is None) == (a is None) or (a is None) != (b is None):
         raise click.UsageError("give either A and B, or --patch FILE")
@@ -57,7 +58,9 @@ def command(
     def on_run(run: Run) -> None:
         us = run["time_per_task_us"]
         figure = f"{us:,.4g} us/task" if us is not None else f"{run['status']}: {run['error']}"
-        out.print(f"{run['run_id']}  block {run['block']}  {run['config_id']}  {figure}", markup=False)
+        of_change = "" if run.get("change") is None else f"{'B' if run['change'] else 'A'}  "
+        setting = describe({f.name: run[f.column] for f in study.factors}, study.factors)
+        out.print(f"{run['run_id']}  block {run['block']}  {of_change}{setting}  {figure}", markup=False)
 
     try:
         study = load_study(study_path)

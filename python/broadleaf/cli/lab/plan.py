@@ -60,17 +60,29 @@ def command(
             f"{study.runs_path} holds runs of {target}, and a new plan numbers its runs afresh. Look at it with "
             "--dry-run, or replace it with --force and move runs.csv away."
         )
+    faults = _faults(study)
     plan = study.plan()
     if not dry_run:
         plan.save(target)
     each_s, origin = (seconds, "as given") if seconds is not None else _seconds_per_run(study)
     found = _precision(plan, study)
     if as_json:
-        click.echo(json.dumps(_as_dict(plan, study, each_s, found), indent=1))
+        click.echo(json.dumps({**_as_dict(plan, study, each_s, found), "faults": faults}, indent=1))
         return
     _show(plan, study, each_s, origin, found)
+    for fault in faults:
+        console().print(f"cannot be run here: {fault}", style="yellow", markup=False)
     if not dry_run:
         console().print(f"\nWritten to {target}. Measure with: broadleaf lab run {study_path}")
+
+
+def _faults(study: Study) -> list[str]:
+    """What would make every run of some level fail or be skipped, found before the first run."""
+    from broadleaf.lab.environments import Environments
+
+    if not any(factor.kind in ("patch", "git", "python") for factor in study.factors):
+        return []
+    return Environments(study).faults()
 
 
 def _seconds_per_run(study: Study) -> tuple[float, str]:
@@ -118,12 +130,13 @@ _PURPOSES = {
 
 
 def _show(plan: Plan, study: Study, each_s: float, origin: str, found: list[Precision]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from broadleaf.lab.power import smallest_pct
 
     out = console()
-    out.print(f"[bold]{study.name}[/]: {len(study.factors)} factors, {len(study.constraints)} constraints\n")
+    out.print(f"[bold]{escape(study.name)}[/]: {len(study.factors)} factors, {len(study.constraints)} constraints\n")
     table = Table("purpose", "what for", box=None, pad_edge=False)
     table.add_column("runs", justify="right")
     table.add_column("time", justify="right")
@@ -136,7 +149,7 @@ def _show(plan: Plan, study: Study, each_s: float, origin: str, found: list[Prec
     for design in plan.spec["designs"]:
         out.print(f"[bold]{design['kind']}[/]: {_account(design)}")
     for name, text in plan.spec["excludes"].items():
-        out.print(f"[yellow]kept apart[/] {name}: {text}")
+        out.print(f"[yellow]kept apart[/] {name}: {escape(text)}")
     _show_precision(study, found, smallest_pct)
     budget = study.design.budget_s
     if budget is not None and len(plan) * each_s > budget:

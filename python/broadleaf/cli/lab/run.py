@@ -81,6 +81,11 @@ def command(
             live.stop()
     counts = ", ".join(f"{n} {status}" for status, n in sorted(summary.statuses.items())) or "nothing to do"
     out.print(f"{summary.done} of {summary.total} runs made ({counts}) in {duration(summary.elapsed_s)}")
+    if summary.busy:
+        out.print(
+            f"{summary.busy} of {summary.made} runs were made while the machine was busy, flagged: their times spread "
+            "more; stop what else runs, or make more runs"
+        )
     if summary.noisy_blocks:
         out.print(f"noisy blocks, flagged: {', '.join(map(str, summary.noisy_blocks))}")
     if summary.hopeless:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 COULD_NOT_RUN = 3
-"""Exit code of compare and gate where there is nothing to judge."""
+"""Exit code where there is nothing to judge, since the workload could not be run."""
 
 
 def seconds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> float | None:

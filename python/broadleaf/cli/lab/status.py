@@ -30,7 +30,7 @@ def command(study_path: Path) -> None:
     out = console()
     rows = read_runs(study.runs_path, study.factors)
     path = study.directory / PLAN_FILE
-    out.print(f"study {study.name}: {len(study.factors)} factors, {len(study.constraints)} constraints")
+    out.print(f"study {study.name}: {len(study.factors)} factors, {len(study.constraints)} constraints", markup=False)
     if path.exists():
         plan = Plan.load(path)
         left = remaining(study, plan, rows)

@@ -22,7 +22,8 @@ _SATURATED = 0.999
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate with its 95 % interval; `df` are the degrees of freedom of its standard error."""
+    """An estimate with its interval, of 95 % unless the fit says otherwise; `df` are the degrees of freedom of its
+    standard error."""
 
     estimate: float
     se: float
@@ -40,9 +41,10 @@ class Interval:
 class Contrasts:
     """The errors of an estimate. `rows` have a number per parameter."""
 
-    def __init__(self, estimate: Estimate, covariance: Covariance = "HC2") -> None:
+    def __init__(self, estimate: Estimate, covariance: Covariance = "HC2", alpha: float = 0.05) -> None:
         linear = estimate.linear
         self.linear, self.params, self.kind = linear, estimate.params, covariance
+        self.slope, self.alpha = estimate.slope, alpha
         self.inflation = (estimate.inflation / estimate.slope) ** 2
         moved = linear.transform(estimate.pseudo)
         # With random blocks these are whitened residuals.
@@ -108,13 +110,18 @@ class Contrasts:
         part: tuple[np.ndarray, ...] = np.ix_(used, used)
         square = ((here @ self.covariance[part]) * here).sum(axis=1)
         equal = self.inflation * self.sigma_square * ((here @ self._inverse[part]) * here).sum(axis=1)
-        return intervals(rows @ self.params, square, self.degrees(rows), equal, self.linear.df)
+        return intervals(rows @ self.params, square, self.degrees(rows), equal, self.linear.df, self.alpha)
 
 
 def intervals(
-    estimates: np.ndarray, squares: np.ndarray, degrees: np.ndarray, equal: np.ndarray, df: int
+    estimates: np.ndarray,
+    squares: np.ndarray,
+    degrees: np.ndarray,
+    equal: np.ndarray,
+    df: int,
+    alpha: float = 0.05,
 ) -> list[Interval]:
-    """Student's intervals of estimates with squared standard errors.
+    """Student's intervals of estimates with squared standard errors, which miss in `alpha` of all cases.
 
     The p value is the larger of this test's and of that for equal variances (squared errors `equal`, `df` degrees of
     freedom): far out in the tail, where many tests at once are decided, a sandwich of few runs is too sure of itself.
@@ -122,7 +129,7 @@ def intervals(
     from scipy import stats
 
     errors, plain = (np.sqrt(np.maximum(square, 0.0)) for square in (squares, equal))
-    half = stats.t.ppf(0.975, degrees) * errors
+    half = stats.t.ppf(1 - alpha / 2, degrees) * errors
     size = np.abs(estimates)
     with np.errstate(divide="ignore", invalid="ignore"):
         p = 2 * np.maximum(stats.t.sf(size / errors, degrees), stats.t.sf(size / plain, max(df, 1)))

@@ -105,7 +105,7 @@ def effects(fit: Fit, context: Context = "average") -> list[Effect]:
         return []
     told = [_widened(fit, it, factor) for (factor, _, _), it in
             zip(asked, fit.contrasts_of([row for _, _, row in asked]), strict=True)]  # fmt: skip
-    wide = stats.t.ppf(1 - 0.05 / (2 * len(asked)), [it.df for it in told])
+    wide = stats.t.ppf(1 - fit.alpha / (2 * len(asked)), [it.df for it in told])
     found = []
     for (factor, level, _), it, quantile in zip(asked, told, wide.tolist(), strict=True):
         half = quantile * it.se
@@ -123,7 +123,7 @@ def _widened(fit: Fit, it: Interval, factor: Factor) -> Interval:
     if not stray:
         return it
     square = np.array([it.se**2 + 2 * stray])
-    return intervals(np.array([it.estimate]), square, np.array([it.df]), square, fit.df)[0]
+    return intervals(np.array([it.estimate]), square, np.array([it.df]), square, fit.df, fit.alpha)[0]
 
 
 def _ratio(

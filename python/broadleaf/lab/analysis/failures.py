@@ -145,6 +145,15 @@ def rate(failed: int, runs: int) -> Rate:
     return Rate(failed, runs, float(it.low), float(it.high))
 
 
+def beside(factor: str, level: Level, its: Rate, default: Rate) -> Failing:
+    """A rate held against the default's by Fisher's exact test."""
+    from scipy import stats
+
+    failed, runs = its.failed + default.failed, its.runs + default.runs
+    p = float(stats.hypergeom.sf(its.failed - 1, runs, failed, its.runs))
+    return Failing(factor, level, its, default, p)
+
+
 def of_runs(rows: Iterable[Mapping[str, Any]], factors: Sequence[Factor], where: str | None = None) -> Failures:
     """The failures among rows of runs.csv, as `read_runs` gives them; `where` as in `frame.load`."""
     from broadleaf.lab import expressions
@@ -251,15 +260,12 @@ def _condition(factor: Factor, level: Level) -> str:
 
 
 def _tested(factor: Factor, level: Level, at: np.ndarray, bad: np.ndarray, left: np.ndarray) -> Failing | None:
-    from scipy import stats
-
     mine = left & (at == factor.levels.index(level))
     rest = left & (at == factor.levels.index(factor.default))
     if not mine.any() or not rest.any():
         return None
-    a, n, b, m = int(bad[mine].sum()), int(mine.sum()), int(bad[rest].sum()), int(rest.sum())
-    p = float(stats.hypergeom.sf(a - 1, n + m, a + b, n))
-    return Failing(factor.name, level, rate(a, n), rate(b, m), p)
+    its, others = (rate(int(bad[group].sum()), int(group.sum())) for group in (mine, rest))
+    return beside(factor.name, level, its, others)
 
 
 def _partner(

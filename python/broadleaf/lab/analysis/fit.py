@@ -61,6 +61,7 @@ class Fit:
         full: Coding | None = None,
         stray: Mapping[str, float] | None = None,
         linear: Linear | None = None,
+        alpha: float = 0.05,
     ) -> None:
         self.sample, self.coding, self.notes = sample, coding, notes
         self.scale: Scale = sample.scale
@@ -68,7 +69,7 @@ class Fit:
         self.full = coding if full is None else full
         self.stray = dict(stray or {})
         self.covariance_type: Covariance = covariance
-        self.use_robust = use_robust
+        self.use_robust, self.alpha = use_robust, alpha
         if linear is None:
             linear = sample.linear(coding, sample.choose_blocks(blocks, len(coding.column_names)))
         if linear.df < 1:
@@ -81,7 +82,7 @@ class Fit:
         self.linear = self.estimate.linear
         self.kept = linear.kept
         self.block_share = self.linear.ratio
-        self.contrasts = Contrasts(self.estimate, covariance)
+        self.contrasts = Contrasts(self.estimate, covariance, alpha)
         self.params: np.ndarray = self.estimate.params
         self.df = linear.df
         self._size = linear.size
@@ -246,6 +247,11 @@ class Fit:
             self._pairs[rope_pct] = interactions(self, rope_pct)
         return self._pairs[rope_pct]
 
+    def _repr_html_(self) -> str:
+        from broadleaf.lab.inline import fit_html
+
+        return fit_html(self)
+
     def predict(self, configs: Sequence[Mapping[str, Level]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Microseconds per task of configurations with the 95 % interval of that mean, at the mean block and time."""
         told = self.contrasts_of(self.coding.rows(configs))
@@ -297,8 +303,16 @@ class Fit:
         sample = self.sample.on(scale)
         if self.full is self.coding:
             # Its columns do not depend on the scale.
-            return Fit(sample, self.coding, self.blocks, self.covariance_type, self.use_robust, linear=self.linear)
-        return _selected(sample, self.full, self.blocks, self.covariance_type, self.use_robust, [], {})
+            return Fit(
+                sample,
+                self.coding,
+                self.blocks,
+                self.covariance_type,
+                self.use_robust,
+                linear=self.linear,
+                alpha=self.alpha,
+            )
+        return _selected(sample, self.full, self.blocks, self.covariance_type, self.use_robust, [], {}, self.alpha)
 
     def sensitivity(self) -> list[Shift]:
         """Effects that least squares or leaving out noisy blocks moves by more than a standard error."""
@@ -317,6 +331,7 @@ def fit(
     covariance: Covariance = "HC2",
     triples: bool = True,
     robust: bool = True,
+    alpha: float = 0.05,
 ) -> Fit:
     """Fits a model to runs as `frame.load` gives them.
 
@@ -327,7 +342,8 @@ def fit(
     replicates show that pairs do not suffice, `triples` adds those of factors whose three pairs are all significant.
 
     `robust` is Tukey's bisquare (MM): runs far from the model do not count; without it, least squares. Intervals use
-    HC2 errors, which allow for unequal variances, with the degrees of freedom that each contrast's own error has.
+    HC2 errors, which allow for unequal variances, with the degrees of freedom that each contrast's own error has; they
+    miss in `alpha` of all cases.
     AnalysisError if the runs cannot tell the main effects.
     """
     if frame.empty:
@@ -340,8 +356,8 @@ def fit(
         sample = sample.on(scales.profile_of(full, sample).best)
     notes: list[str] = []
     if full.pairs and not selection.suffices(len(frame), full, sample):
-        return _selected(sample, full, blocks, covariance, robust, notes, stray)
-    made = Fit(sample, full, blocks, covariance, robust, stray=stray)
+        return _selected(sample, full, blocks, covariance, robust, notes, stray, alpha)
+    made = Fit(sample, full, blocks, covariance, robust, stray=stray, alpha=alpha)
     lack = made.lack_of_fit
     if lack is None or not lack.significant:
         return made
@@ -359,7 +375,7 @@ def fit(
     if coding is full:
         made.notes = tuple(notes)
         return made
-    return Fit(sample, coding, blocks, covariance, robust, tuple(notes), stray=stray)
+    return Fit(sample, coding, blocks, covariance, robust, tuple(notes), stray=stray, alpha=alpha)
 
 
 def _selected(
@@ -370,6 +386,7 @@ def _selected(
     use_robust: bool,
     notes: list[str],
     stray: Mapping[str, float],
+    alpha: float,
 ) -> Fit:
     """The model of main effects and those pairs that are real beyond doubt."""
     mains = full.but(False)
@@ -379,7 +396,17 @@ def _selected(
         )
     chosen = selection.choose_pairs(full, sample, blocks, use_robust)
     notes = [*notes, chosen.sentence]
-    return Fit(sample, full.but(chosen.pairs), blocks, covariance, use_robust, tuple(notes), full=full, stray=stray)
+    return Fit(
+        sample,
+        full.but(chosen.pairs),
+        blocks,
+        covariance,
+        use_robust,
+        tuple(notes),
+        full=full,
+        stray=stray,
+        alpha=alpha,
+    )
 
 
 def _triples(made: Fit) -> list[tuple[str, str, str]]:

@@ -20,10 +20,21 @@ _SMALL_BYTES = 1 << 18
 _ABSENT = {"block": 0, "order_in_block": 0, "replicate": 0, "path_id": None, "path_step": None, "plan_row": None}
 
 
+TIME = "time_per_task_us"
+_NO_RESPONSES = {
+    "started_unix", "block", "order_in_block", "plan_row", "path_id", "path_step", "replicate", "exit_code", "n_tasks",
+    "n_iter", "dirty", "tasks_per_s", "load1_before", "cpu_mhz", "temp_c", "steal_pct", "duration_s", "y_us",
+}  # fmt: skip
+
+
 def load(
-    source: str | Path | Iterable[Mapping[str, Any]] | pd.DataFrame, factors: Sequence[Factor], where: str | None = None
+    source: str | Path | Iterable[Mapping[str, Any]] | pd.DataFrame,
+    factors: Sequence[Factor],
+    where: str | None = None,
+    response: str = TIME,
 ) -> pd.DataFrame:
-    """The runs with status `ok`, oldest first; `y_us` is microseconds per task.
+    """The runs with status `ok`, oldest first; `y_us` is microseconds per task, or another `response`: any column of
+    positive numbers of which less is better.
 
     `source` is the path of a runs.csv, its rows, or a frame of them. A factor's column holds 0 and 1 where it is off
     and on, a number where it has a scale, else text; a factor the runs do not know is at its default. `where` keeps
@@ -38,13 +49,15 @@ def load(
             raise AnalysisError(f"{source}: there are no runs yet. Make them with `broadleaf lab run`.")
     else:
         rows = pd.DataFrame(list(source))
-    if "y_us" not in rows and "time_per_task_us" not in rows:
+    if "y_us" not in rows and TIME not in rows:
         raise AnalysisError("these runs have no column time_per_task_us: is this a runs.csv of this study?")
     frame = rows.copy()
     if "status" in frame:
         frame = frame[frame["status"].astype(str) == "ok"]
-    if "y_us" not in frame:
-        frame["y_us"] = frame["time_per_task_us"]
+    if response != TIME:
+        frame["y_us"] = _response(frame, response)
+    elif "y_us" not in frame:
+        frame["y_us"] = frame[TIME]
     for name, absent in _ABSENT.items():
         if name not in frame:
             frame[name] = absent
@@ -65,6 +78,25 @@ def load(
         )
     frame["config_id"] = identify(frame, factors)
     return frame
+
+
+def responses(frame: pd.DataFrame, factors: Sequence[Factor]) -> list[str]:
+    """The columns that can be a response: positive numbers in at least half of the runs, of which less is better."""
+    names = {f.column for f in factors}
+    found = []
+    for name in frame.columns:
+        if name in names or name in _NO_RESPONSES:
+            continue
+        values = pd.to_numeric(frame[name], errors="coerce")
+        if 2 * int((values > 0).sum()) >= len(frame):
+            found.append(str(name))
+    return found
+
+
+def _response(frame: pd.DataFrame, name: str) -> pd.Series:
+    if name not in frame:
+        raise AnalysisError(f"these runs have no column {name!r}. There are {', '.join(responses(frame, ()))}.")
+    return pd.to_numeric(frame[name], errors="coerce")
 
 
 _TEXT = (

@@ -94,7 +94,8 @@ def interactions(fit: Fit, rope_pct: float = 1.0) -> list[Interaction]:
         found += _told_of(fit, a, b, UNITS[fit.scale])
     # The levels of a pair share their defaults' runs and err together: each pays for all of its pair (Bonferroni).
     levels = Counter((pair.a, pair.b) for pair in found)
-    qs = pair_rates([min(1.0, pair.p * levels[pair.a, pair.b]) for pair in found])
+    # Where fewer than 5 % of intervals may miss, so much less may be false at q = 5 %.
+    qs = pair_rates([min(1.0, pair.p * levels[pair.a, pair.b] * _Q / fit.alpha) for pair in found])
     classed = [
         replace(pair, q=q, kind=classify(fit, replace(pair, q=q), rope)) for pair, q in zip(found, qs, strict=True)
     ]

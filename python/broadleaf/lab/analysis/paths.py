@@ -262,7 +262,7 @@ class PathVectors:
 
     `values` are microseconds per task, or log2 ratios. `orders` tells in which order each path applied its factors;
     a factor a path could not apply changed nothing there. `levels` are the medians at the nodes, from the baseline on.
-    `noise_sd` is the spread of one run in log units, from the nodes that all paths share.
+    `noise` are what single runs of one configuration differed by in log units, mostly at nodes that all paths share.
     """
 
     path_ids: tuple[int, ...]
@@ -270,7 +270,7 @@ class PathVectors:
     values: np.ndarray
     orders: tuple[tuple[str, ...], ...]
     levels: tuple[tuple[float, ...], ...]
-    noise_sd: float
+    noise: np.ndarray
     log2: bool
 
     @property
@@ -329,7 +329,12 @@ def _one_path(
     return tuple(order), deltas, tuple(medians)
 
 
-def _noise(frame: pd.DataFrame, factors: Sequence[Factor]) -> float:
-    from broadleaf.lab.analysis.frame import pooled_sd
-
-    return pooled_sd(np.log(frame["y_us"].to_numpy(dtype=float)), cells(frame, factors)[0])[0]
+def _noise(frame: pd.DataFrame, factors: Sequence[Factor]) -> np.ndarray:
+    """The logarithms of all runs of configurations that were run more than once, less their configuration's mean, as
+    wide as single runs spread."""
+    values, cell = np.log(frame["y_us"].to_numpy(dtype=float)), cells(frame, factors)[0]
+    count = np.bincount(cell)
+    rest = values - (np.bincount(cell, values) / count)[cell]
+    often = count[cell] > 1
+    found: np.ndarray = (rest * np.sqrt(count[cell] / np.maximum(count[cell] - 1, 1)))[often]
+    return found

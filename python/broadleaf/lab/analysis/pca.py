@@ -22,7 +22,8 @@ class Pca:
 
     `components` has a row per component and a column per factor; `sdev` are the standard deviations along them,
     `variance_ratio` their parts of the variance. `null_95` is the 95th percentile of each component's variance where
-    effects only add and runs differ by noise; `real` tells which exceed it, from the first on. `loadings` are
+    every factor multiplies the time by the same on every path and runs differ by noise; `real` tells which exceed it,
+    from the first on. `loadings` are
     components times sdev, `loading_ci` (low, high) their bootstrap interval over paths. `scores` are the paths.
     """
 
@@ -77,24 +78,22 @@ def _variances(values: np.ndarray) -> np.ndarray:
 
 
 def _null(vectors: PathVectors, rng: np.random.Generator, draws: int) -> np.ndarray:
-    """Variances of components where every factor changes the same on every path, and runs differ by noise."""
+    """Variances of components where every factor multiplies the time by the same wherever it comes, and runs differ as
+    those of one configuration did. What a factor saves in microseconds then still depends on what came before it."""
     place = {name: column for column, name in enumerate(vectors.factors)}
-    applied = np.zeros(vectors.values.shape, dtype=bool)
+    ratios = np.full(vectors.values.shape, np.nan)
     for row, order in enumerate(vectors.orders):
-        applied[row, [place[name] for name in order]] = True
-    counts = np.maximum(applied.sum(axis=0), 1)
-    mean = np.where(applied, vectors.values, 0.0).sum(axis=0) / counts
-    noise = vectors.noise_sd if np.isfinite(vectors.noise_sd) else 0.0
+        ratios[row, [place[name] for name in order]] = np.diff(np.log(vectors.levels[row]))
+    effect = np.array([np.median(column[~np.isnan(column)]) if (~np.isnan(column)).any() else 0 for column in ratios.T])
+    start = float(np.median([levels[0] for levels in vectors.levels]))
+    noise = vectors.noise if len(vectors.noise) else np.zeros(1)
     found: np.ndarray = np.empty((draws, min(vectors.values.shape)))
     for draw in range(draws):
         simulated = np.zeros(vectors.values.shape)
         for row, order in enumerate(vectors.orders):
             columns = [place[name] for name in order]
-            levels = np.asarray(vectors.levels[row])
-            error = rng.normal(0.0, noise, len(levels))
-            # A run's noise is a ratio; in microseconds it is that part of the time measured there.
-            error = error / np.log(2) if vectors.log2 else levels * np.expm1(error)
-            simulated[row, columns] = mean[columns] + np.diff(error)
+            logs = np.concatenate([[0.0], np.cumsum(effect[columns])]) + rng.choice(noise, len(order) + 1)
+            simulated[row, columns] = np.diff(logs / np.log(2) if vectors.log2 else start * np.exp(logs))
         found[draw] = _variances(simulated)
     return found
 

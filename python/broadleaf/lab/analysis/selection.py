@@ -42,8 +42,11 @@ class Beside:
         self._inverse = np.linalg.inv(gram)
         self._rest = rest
         scaled = rest @ self._inverse
-        self.gamma = scaled.T @ known.moved
-        self._residuals = known.residuals - rest @ self.gamma
+        # Bounded residuals hold less of what the pair does than the residuals themselves: one step of Newton's method
+        # divides by their mean slope.
+        bounded = scaled.T @ known.moved
+        self.gamma = bounded / known.slope
+        self._residuals = known.residuals - rest @ bounded
         self._leverages = np.minimum(linear.leverages + (scaled * rest).sum(axis=1), 1 - 1e-9)
         self._variances = known.variances(self._leverages, self._residuals)
 
@@ -57,7 +60,14 @@ class Beside:
         square = self._known.inflation * (influence**2 * self._variances[:, None]).sum(axis=0)
         df = max(self._known.linear.df - self._rest.shape[1], 1)
         sigma_square = self._known.inflation * float(self._residuals @ self._residuals) / df
-        return intervals(estimates, square, self._degrees(influence), sigma_square * (influence**2).sum(axis=0), df)
+        return intervals(
+            estimates,
+            square,
+            self._degrees(influence),
+            sigma_square * (influence**2).sum(axis=0),
+            df,
+            self._known.alpha,
+        )
 
     def _degrees(self, influence: np.ndarray) -> np.ndarray:
         linear = self._known.linear

@@ -101,13 +101,15 @@ def independent(matrix: NDArray[np.float64]) -> list[int]:
 
 
 def efficiency(matrix: NDArray[np.float64]) -> tuple[float, float]:
-    """D-efficiency in per cent of an orthogonal design, and the largest variance inflation factor."""
+    """D-efficiency in per cent of an orthogonal design whose columns are as long, and the largest variance inflation
+    factor."""
     import numpy as np
 
     n, p = matrix.shape
     sign, log_det = np.linalg.slogdet(matrix.T @ matrix / n)
     if sign <= 0:
         return 0.0, float("inf")
+    log_det -= float(np.log((matrix**2).mean(axis=0)).sum())
     centred = matrix[:, 1:] - matrix[:, 1:].mean(axis=0)
     spread = np.sqrt((centred**2).mean(axis=0))
     if p == 1 or float(spread.min()) < 1e-12:

@@ -62,7 +62,7 @@ class Evidence:
     main_model: Model | None = None
     pair_model: Model | None = None
     coefficients: pd.DataFrame | None = None
-    pairs_us: pd.DataFrame | None = None
+    pairs: pd.DataFrame | None = None
     components: Components | None = None
     convergence: pd.DataFrame | None = None
     drift: pd.DataFrame | None = None

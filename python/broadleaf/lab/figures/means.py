@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from broadleaf.lab.figures.base import (
@@ -118,8 +119,7 @@ def _what_changed(both: pd.DataFrame, names: tuple[str, str]) -> str:
     """The title: signs that flip with both intervals clear of zero, else the largest changes."""
     clear = (both["ci_low_us_1"] * both["ci_high_us_1"] > 0) & (both["ci_low_us_2"] * both["ci_high_us_2"] > 0)
     flipped = both[clear & (both["mean_us_1"] * both["mean_us_2"] < 0)]["name"]
-    # A change counts where the intervals do not even touch.
-    apart = (both["ci_low_us_1"] > both["ci_high_us_2"]) | (both["ci_low_us_2"] > both["ci_high_us_1"])
+    apart = _differ(both)
     sized = both.assign(size=both["mean_us_2"].abs() - both["mean_us_1"].abs())
     same_sign = both["mean_us_1"] * both["mean_us_2"] > 0
     parts = [
@@ -128,9 +128,33 @@ def _what_changed(both: pd.DataFrame, names: tuple[str, str]) -> str:
         _growth(sized[apart & same_sign & (sized["size"] < 0)], "weaker", ascending=True),
     ]
     found = [text for text, count in parts if count]
-    if not found:
-        return f"No factor's effect differs for certain between {names[0]} and {names[1]}"
-    return f"From {names[0]} to {names[1]}: " + "; ".join(found)
+    if found:
+        return f"From {names[0]} to {names[1]}: " + "; ".join(found)
+    text = f"No single factor's effect differs for certain between {names[0]} and {names[1]}"
+    longer = int((sized["size"] > 0).sum())
+    # As many or more of one kind in less than one of twenty tosses of a coin.
+    from scipy import stats
+
+    if stats.binomtest(longer, len(sized)).pvalue < 0.05:
+        more = longer > len(sized) / 2
+        count = longer if more else len(sized) - longer
+        text += f", but {count} of {len(sized)} are {'larger' if more else 'smaller'} in the second"
+    return text
+
+
+def _differ(both: pd.DataFrame) -> pd.Series:
+    """Where the two numbers of a factor differ beyond their errors, Holm's procedure over all factors. The runs behind
+    the second are some of those behind the first, which only makes this careful."""
+    from scipy import stats
+
+    from broadleaf.lab.analysis.multiplicity import holm
+
+    errors = [(both[f"ci_high_us_{i}"] - both[f"ci_low_us_{i}"]) / (2 * 1.96) for i in (1, 2)]
+    error = np.hypot(*errors)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = both["change_us"].abs() / error
+    p = np.nan_to_num(2 * stats.norm.sf(z), nan=1.0)
+    return pd.Series(np.array(holm(p)) <= 0.05, index=both.index)
 
 
 def _growth(rows: pd.DataFrame, word: str, ascending: bool) -> tuple[str, int]:

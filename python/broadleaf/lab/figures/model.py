@@ -99,7 +99,7 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
             f"{len(real)} of {len(table)} pairs {'interacts' if len(real) == 1 else 'interact'} for certain; "
             f"most of all {top['a']} with {top['b']} ({shown_of(top['estimate'])})"
         )
-    values = both["estimate"] * 100 if log else both["estimate"] / unit.us
+    values = 100 * np.expm1(both["estimate"]) if log else both["estimate"] / unit.us
     shown = pd.DataFrame({"a": both["a"], "b": both["b"], "value": values, "real": both["q"] <= q_limit})
     sizes = shown["value"].abs()
     limit = float(sizes.max()) or 1.0
@@ -153,12 +153,12 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
 def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
     """Sizes of all effects against what noise alone would give; what stands off the line is real.
 
-    `terms` has name and estimate (coefficients over their standard errors). The line is noise of Lenth's pseudo
-    standard error; labelled are the largest terms beyond its simultaneous margin.
+    `terms` has name, estimate (coefficients over their standard errors) and real: whether the tables say so too. The
+    line is noise of Lenth's pseudo standard error, the dotted one its simultaneous margin; labelled are the largest.
     """
     from scipy.stats import halfnorm, t
 
-    require(terms, ("name", "estimate"), key)
+    require(terms, ("name", "estimate", "real"), key)
     table = terms.assign(size=terms["estimate"].abs()).sort_values("size").reset_index(drop=True)
     n = len(table)
     table["quantile"] = halfnorm.ppf((np.arange(1, n + 1) - 0.5) / n)
@@ -166,33 +166,39 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
     error = 1.5 * float(table["size"][table["size"] < 2.5 * first].median())
     share = (1 + 0.95 ** (1 / n)) / 2
     margin = float(t.ppf(share, n / 3)) * error
-    table["real"] = table["size"] > margin
     table["pseudo_error"], table["margin"] = error, margin
     real = table[table["real"]].iloc[::-1]
     text = (
-        f"{len(real)} of {n} terms stand off the line of noise: {listed(real['name'], 4)}"
+        f"{len(real)} of {n} effects and pairs are more than noise: {listed(real['name'], 4)}"
         if len(real)
-        else f"None of {n} terms stands off the line of noise"
+        else f"None of {n} effects and pairs is more than noise"
     )
     reading = (
-        "A point is a main effect or a pair. Terms without effect follow the dashed line; above the dotted one they "
-        "are real."
+        "A point is the effect of a factor or a pair (\u00d7), at the size that it has against how far noise alone "
+        "would carry the point of its rank. Points along the dashed line are noise; above the dotted line noise would "
+        "carry one of all in 5 % of studies. Orange: what the tables call real."
     )
-    shown = table.assign(kind=np.where(table["real"], "real", "noise"))
+    shown = table.assign(kind=np.where(table["real"], "real", "may be noise"))
     shown["label"], shown["side"] = _named_terms(shown)
     end = float(shown["quantile"].max())
     top = float(shown["size"].max())
     base = alt.Chart(shown).encode(
         x=alt.X(
             "quantile:Q",
-            title="half-normal quantile (standard deviations)",
+            title="how far noise would carry it (standard errors)",
             scale=alt.Scale(domain=[0, end * 1.5], nice=False),
+            axis=alt.Axis(tickCount=6),
         ),
-        y=alt.Y("size:Q", title="size of the effect (standard errors)", scale=alt.Scale(domain=[0, 1.06 * top])),
+        y=alt.Y(
+            "size:Q",
+            title="size of the effect (standard errors)",
+            scale=alt.Scale(type="sqrt", domain=[0, 1.06 * top], nice=False),
+            axis=alt.Axis(tickCount=7),
+        ),
     )
     points = base.mark_circle(size=55).encode(
         color=alt.Color(
-            "kind:N", title=None, scale=alt.Scale(domain=["real", "noise"], range=[CATEGORIES[5], "#8c8c8c"])
+            "kind:N", title=None, scale=alt.Scale(domain=["real", "may be noise"], range=[CATEGORIES[5], "#8c8c8c"])
         ),
         tooltip=["name", alt.Tooltip("estimate", format="+.3~g")],
     )
@@ -203,7 +209,8 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
         .encode(x="quantile:Q", y="size:Q", text="label:N")
         for side, align, shift in sides
     ]
-    line = pd.DataFrame({"quantile": [0, end], "size": [0, end * error]})
+    # A straight line is bent where the axis shows roots.
+    line = pd.DataFrame({"quantile": np.linspace(0, end, 60), "size": np.linspace(0, end * error, 60)})
     noise = alt.Chart(line).mark_line(color=INK, strokeDash=[5, 4], strokeWidth=1.2).encode(x="quantile:Q", y="size:Q")
     limit = alt.Chart(pd.DataFrame({"size": [margin]})).mark_rule(color=INK, strokeDash=[2, 3]).encode(y="size:Q")
     chart = alt.layer(noise, limit, points, *labels).properties(width=620, height=420)
@@ -213,16 +220,17 @@ def half_normal(terms: pd.DataFrame, fig_number: int, key: str) -> Figure:
 def _named_terms(terms: pd.DataFrame) -> tuple[list[str], list[str]]:
     """The labels of the largest real terms, and the side of the point each stands on; the rest have none: labels of
     terms that almost coincide could not be read."""
-    top = float(terms["size"].max())
+    root = np.sqrt(terms["size"].to_numpy(dtype=float))
+    top = float(root.max())
     labels, sides = [""] * len(terms), [""] * len(terms)
     last = {"right": math.inf, "left": math.inf}
     for place in range(len(terms) - 1, -1, -1):
         term = terms.iloc[place]
-        if not term["real"] or term["size"] < 0.06 * top:
-            break
+        if not term["real"]:
+            continue
         # To the left there is room as long as the points are far apart.
         sides_open = ("right", "left") if place >= len(terms) - 6 else ("right",)
-        side = next((side for side in sides_open if last[side] - term["size"] > 0.04 * top), None)
+        side = next((side for side in sides_open if last[side] - root[place] > 0.04 * top), None)
         if side is not None:
-            labels[place], sides[place], last[side] = str(term["name"]), side, float(term["size"])
+            labels[place], sides[place], last[side] = str(term["name"]), side, float(root[place])
     return labels, sides

@@ -129,7 +129,7 @@ ENTRIES = (
     Entry(15, "model_main", _model("main_model")),
     Entry(16, "coefficients_and_deltas", _coefficients),
     Entry(17, "model_pairs", _model("pair_model")),
-    Entry(18, "pair_tiles", lambda e, n, k: tiles(_need(e, "pairs_us"), n, k)),
+    Entry(18, "pair_tiles", lambda e, n, k: tiles(_need(e, "pairs"), n, k, "log")),
     Entry(19, "pca_biplot", _biplot),
     Entry(20, "pca_scree", lambda e, n, k: scree(_need(e, "components").variance, n, k)),
     Entry(21, "convergence", lambda e, n, k: convergence(_need(e, "convergence"), n, k, e.rope_pct / 2)),

@@ -57,15 +57,17 @@ def waterfall(
         ends = f"{unit.shown(first)} to {unit.shown(last)}"
         largest = unit.shown(top["delta_us"], signed=True)
     text = f"Adding treatments {order} goes from {ends}; {top['name']} is the largest step ({largest})"
+    if rate:
+        text += ", which depends on its place: the later, the larger"
     shown = _rows(table, unit, rate, first, last)
     domain = log_domain([*shown["from"][shown["from"] > 0], *shown["to"]]) if scale == "log" else None
     if domain:
-        domain[1] *= 1.25
+        domain[1] *= 1.6
         shown["from"] = shown["from"].clip(lower=domain[0])
     widest = float(max(shown["from"].max(), shown["to"].max()))
     x_axis = alt.Axis(format=",.6~g", values=axis_values(domain)) if domain else alt.Axis(format=",.6~g", tickCount=7)
     x_scale = (
-        alt.Scale(type="log", domain=domain, nice=False) if domain else alt.Scale(domain=[0, widest * 1.17], nice=False)
+        alt.Scale(type="log", domain=domain, nice=False) if domain else alt.Scale(domain=[0, widest * 1.3], nice=False)
     )
     x_title = "tasks per second" if rate else f"time per task ({unit.name})"
     base = alt.Chart(shown).encode(y=alt.Y("row:N", sort=list(shown["row"]), title=None))
@@ -139,9 +141,10 @@ def _colour(shown: pd.DataFrame, tiered: bool) -> alt.Color:
             scale=alt.Scale(domain=[*domain, "total"], range=[*colours, NEUTRAL]),
             legend=alt.Legend(orient="bottom", columns=3),
         )
+    seen = [word for word in ("faster", "slower", "total") if word in set(shown["effect"])]
     return alt.Color(
         "effect:N",
         title="step makes it",
-        scale=alt.Scale(domain=["faster", "slower", "total"], range=[FASTER, SLOWER, NEUTRAL]),
+        scale=alt.Scale(domain=seen, range=[{"faster": FASTER, "slower": SLOWER, "total": NEUTRAL}[w] for w in seen]),
         legend=alt.Legend(orient="bottom"),
     )

@@ -16,13 +16,13 @@ from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis import paths
 from broadleaf.lab.analysis import scale as scales
 from broadleaf.lab.analysis.convergence import convergence
-from broadleaf.lab.analysis.pca import pca
 from broadleaf.lab.analysis.remeasure import measured_again
 from broadleaf.lab.errors import AnalysisError
 from broadleaf.lab.factors import Factor, Level, column_value
 from broadleaf.lab.figures import roles
-from broadleaf.lab.figures.evidence import Components, Evidence, Model, Roles
+from broadleaf.lab.figures.evidence import Evidence, Model, Roles
 from broadleaf.lab.plan import Plan
+from broadleaf.lab.report.components import components_of
 
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.interactions import Interaction
@@ -91,15 +91,15 @@ def collect(study: Study) -> Collected:
         main_model=main,
         pair_model=pair_model,
         coefficients=coefficients,
-        pairs_us=pairs_us,
-        components=_components(found, reasons),
+        pairs=_pair_table(found.pairs),
+        components=components_of(found, reasons),
         convergence=_convergence(found, reasons),
         failures=_failures(found.failures),
         failure_note=found.failures.note,
         drift=_drift(found),
         cells=_cells(found),
         levels=_levels(found),
-        terms=_terms(found.log),
+        terms=_terms(found.log, found.pairs),
         placebo=_placebo(found, means),
         reasons={
             "failures": "no run failed",
@@ -271,11 +271,11 @@ def _paths(found: Collected, reasons: dict[str, str]) -> tuple[pd.DataFrame | No
 def _models(
     found: Collected, reasons: dict[str, str]
 ) -> tuple[Model | None, Model | None, pd.DataFrame | None, pd.DataFrame | None]:
-    """In microseconds, as the published study fitted them: main effects with time, then all pairs too."""
+    """In microseconds, as the published study fitted them: main effects with time, then all pairs too; with blocks."""
     main = pair_model = coefficients = pairs_us = None
     by_name = {f.name: f for f in found.factors}
     try:
-        fitted = fits.fit(found.factors, found.frame, scale="us", pairs=False, blocks="none")
+        fitted = fits.fit(found.factors, found.frame, scale="us", pairs=False)
         main = Model(_predictions(fitted), fitted.r_squared, "Main effects and time alone")
         coefficients = pd.DataFrame(
             [
@@ -292,7 +292,7 @@ def _models(
     except AnalysisError as error:
         reasons["main_model"] = reasons["coefficients"] = str(error)
     try:
-        fitted = fits.fit(found.factors, found.frame, scale="us", pairs=True, blocks="none")
+        fitted = fits.fit(found.factors, found.frame, scale="us", pairs=True)
         pair_model = Model(_predictions(fitted), fitted.r_squared, "With all pairs")
         pairs_us = _pair_table(fitted.interactions(found.study.rope_pct))
     except AnalysisError as error:
@@ -307,28 +307,6 @@ def _predictions(fitted: fits.Fit) -> pd.DataFrame:
             "actual_us": fitted.frame["y_us"].to_numpy(dtype=float),
             "predicted_us": scales.to_us(fitted.fitted, fitted.scale),
         }
-    )
-
-
-def _components(found: Collected, reasons: dict[str, str]) -> Components | None:
-    try:
-        made = pca(paths.path_vectors(found.frame, found.factors))
-    except AnalysisError as error:
-        reasons["components"] = str(error)
-        return None
-    if len(made.variance_ratio) < 2:
-        reasons["components"] = "two components need at least two factors"
-        return None
-    return Components(
-        scores=pd.DataFrame({"path_id": made.path_ids, "pc1": made.scores[:, 0], "pc2": made.scores[:, 1]}),
-        loadings=pd.DataFrame({"name": made.factors, "pc1": made.components[0], "pc2": made.components[1]}),
-        variance=pd.DataFrame(
-            {
-                "component": range(1, len(made.sdev) + 1),
-                "ratio": made.variance_ratio,
-                "null_95": made.null_95 / float((made.sdev**2).sum()),
-            }
-        ),
     )
 
 
@@ -441,8 +419,9 @@ def _levels(found: Collected) -> pd.DataFrame | None:
     return pd.DataFrame(rows) if rows else None
 
 
-def _terms(fitted: fits.Fit | None) -> pd.DataFrame | None:
-    """Every treatment coefficient over its standard error."""
+def _terms(fitted: fits.Fit | None, pairs: Sequence[Interaction]) -> pd.DataFrame | None:
+    """Every treatment coefficient over its standard error. Those of a factor or pair are real where the tables say so:
+    an interval of all effects at once that leaves out zero, or a false discovery rate of at most 5 %."""
     if fitted is None:
         return None
     size = len(fitted.treatment_params)
@@ -450,6 +429,14 @@ def _terms(fitted: fits.Fit | None) -> pd.DataFrame | None:
     names = [name.replace(":", " \u00d7 ") for name in fitted.design_names[:size]]
     table = pd.DataFrame({"name": names, "coefficient": fitted.treatment_params, "se": errors}).iloc[1:]
     table = table[table["se"] > 0]
+    known = {frozenset((p.a, p.b)) for p in pairs if p.q <= 0.05}
+    known |= {
+        frozenset((e.factor,)) for e in fitted.effects() if e.ci_low_simultaneous > 0 or e.ci_high_simultaneous < 0
+    }
+    of = {column: frozenset(term.factors) for term in fitted.coding.terms for column in term.columns}
+    columns = np.flatnonzero(fitted.kept)[1:]
+    real = pd.Series([of.get(int(column), frozenset()) in known for column in columns], index=range(1, size))
+    table["real"] = real.reindex(table.index).to_numpy()
     return table.assign(estimate=table["coefficient"] / table["se"]).reset_index(drop=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
+from broadleaf.lab.analysis.failures import BAD
 from broadleaf.lab.execute import Executor, Quiet, record
 from broadleaf.lab.factors import Config
 from broadleaf.lab.machine import machine_id
@@ -32,7 +33,7 @@ class MeasuredRuns:
         )
         self._on_run = on_run
         self._order: dict[int, int] = {}
-        self._runs = RunsFile(study.runs_path, study.factors)
+        self._runs = RunsFile(study.runs_path, study.factors, study.responses)
         # Blocks of an earlier session keep their numbers.
         self._before = max((run["block"] or 0 for run in self._runs.rows), default=0)
 
@@ -58,13 +59,13 @@ _PURPOSES = {"pilot": "tune", "screen": "tune", "race": "tune", "ablate": "tune"
 
 
 def known_trials(study: Study) -> list[Trial]:
-    """The runs that runs.csv has of this machine, whatever they were made for."""
+    """The runs that runs.csv has of this machine, whatever they were made for, failed ones among them."""
     here = machine_id()
     return [
         Trial(
-            {f.name: run[f.column] for f in study.factors}, run["config_id"], run["time_per_task_us"], run["purpose"],
-            run["block"] or 0,
+            {f.name: run[f.column] for f in study.factors}, run["config_id"],
+            run["time_per_task_us"] if run["status"] == "ok" else None, run["purpose"], run["block"] or 0,
         )
         for run in read_runs(study.runs_path, study.factors)
-        if run["status"] == "ok" and run["machine_id"] == here
+        if run["status"] in ("ok", *BAD) and run["machine_id"] == here
     ]  # fmt: skip

@@ -61,6 +61,8 @@ class Meter:
     clock: Callable[[], float] = time.monotonic
     known: list[Trial] = field(default_factory=list)
     """Runs made before: they guide the search, and prove nothing."""
+    known_failed: list[Trial] = field(default_factory=list)
+    """Those of them that failed."""
     trials: list[Trial] = field(default_factory=list)
     began: float = field(init=False)
     _block: int = field(init=False, default=0)
@@ -116,6 +118,10 @@ class Meter:
     def succeeded(self) -> list[Trial]:
         """The runs that did not fail."""
         return [trial for trial in self.trials if trial.time_us is not None]
+
+    def everything(self) -> list[Trial]:
+        """All runs, those known before among them, failed or not."""
+        return [*self.known, *self.known_failed, *self.trials]
 
     def explored(self) -> list[Trial]:
         """These, and those known before."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,19 +28,26 @@ class Blocks:
     purpose: str
     rng: np.random.Generator
     logs: dict[str, dict[int, float]] = field(default_factory=dict)
+    failed: Counter[str] = field(default_factory=Counter)
 
     def run(self, configs: Sequence[Config]) -> None:
         """One block. A run that fails leaves a hole."""
         block = self.meter.new_block()
         for index in self.rng.permutation(len(configs)):
             trial = self.meter.measure(configs[index], self.purpose)
-            if trial.time_us is not None:
+            if trial.time_us is None:
+                self.failed[trial.config_id] += 1
+            else:
                 self.logs.setdefault(trial.config_id, {})[block] = trial.log
 
     def differences(self, one: Config, other: Config) -> list[float]:
         """Log time of `one` minus that of `other`, for every block that has both."""
         mine, its = (self.logs.get(self.meter.id_of(config), {}) for config in (one, other))
         return [mine[block] - its[block] for block in mine if block in its]
+
+    def fails_more(self, config: Config, default: Config) -> bool:
+        """Whether more runs of `config` failed than of the default."""
+        return self.failed[self.meter.id_of(config)] > self.failed[self.meter.id_of(default)]
 
     def mean(self, config: Config) -> float:
         """Mean log time; infinite without a run."""
@@ -51,7 +59,8 @@ def race(
     meter: Meter, candidates: Sequence[Config], default: Config, n_runs: int, rng: np.random.Generator
 ) -> tuple[Config, int]:
     """The fastest of `candidates`, and the number of blocks run. After each block those proven slower than the leader
-    (paired t, Holm) leave; the default stays to the end, and wins if it leads."""
+    (paired t, Holm) leave, and those of which more runs failed than of the default; the default stays to the end, and
+    wins if it leads."""
     blocks = Blocks(meter, "race", rng)
     field_ = [config for config in candidates if meter.id_of(config) != meter.id_of(default)]
     spent = n_blocks = 0
@@ -59,6 +68,7 @@ def race(
         blocks.run([*field_, default])
         spent += len(field_) + 1
         n_blocks += 1
+        field_ = [config for config in field_ if not blocks.fails_more(config, default)]
         if n_blocks < _FIRST_DECISION:
             continue
         leader = min([*field_, default], key=blocks.mean)

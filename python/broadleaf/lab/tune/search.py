@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ALGORITHMS = ("tpe", "greedy", "ga", "random")
 _MODEL_EVERY = 5
+_BAR_EVERY = 20
 _MOST_REPEATS = 2
 _TRIES = 3
 
@@ -30,6 +31,8 @@ class Search:
     meter: Meter
     rng: np.random.Generator
     seed: int
+    bar: Callable[[], object] = lambda: None
+    """Called now and then: takes what is proven to fail out of the meter's constraints."""
 
     def run(self, algorithm: str, n_runs: int) -> None:
         """Spends `n_runs` runs; they are in the meter's record then."""
@@ -41,8 +44,10 @@ class Search:
             case "greedy":
                 self._greedy(n_runs)
             case "random":
-                for config in self.meter.constraints.sample(self.rng, n_runs):
-                    self.meter.measure(config, "tune")
+                for number in range(n_runs):
+                    if number % _BAR_EVERY == 0:
+                        self.bar()
+                    self.meter.measure(self.meter.constraints.sample(self.rng, 1)[0], "tune")
             case _:
                 raise DesignError(f"no algorithm {algorithm!r}. Choose one of {', '.join(ALGORITHMS)}.")
 
@@ -72,6 +77,8 @@ class Search:
         if with_model:
             study.add_trials([space.trial(trial) for trial in self.meter.explored()])
         for number in range(1, n_runs + 1):
+            if number % _BAR_EVERY == 0:
+                self.bar()
             if with_model and number % _MODEL_EVERY == 0:
                 measured = self.meter.measure(self.model_choice(), "tune")
                 if measured.time_us is not None:
@@ -125,6 +132,7 @@ class Search:
         here: dict[str, Level] = {factor.name: factor.default for factor in self.meter.factors}
         left = n_runs
         while left > 0:
+            self.bar()
             near = changes_of_one(here, self.meter.factors, self.meter.constraints)
             if not near:
                 return
@@ -149,7 +157,7 @@ class _Space:
     """Configurations as Optuna's parameters. A nested factor is a parameter where it exists only."""
 
     def __init__(self, meter: Meter) -> None:
-        self._constraints = meter.constraints
+        self._meter = meter
         self._plain = [factor for factor in meter.factors if factor.when is None]
         self._nested = [factor for factor in meter.factors if factor.when is not None]
         self._default: dict[str, Level] = {factor.name: factor.default for factor in meter.factors}
@@ -160,16 +168,16 @@ class _Space:
         for factor in self._plain:
             config[factor.name] = _suggested(trial, factor)
         waiting = list(self._nested)
-        while ready := [factor for factor in waiting if self._constraints.exists(factor.name, config)]:
+        while ready := [factor for factor in waiting if self._meter.constraints.exists(factor.name, config)]:
             config[ready[0].name] = _suggested(trial, ready[0])
             waiting.remove(ready[0])
-        return self._constraints.settle(config)
+        return self._meter.constraints.settle(config)
 
     def trial(self, measured: Trial) -> optuna.trial.FrozenTrial:
         """A run as a finished trial."""
         import optuna
 
-        there = self._plain + [f for f in self._nested if self._constraints.exists(f.name, measured.config)]
+        there = self._plain + [f for f in self._nested if self._meter.constraints.exists(f.name, measured.config)]
         return optuna.trial.create_trial(
             params={factor.name: _as_parameter(factor, measured.config) for factor in there},
             distributions={factor.name: _distribution(factor) for factor in there},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -9,11 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from broadleaf.lab.analysis.failures import Failing, Failures
 from broadleaf.lab.designs import build
 from broadleaf.lab.errors import DesignError, RunError
 from broadleaf.lab.factors import Config, Level, changed
 from broadleaf.lab.study import DesignSpec, Study
-from broadleaf.lab.tune import race
+from broadleaf.lab.tune import failing, race
 from broadleaf.lab.tune.meter import Budget, Evaluate, Meter, Trial
 from broadleaf.lab.tune.paired import Ratio
 from broadleaf.lab.tune.search import ALGORITHMS, Search, ranked
@@ -44,11 +46,18 @@ class Tuned:
     `config` is the recommendation; `is_default` says that nothing proven beats the default. `ratio` is its time over
     the default's on fresh runs, None where the default led the race; `winner_ratio` that of the race's winner.
     `better_than_pct` is the share of possible configurations that the model expects to be slower.
+
+    `failures` are those of all runs; a setting proven to fail more than its default was left out. `failing` are the
+    recommended settings that may fail more; `winner_failing` holds the failures of the winner's own runs against the
+    default's. A winner of which more failed is not recommended.
     """
 
     config: dict[str, Level]
     is_default: bool
     ratio: Ratio | None
+    failures: Failures
+    failing: tuple[Failing, ...]
+    winner_failing: Failing
     winner: dict[str, Level]
     winner_ratio: Ratio | None
     settings: tuple[race.Kept, ...]
@@ -58,6 +67,11 @@ class Tuned:
     noise_sd: float
     algorithm: str
     trials: tuple[Trial, ...]
+
+    @property
+    def left_out(self) -> tuple[Failing, ...]:
+        """The settings that fail more than their default, which is why they were not considered."""
+        return tuple(it for it in self.failures.worse if it.proven)
 
     @property
     def speed_up(self) -> Ratio | None:
@@ -89,10 +103,12 @@ def tune(
     rng = np.random.default_rng(seed)
     default = study.baseline
     noise_sd = _pilot(meter, default)
-    meter.known = _levelled(meter, known)
+    meter.known, meter.known_failed = _levelled(meter, known), _failed_before(meter, known)
     total = meter.total()
     if total < _LEAST_RUNS:
         raise DesignError(f"the budget is enough for {total} runs; tuning takes {_LEAST_RUNS} at least.")
+    bar = functools.partial(failing.bar, meter, study)
+    bar()
     say(f"pilot: runs of the default differ by {100 * noise_sd:.1f} %; the budget allows {total} runs")
 
     if algorithm == "tpe":
@@ -100,28 +116,41 @@ def tune(
         for config in screening(study, max(0, round(_SCREENING * total) - len(meter.known)), seed):
             if meter.left() == 0:
                 break
-            meter.measure(config, "screen")
+            if meter.constraints.allows(config):
+                meter.measure(config, "screen")
         say(f"screening: {len(meter.trials) - _PILOT_RUNS} runs")
         n_search = round(_SEARCH * total)
     else:
         n_search = round((_SCREENING + _SEARCH) * total)
-    Search(meter, rng, seed).run(algorithm, min(n_search, meter.left()))
+    Search(meter, rng, seed, bar).run(algorithm, min(n_search, meter.left()))
+    for it in bar().worse:
+        if it.proven:
+            say(f"left out: {it.sentence}")
     explored = meter.explored()
     model = PairModel(study.factors, explored)
     say(
         f"search ({algorithm}): {len(explored)} runs so far, best {min(t.time_us or math.inf for t in explored):.4g} us"
     )
 
-    order = ranked(meter, model, explored, noise_sd)
+    order = [
+        (value, config)
+        for value, config in ranked(meter, model, explored, noise_sd)
+        if meter.constraints.allows(config) and not failing.beside_default(meter, config, default).word
+    ]
     candidates = _distinct(meter, [c for _, c in order], model, rng, with_model=algorithm == "tpe")
     winner, _ = race.race(meter, candidates, default, min(round(_RACE * total), meter.left() - 2 * _LEAST_PAIRS), rng)
-    found = _decide(meter, study, winner, model, total, rng, say)
-    recommended, ratio, winner_ratio, settings = found
+    recommended, ratio, winner_ratio, settings = _decide(meter, study, winner, model, total, rng, say)
+    every = failing.found_in(meter)
+    if any(it.proven for it in failing.suspects(every, recommended, meter)):
+        recommended, ratio, settings = default, winner_ratio, ()
     is_default = meter.id_of(recommended) == meter.id_of(default)
     return Tuned(
         config=dict(recommended),
         is_default=is_default,
         ratio=ratio,
+        failures=every,
+        failing=failing.suspects(every, recommended, meter),
+        winner_failing=failing.beside_default(meter, winner, default),
         winner=dict(winner),
         winner_ratio=winner_ratio,
         settings=settings,
@@ -162,6 +191,12 @@ def _levelled(meter: Meter, known: Sequence[Trial]) -> list[Trial]:
     now = [t.log for t in meter.succeeded() if t.config_id == default]
     shift = float(np.median(now) - np.median(then)) if then else 0.0
     return [replace(t, time_us=math.exp(t.log + shift)) for t in usable]
+
+
+def _failed_before(meter: Meter, known: Sequence[Trial]) -> list[Trial]:
+    """Runs made before that failed, of levels that still are."""
+    listed = {factor.name: factor.levels for factor in meter.factors}
+    return [t for t in known if t.time_us is None and all(t.config[name] in levels for name, levels in listed.items())]
 
 
 def screening(study: Study, n_runs: int, seed: int) -> list[dict[str, Level]]:
@@ -216,20 +251,30 @@ def _decide(
     n_pairs = min(max(_LEAST_PAIRS, round(_CONFIRM * total / 2)), meter.left() // 2)
     first = race.confirm(meter, winner, default, n_pairs, rng)
     say(f"confirmation on {first.n} fresh pairs: {first} of the default's time")
+    if (fault := failing.beside_default(meter, winner, default)).word:
+        say(f"confirmation: {fault.rate.text}; none of {fault.default.runs} of the default's")
+        return default, first, first, ()
     if not first.high < 1:
         return default, first, first, ()
     rope = math.log1p(study.rope_pct / 100)
     # The last pairs judge what ablation leaves, so their runs are set aside.
     ablation = race.ablate(meter, winner, model, rope, max(0, meter.left() - 2 * _LEAST_PAIRS), rng)
     left = changed(ablation.config, meter.factors)
-    say(f"ablation: {len(left)} of {len(changed(winner, meter.factors))} settings stay")
-    if ablation.config == dict(winner):
+    tested = [setting for setting in ablation.settings if setting.benefit is not None]
+    if tested:
+        stay = sum(setting.kept for setting in tested)
+        say(f"ablation: {stay} of {len(tested)} settings that were left out in turn stay, {len(left)} in all")
+    else:
+        say("ablation: the budget did not reach for leaving settings out in turn; all stay")
+    if ablation.config == dict(winner) and not failing.beside_default(meter, winner, default).word:
         return winner, first, first, ablation.settings
     if left and meter.left() >= 2 * _LEAST_PAIRS:
         last = race.confirm(meter, ablation.config, default, min(n_pairs, meter.left() // 2), rng)
-        if last.high < 1:
+        if last.high < 1 and not failing.beside_default(meter, ablation.config, default).word:
             return ablation.config, last, first, ablation.settings
-    # What is left is not proven by itself; the winner is.
+    # What is left is not proven by itself; the winner is, unless it failed since.
+    if failing.beside_default(meter, winner, default).word:
+        return default, first, first, ()
     kept = tuple(replace(setting, kept=True) for setting in ablation.settings)
     return winner, first, first, kept
 

@@ -1,0 +1,1 @@
+"""Studies that choose their own next runs and stop when every question is decided."""

@@ -1,0 +1,54 @@
+"""Settling the questions of a real workload: runs in processes of their own, recorded in the study's runs.csv."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from broadleaf.lab.environments import with_excludes
+from broadleaf.lab.errors import RunError
+from broadleaf.lab.execute import Executor, Quiet, record
+from broadleaf.lab.runner import ready
+from broadleaf.lab.runs import Run, RunsFile
+from broadleaf.lab.settle.settler import Settler
+from broadleaf.lab.study import Study
+
+
+def settle(
+    study: Study,
+    most_runs: int | None = None,
+    *,
+    budget_s: float | None = None,
+    seed: int = 1,
+    quiet: Quiet | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    on_run: Callable[[Run], None] | None = None,
+) -> Settler:
+    """Makes blocks of runs until nothing is open, or `most_runs` (as many as the study's plan has if None) or
+    `budget_s` is spent. RunError if nothing can be run, or the first block has no run that ended well."""
+    begin = time.monotonic()
+    study = with_excludes(study)
+    settler = Settler(study, most_runs if most_runs is not None else len(study.plan()), seed)
+    environments, calibration = ready(study, [study.all_on], quiet=quiet, say=say)
+    executor = Executor(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
+    rng = random.Random(seed)
+    with RunsFile(study.runs_path, study.factors, study.responses) as runs:
+        block = 1 + max((row["block"] for row in runs.rows if row["block"] is not None), default=-1)
+        while configs := settler.next_block():
+            if budget_s is not None and time.monotonic() - begin > budget_s:
+                break
+            rows: list[Run] = [{} for _ in configs]
+            for order, place in enumerate(rng.sample(range(len(configs)), len(configs))):
+                rows[place] = record(
+                    executor, runs, configs[place], on_run=on_run, block=block, order_in_block=order, purpose="settle",
+                    replicate=1,
+                )  # fmt: skip
+            if not settler.rows and not any(row["status"] == "ok" for row in rows):
+                raise RunError(f"no run of the first block ended well; the last one: {rows[-1]['error']}")
+            looked = settler.looked
+            settler.add(rows, configs)
+            block += 1
+            if settler.looked > looked:
+                say(f"{len(settler.rows)} runs: {settler.sentence}")
+    return settler

@@ -1,0 +1,127 @@
+"""Does a study that chooses its own runs reach the verdicts of the full design, with how many runs, and how often is it
+wrong?
+
+    python studies/settle/landscapes.py --landscapes 50
+
+Each landscape is made with numpy alone: flags of which a third do something, three pairs that interact, noise, blocks.
+The full design is what `broadleaf lab plan` makes of the same study; its runs are the budget of the other. A verdict is
+wrong where it helps, hinders or makes no practical difference and the truth lies on another side of the practical limit
+by more than a tenth of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "lab"))
+
+import numpy as np  # noqa: E402
+import truth  # noqa: E402
+from broadleaf.lab.analysis import frame as frames  # noqa: E402
+from broadleaf.lab.analysis.fit import fit  # noqa: E402
+from broadleaf.lab.analysis.verdict import verdicts  # noqa: E402
+from broadleaf.lab.factors import Factor, Level  # noqa: E402
+from broadleaf.lab.settle.settler import DECIDED, Settler  # noqa: E402
+from broadleaf.lab.study import Study  # noqa: E402
+
+ROPE_PCT = 1.0
+
+
+class World:
+    """Runs of a truth in the order they are asked for."""
+
+    def __init__(self, known: truth.Truth, rng: np.random.Generator, sd: float, block_sd: float) -> None:
+        self.known, self.rng, self.sd, self.block_sd = known, rng, sd, block_sd
+        self.made = 0
+
+    def block(self, configs: Sequence[Mapping[str, Level]], number: int) -> list[dict[str, object]]:
+        """The rows of a block, as runs.csv has them."""
+        shift = self.block_sd * self.rng.standard_normal()
+        rows: list[dict[str, object]] = [{} for _ in configs]
+        for place in self.rng.permutation(len(configs)):
+            config = configs[place]
+            at = {n: self.known.levels[n].index(config[n]) for n in self.known.levels}
+            y = math.log(500) + sum(float(self.known.effects[n][i]) for n, i in at.items())
+            y += sum(float(table[at[a], at[b]]) for (a, b), table in self.known.pairs.items())
+            y += shift + self.sd * self.rng.standard_normal()
+            cells = {n: int(v) if isinstance(v, bool) else v for n, v in config.items()}
+            told = {"status": "ok", "time_per_task_us": math.exp(y), "started_unix": 4.0 * self.made, "block": number}
+            rows[place] = {**told, **cells}
+            self.made += 1
+        return rows
+
+
+def side(word: str) -> int | None:
+    """-1 faster, 1 slower, 0 no difference; None for what claims none of these."""
+    return {"helps": -1, "hinders": 1, "no practical difference": 0}.get(word)
+
+
+def wrong(word: str, effect: float) -> bool:
+    """Whether a verdict claims what is not so."""
+    rope = math.log1p(ROPE_PCT / 100)
+    claimed = side(word)
+    if claimed is None:
+        return False
+    if claimed == 0:
+        return abs(effect) > 1.1 * rope
+    return claimed * effect < 0.9 * rope
+
+
+def main() -> None:
+    """Prints a line for each landscape, and what they add up to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--landscapes", type=int, default=50)
+    parser.add_argument("--factors", type=int, default=8)
+    parser.add_argument("--sd", type=float, default=0.05)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    plan = None
+    shares, told, false, known_full, same, false_full, told_full = [], 0, 0, 0, 0, 0, 0
+    for number in range(asked.landscapes):
+        rng = np.random.default_rng([asked.seed, number])
+        known = truth.flags(rng, asked.factors)
+        factors = tuple(Factor(n, "flag") for n in known.levels)
+        study = Study("landscape", factors=factors, command=("true",), rope_pct=ROPE_PCT)
+        plan = plan or study.plan()
+        world = World(known, np.random.default_rng([asked.seed, number, 1]), asked.sd, 0.02)
+        rows: list[dict[str, object]] = []
+        for block in sorted({row.block for row in plan.rows}):
+            rows += world.block([row.config for row in plan.rows if row.block == block], block)
+        full = {v.factor: v.word for v in verdicts(fit(factors, frames.load(rows, factors)), ROPE_PCT)}
+        world = World(known, np.random.default_rng([asked.seed, number, 2]), asked.sd, 0.02)
+        settler = Settler(study, len(plan.rows), seed=number)
+        block = 0
+        while configs := settler.next_block():
+            settler.add(world.block(configs, block), configs)
+            block += 1
+        mine = {q.factor: q.verdict.word for q in settler.questions.values() if q.state == DECIDED and q.verdict}
+        shares.append(len(settler.rows) / len(plan.rows))
+        wrongs = [n for n, word in mine.items() if wrong(word, known.effect(n, True))]
+        told, false = told + len(mine), false + len(wrongs)
+        told_full += sum(word != "unknown" for word in full.values())
+        false_full += sum(wrong(word, known.effect(n, True)) for n, word in full.items())
+        decided = [n for n, word in full.items() if word != "unknown"]
+        known_full += len(decided)
+        agree = [n for n in decided if n in mine and mine[n].split()[0] == full[n].split()[0]]
+        same += len(agree)
+        print(
+            f"{number:3} runs {len(settler.rows):4} of {len(plan.rows)}, decided {len(mine)}, wrong {len(wrongs)}, "
+            f"as the full design {len(agree)} of {len(decided)}",
+            flush=True,
+        )
+    print(
+        f"median share of runs {np.median(shares):.2f}; verdicts {told}, false {false / max(told, 1):.3f}; of the full "
+        f"design's {known_full} verdicts {same / max(known_full, 1):.3f} reached; its own false "
+        f"{false_full / max(told_full, 1):.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
