@@ -6,6 +6,7 @@ import time
 import broadleaf as ipp
 import pytest
 from broadleaf import error
+from waiting import until
 
 
 def test_ids_len_iter_and_indexing(rc):
@@ -263,6 +264,27 @@ def test_queue_status(rc):
     assert set(status) == {*rc.ids, "unassigned"}
     assert set(status[0]) == {"queue", "tasks", "completed"}
     assert set(rc.queue_status(targets=0)) == {"queue", "tasks", "completed"}
+
+
+def test_queue_status_names_the_tasks(rc, tmp_path):
+    gate = tmp_path / "gate"
+    done = rc[1].apply_async(abs, -1)
+    done.get(20)
+    running = rc[0].apply_async(until, gate.exists)
+    queued = rc[0].apply_async(abs, -2)
+    following = rc.load_balanced_view()
+    following.after = [running]
+    waiting = following.apply_async(abs, -3)
+    assert until(lambda: rc.queue_status(0, verbose=True)["tasks"] == running.msg_ids)
+    status = rc.queue_status(verbose=True)
+    assert set(status) == {*rc.ids, "unassigned"}
+    assert status[0]["queue"] == queued.msg_ids
+    assert done.msg_ids[0] in status[1]["completed"]
+    assert not any(status[engine]["queue"] or status[engine]["tasks"] for engine in rc.ids[1:])
+    assert status["unassigned"] == waiting.msg_ids
+    gate.touch()
+    assert [queued.get(20), waiting.get(20)] == [2, 3]
+    assert queued.msg_ids[0] in rc.queue_status(0, verbose=True)["completed"]
 
 
 def test_abort_queued_and_running(rc):

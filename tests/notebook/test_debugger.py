@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import linecache
 import signal
 import sys
 import threading
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 
 import broadleaf as ipp
 import pytest
+from broadleaf.client.display import debugger
 from waiting import until
 
 pytestmark = pytest.mark.timeout(90)
@@ -188,6 +190,60 @@ def test_without_a_terminal_a_breakpoint_is_passed_over(rc, capsys, monkeypatch)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
     assert rc[1].apply_sync(double, 3) == 7
     assert "engine 1 passes over a breakpoint()" in capsys.readouterr().err
+
+
+def no_input():
+    raise OSError("no input here")
+
+
+def test_a_breakpoint_is_passed_over_where_input_turns_out_to_be_impossible(rc, types, capsys):
+    """As in a notebook that a program executes."""
+    types(no_input, no_input)
+    assert rc[:2].apply_sync(double, 3) == [7, 7]
+    shown = capsys.readouterr().err
+    assert "engine 0 passes over a breakpoint()" in shown
+    assert "engine 1 passes over a breakpoint()" in shown
+
+
+def test_only_the_task_s_own_frames_are_shown(rc, px, types, capsys):
+    types("where", "up", "where", "continue")
+    assert rc[1].map_sync(double, [3]) == [7]
+    shown = capsys.readouterr().out
+    assert "fork_server.py" not in shown
+    assert shown.count("test_debugger.py(") == 3
+    rc[:].push({"double": double}, block=True)
+    types("where", "continue")
+    px.run_cell_magic("px", "--targets 2", "double(3)")
+    shown = capsys.readouterr().out
+    assert "-> double(3)" in shown
+    assert "IPython" not in shown
+    assert "broadleaf/engine" not in shown
+
+
+@pytest.fixture
+def typed_function():
+    """A function of a cell of this session, whose source engines do not have."""
+    name, text = "<a cell>", "def typed(number):\n    breakpoint()\n    return number + 1  # typed\n"
+    names = {"__name__": "__main__"}
+    exec(compile(text, name, "exec"), names)
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+    yield names["typed"]
+    del linecache.cache[name]
+
+
+def test_code_of_the_session_is_shown_with_its_source(rc, types, capsys, typed_function):
+    types("list", "continue")
+    assert rc[3].apply_sync(typed_function, 1) == 2
+    shown = capsys.readouterr().out
+    assert "-> return number + 1  # typed" in shown
+    assert "  1  \tdef typed(number):" in shown
+
+
+def test_engines_are_given_sources_of_the_session_only(typed_function, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("a secret\n")
+    linecache.getlines(str(secret))
+    assert debugger._sources(["<a cell>", __file__, str(secret), "nowhere"]).keys() == {"<a cell>", __file__}
 
 
 def test_in_another_thread_a_breakpoint_is_passed_over(rc):

@@ -18,6 +18,19 @@ BEGUN = "import time\nopen(f'{directory}/{engine_id}', 'w').close()\n"
 LOOP = BEGUN + "end = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
 SLEEP = BEGUN + "time.sleep(60)"
 PRODUCT = f"import numpy\nfactor = numpy.ones((500, 500))\n{BEGUN}for _ in range(100_000):\n    factor @ factor"
+# C code that returns once the engine's gate is opened, whatever signals come: a mutex that its own thread has locked.
+CALL = f"""
+import ctypes, threading
+mutex, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+libc.pthread_mutex_lock(mutex)
+def unlock():
+    open(f"{{gates}}/{{engine_id}}").read()
+    libc.pthread_mutex_unlock(mutex)
+threading.Thread(target=unlock).start()
+print("begins")
+{BEGUN}libc.pthread_mutex_lock(mutex)
+print("never")
+"""
 ALIKE = pytest.mark.parametrize("code", [LOOP, SLEEP, PRODUCT], ids=["loop", "sleep", "product"])
 
 
@@ -143,6 +156,28 @@ def test_interrupting_a_cell(px, rc, capfd, stream, begun):
     assert shown.out.count("begins") == 4
     assert "never" not in shown.out
     assert rc[:].apply_sync(abs, -1) == [1] * 4
+    px.run_cell_magic("px", "", "print('next')")
+    assert capfd.readouterr().out.count("next") == 4
+
+
+@pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
+def test_a_cell_says_which_engines_go_on_in_compiled_code(px, rc, tmp_path, capfd, stream, begun):
+    gates = [tmp_path / "1", tmp_path / "2"]
+    for gate in gates:
+        os.mkfifo(gate)
+    rc[:].push({"gates": str(tmp_path)}, block=True)
+    with interrupting(lambda: begun(2)):
+        px.run_cell_magic("px", f"--targets 1:3 {stream}", CALL)
+    shown = capfd.readouterr()
+    assert "Still busy: engines 1-2. " in shown.err
+    assert shown.out.count("begins") == 2
+    waiting = rc[:].apply_async(abs, -1)
+    assert rc[0].apply_sync(abs, -1) == 1
+    assert not waiting.ready()
+    for gate in gates:
+        gate.write_text("")
+    assert waiting.get(20) == [1] * 4
+    assert "never" not in capfd.readouterr().out
     px.run_cell_magic("px", "", "print('next')")
     assert capfd.readouterr().out.count("next") == 4
 

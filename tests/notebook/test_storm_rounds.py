@@ -23,9 +23,7 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"stream": False, "groupby": "engine"},
     {"groupby": "order"},
 )
-# A signal gives a process no time to send what is queued.
-FLUSH = "import os; sys.stdout.flush(); sys.stderr.flush(); "
-ENDS = ("import os; os._exit(9)", FLUSH + "os.kill(os.getpid(), 9)", FLUSH + "os.kill(os.getpid(), 11)")
+ENDS = ("import os; os._exit(9)", "import os; os.kill(os.getpid(), 9)", "import os; os.kill(os.getpid(), 11)")
 
 
 def random_lines(seed: int) -> tuple[list[str], list[str]]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
 
 from broadleaf.awaited_engines import wait_for_engines
-from broadleaf.client.connection_text import connection_text
+from broadleaf.client.connection_text import connection_text, profile_name
 from broadleaf.client.control import Control
 from broadleaf.client.descriptions import client_in_words
 from broadleaf.client.failures import connection_error, death_certificate
@@ -107,7 +107,7 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
         self.native = native if native is not None else importlib.import_module("broadleaf._native")
         """The module that does the work; another one only in tests."""
         self.cluster = cluster
-        self.profile = profile
+        self.profile = profile_name(connection_info, profile, cluster)
         self.block = False
         """Default of the flag of the same name of views made from now on."""
         self.engines_version = 0

@@ -10,6 +10,7 @@ from typing import Any
 
 from broadleaf import requests
 from broadleaf.client.failures import link_lost
+from broadleaf.client.hub_results import Hub
 from broadleaf.client.results import AsyncResult
 from broadleaf.config import OPTIONS
 from broadleaf.errors import DeathCertificate, EngineError
@@ -32,9 +33,17 @@ def signal_number(sig: int | str) -> int:
     raise ValueError(f"{sig!r} is no signal: use a number, or a name such as 'SIGINT'")
 
 
+def _stage(record: dict[str, Any]) -> str:
+    """What `queue_status` calls the stage that a task has come to."""
+    if record["status"] is not None:
+        return "completed"
+    return "tasks" if record["running"] else "queue"
+
+
 class Control:
     """The part of a client that makes control requests."""
 
+    hub: Hub
     link: Any
     native: Any
 
@@ -108,13 +117,23 @@ class Control:
     def queue_status(self, targets: Any = "all", verbose: bool = False) -> dict[Any, Any]:
         """Numbers of tasks `queue`d, running (`tasks`) and `completed`, by engine; 'unassigned' those with none.
 
-        For one engine its numbers alone; raises `EngineError` when it has just left.
+        With `verbose` the lists of their ids; of completed tasks those that the controller still keeps. For one engine
+        its numbers or lists alone; raises `EngineError` when it has just left.
         """
-        queues = {
+        queues: dict[int, dict[str, Any]] = {
             engine: {"queue": queued, "tasks": running, "completed": completed}
             for engine, queued, running, completed in self.request("QueueStatus")
         }
         nowhere = queues.pop(_NO_ENGINE, None)
+        unassigned: Any = nowhere["queue"] if nowhere is not None else 0
+        if verbose:
+            queues = {engine: {"queue": [], "tasks": [], "completed": []} for engine in queues}
+            unassigned = []
+            for record in self.hub.records(None):
+                if record["engine_id"] in queues:
+                    queues[record["engine_id"]][_stage(record)].append(record["msg_id"])
+                elif record["status"] is None:
+                    unassigned.append(record["msg_id"])
         ids, single = self.resolve_targets(targets)
         if single:
             if ids[0] not in queues:
@@ -123,7 +142,7 @@ class Control:
                 raise EngineError(f"engine {ids[0]} {what}", {"engine_id": ids[0]}, certificate)
             return queues[ids[0]]
         status: dict[Any, Any] = {engine: queues[engine] for engine in ids if engine in queues}
-        status["unassigned"] = nowhere["queue"] if nowhere is not None else 0
+        status["unassigned"] = unassigned
         return status
 
     def explain(self, result: AsyncResult | str | int) -> str:

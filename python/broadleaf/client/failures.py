@@ -101,10 +101,20 @@ def decode_failure(status: int, payload: bytes, engine_id: int, origin: Origin) 
         return TaskTimeout(f"the task ran longer than its timeout{limit} and was stopped", info)
     reason = _json(payload)
     if status == STATUS_LOST:
-        certificate = death_certificate(reason, engine_id)
+        certificate = _with_block_end(death_certificate(reason, engine_id), origin)
         return EngineError("", info or {"engine_id": certificate.engine_id}, certificate, origin.retries)
     known = _known_death(reason, origin)
     return EngineError("", info, known) if known is not None else refusal(reason, info)
+
+
+def _with_block_end(certificate: DeathCertificate, origin: Origin) -> DeathCertificate:
+    """With what the scheduler says, where the engine went with its host and this process started the cluster."""
+    cluster = origin.client.cluster
+    if certificate.cause != "host_gone" or cluster is None:
+        return certificate
+    from broadleaf.cluster.block_ends import why_gone
+
+    return replace(certificate, block_end=why_gone(cluster, certificate.host))
 
 
 def _known_death(reason: Any, origin: Origin) -> DeathCertificate | None:
@@ -112,7 +122,7 @@ def _known_death(reason: Any, origin: Origin) -> DeathCertificate | None:
     if not isinstance(reason, dict) or "NoSuchEngine" not in reason:
         return None
     certificate = origin.client.death_certificate(reason["NoSuchEngine"])
-    return certificate and replace(certificate, task_started=False)
+    return certificate and _with_block_end(replace(certificate, task_started=False), origin)
 
 
 def refusal(reason: Any, engine_info: Mapping[str, Any] | None = None) -> Verdict:

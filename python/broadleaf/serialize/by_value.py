@@ -17,9 +17,9 @@ from weakref import WeakKeyDictionary
 
 import cloudpickle
 
-from broadleaf.serialize import PROTOCOL, last_resort
+from broadleaf.serialize import PROTOCOL, asked_for
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
-from broadleaf.serialize.namespace import fill, function_globals
+from broadleaf.serialize.namespace import fill, function_globals, note_left_out
 from broadleaf.serialize.snapshot import Snapshot, is_importable
 
 _GLOBAL_OPS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
@@ -40,7 +40,7 @@ def dumps_by_value(
     on_buffer = None if buffers is None else keep_out_of_band(buffers, least_bytes)
     # Finding out which objects are at fault costs a trial each, so not the first time.
     attempts: list[tuple[frozenset[int] | None, bool]] = [(None, False), (frozenset(), False)]
-    if last_resort.is_on():
+    if asked_for.is_on():
         attempts[1:] = [(None, True), (frozenset(), True)]
     stream = io.BytesIO()
     for trying, with_dill in attempts:
@@ -89,14 +89,14 @@ class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         """How to pickle an object that is not of a basic type."""
         if type(obj) is FunctionType:
-            if obj.__module__ == "__main__":
+            if obj.__module__ == "__main__" and not asked_for.brings_globals():
                 return self._reduce_interactive(obj)
             if self._snapshot is not None and not is_importable(obj):
                 self._snapshot.add_function(obj, global_names(obj.__code__))
         reduced = super().reducer_override(obj)
         # Functions and classes go by their names then.
         if reduced is NotImplemented and self._with_dill and not isinstance(obj, FunctionType | type):
-            return last_resort.reduce(obj, self.dispatch_table)
+            return asked_for.reduce(obj, self.dispatch_table)
         return reduced
 
     def _reduce_interactive(self, function: FunctionType) -> Any:
@@ -111,26 +111,33 @@ class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
             function.__dict__,
             function.__annotations__,
             function.__doc__,
-            self._fills(function, names),
+            *self._fills(function, names),
         )
         made_of = (marshal.dumps(function.__code__), function.__name__)
         return make_function, made_of, state, None, None, set_function_state
 
-    def _fills(self, function: FunctionType, names: tuple[str, ...]) -> dict[str, Any]:
+    def _fills(self, function: FunctionType, names: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
+        """The globals that go along, and why others do not."""
         known = function.__globals__
         fills = {name: known[name] for name in names if name in known and not name.startswith("__")}
+        left_out: dict[str, str] = {}
         if self._trying is not None:
-            fills = {name: value for name, value in fills.items() if self._can_pickle(value, self._trying)}
-        return fills
+            for name, value in list(fills.items()):
+                fault = self._fault(value, self._trying)
+                if fault is not None:
+                    del fills[name]
+                    left_out[name] = f"{type(value).__name__}: {fault}{asked_for.hint(value)}"
+        return fills, left_out
 
-    def _can_pickle(self, value: Any, trying: frozenset[int]) -> bool:
+    def _fault(self, value: Any, trying: frozenset[int]) -> Exception | None:
+        """Why `value` cannot be pickled."""
         if id(value) in trying:
-            return True
+            return None
         try:
             ValuePickler(io.BytesIO(), trying=trying | {id(value)}, with_dill=self._with_dill).dump(value)
-        except Exception:
-            return False
-        return True
+        except Exception as error:
+            return error
+        return None
 
 
 def _cell_contents(function: FunctionType) -> list[tuple[int, Any]]:
@@ -155,7 +162,7 @@ def make_function(code_bytes: bytes, name: str) -> FunctionType:
 
 def set_function_state(function: FunctionType, state: tuple[Any, ...]) -> None:
     """Gives a function from `make_function` its defaults, closure and attributes, and fills its globals."""
-    qualname, defaults, kwdefaults, cells, attributes, annotations, doc, fills = state
+    qualname, defaults, kwdefaults, cells, attributes, annotations, doc, fills, left_out = state
     function.__module__ = "__main__"
     function.__qualname__ = qualname
     function.__defaults__ = defaults
@@ -167,3 +174,5 @@ def set_function_state(function: FunctionType, state: tuple[Any, ...]) -> None:
         function.__closure__[i].cell_contents = value  # type: ignore[index]
     if fills:
         fill(function.__globals__, fills)
+    if left_out:
+        note_left_out(left_out)

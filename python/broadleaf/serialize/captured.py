@@ -27,8 +27,8 @@ def captured_values(function: Function) -> list[tuple[str, Any]]:
         return [*arguments, *captured_values(function.func)]
     owner = getattr(function, "__self__", None)
     if owner is not None:
-        attributes = _attributes("the object it is a method of", owner)
-        return attributes or [("the object it is a method of", owner)]
+        what = "the object it is a method of"
+        return [*_attributes(what, owner), (what, owner)]
     return _attributes("it", function)
 
 

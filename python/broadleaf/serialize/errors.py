@@ -77,6 +77,10 @@ def error_record(error: BaseException, info: dict[str, Any], item: FailedItem | 
         from broadleaf.modules.missing import explain
 
         explain(error)
+    elif isinstance(error, NameError):
+        from broadleaf.serialize import namespace
+
+        namespace.explain(error)
     try:
         evalue = str(error)[:_EVALUE_CHARACTERS]
     except KeyboardInterrupt:

@@ -17,7 +17,7 @@ from types import BuiltinFunctionType, CoroutineType, FunctionType
 from typing import Any
 
 from broadleaf.errors import SerializationError
-from broadleaf.serialize import PROTOCOL
+from broadleaf.serialize import PROTOCOL, asked_for
 from broadleaf.serialize import namespace as _namespace
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES
 from broadleaf.serialize.coroutines import run_all, run_coroutine
@@ -218,7 +218,8 @@ def _resolve(whole: Function, function: Function, apart: bool) -> tuple[bytes, b
         return pickle.dumps(whole, PROTOCOL), True, []
     if not isinstance(function, FunctionType):
         return _made_anew(whole, function, *_dump(whole, function, None, apart))
-    key = (function, whole.catch if isinstance(whole, MapChunk) else None)
+    catch = whole.catch if isinstance(whole, MapChunk) else None
+    key = (function, catch, asked_for.brings_globals())
     known = _bodies.get(key)
     if known is not None and known[0].holds():
         return known[1], False, []

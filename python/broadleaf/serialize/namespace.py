@@ -17,6 +17,9 @@ _MISSING = object()
 _namespace: Namespace | None = None
 # name -> the value that a fill has put there, so that a fill never replaces what the user has set
 _filled: dict[str, Any] = {}
+# name -> why the client that has a value for it could not send it
+_left_out: dict[str, str] = {}
+_MOST_LEFT_OUT = 1000
 # what the functions being loaded now bring along; a call of a cached function fills again from it
 _collecting: dict[str, Any] | None = None
 
@@ -26,6 +29,7 @@ def set_namespace(namespace: Namespace | None) -> None:
     global _namespace
     _namespace = namespace
     _filled.clear()
+    _left_out.clear()
 
 
 def current_namespace() -> Namespace | None:
@@ -65,6 +69,22 @@ def collecting_fills() -> Iterator[dict[str, Any]]:
         yield _collecting
     finally:
         _collecting = outer
+
+
+def note_left_out(reasons: Mapping[str, str]) -> None:
+    """Notes globals that a function could not bring along, and why; the newest of them."""
+    for name, reason in reasons.items():
+        _left_out.pop(name, None)
+        _left_out[name] = reason
+    for name in list(_left_out)[: max(0, len(_left_out) - _MOST_LEFT_OUT)]:
+        del _left_out[name]
+
+
+def explain(error: NameError) -> None:
+    """Completes the message of an error about a name that a function could not bring along."""
+    reason = _left_out.get(error.name) if isinstance(error.name, str) else None
+    if reason is not None and len(error.args) == 1 and not isinstance(error, UnboundLocalError):
+        error.args = (f"{error}: your session's could not be sent ({reason})",)
 
 
 def evaluate(expression: str) -> Any:

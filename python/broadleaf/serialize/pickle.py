@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from broadleaf.errors import SerializationError
-from broadleaf.serialize import PROTOCOL
+from broadleaf.serialize import PROTOCOL, asked_for
 from broadleaf.serialize.arrays import dumps_with_arrays
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 from broadleaf.serialize.compact import COMPACT_FROM_BYTES, dumps_compacted
@@ -27,7 +27,7 @@ def dumps(value: Any, apart: bool = False) -> tuple[bytes, list[pickle.PickleBuf
     least_bytes = 1 if apart else INBAND_BUFFER_BYTES
     try:
         data = dumps_with_arrays(value, keep_out_of_band(buffers, least_bytes))
-        if not names_main(value, data):
+        if not names_main(data):
             if len(data) >= COMPACT_FROM_BYTES and b"reconstruct" in data:
                 return dumps_compacted(value, least_bytes)
             return data, buffers
@@ -43,7 +43,7 @@ def dumps_in_band(value: Any) -> bytes:
     """Pickle bytes of `value`, buffers and all. Raises whatever pickling it raises."""
     try:
         data = pickle.dumps(value, PROTOCOL)
-        if not names_main(value, data):
+        if not names_main(data):
             return data
     except (pickle.PicklingError, AttributeError, TypeError):
         # As in `dumps`.
@@ -102,8 +102,9 @@ def dump_value(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     try:
         return dumps(value)
     except FAULTS as error:
-        where = _path_to_fault(value, depth=4)
-        raise SerializationError(f"the result ({_kind(value)}{where})", _reason(error)) from error
+        where, fault = _path_to_fault(value, depth=4)
+        reason = _reason(error) + asked_for.hint(fault)
+        raise SerializationError(f"the result ({_kind(value)}{where})", reason) from error
 
 
 def unpicklable_reason(value: Any) -> str | None:
@@ -111,7 +112,8 @@ def unpicklable_reason(value: Any) -> str | None:
     try:
         dumps(value)
     except FAULTS as error:
-        return _reason(error) + _path_to_fault(value, depth=4)
+        where, fault = _path_to_fault(value, depth=4)
+        return _reason(error) + where + asked_for.hint(fault)
     return None
 
 
@@ -124,8 +126,8 @@ def _kind(value: Any) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _path_to_fault(value: Any, depth: int) -> str:
-    """Where inside `value` the object is that cannot be pickled: ', at [2].lock', or ''."""
+def _path_to_fault(value: Any, depth: int) -> tuple[str, Any]:
+    """Where inside `value` the object is that cannot be pickled: ', at [2].lock', or ''; and the object."""
     path = ""
     while depth:
         depth -= 1
@@ -138,7 +140,7 @@ def _path_to_fault(value: Any, depth: int) -> str:
                 break
         else:
             break
-    return f", at {path}" if path else ""
+    return (f", at {path}" if path else ""), value
 
 
 def _children(value: Any) -> list[tuple[str, Any]]:

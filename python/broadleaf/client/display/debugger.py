@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import importlib
 import json
+import linecache
 import signal
 import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 # Time between two looks whether an engine that steps is still there.
 _LOOK_S = 0.5
+# Longest source that an engine is sent.
+_SOURCE_CHARACTERS = 1_000_000
 
 
 class Debugging:
@@ -57,15 +62,12 @@ class Debugging:
             _write(said["text"])
             return
         self._ended.discard(session)
-        if not _can_ask():
-            where = f"engine {said['engine_id']}"
-            print(f"{where} passes over a breakpoint(): this program has no terminal to debug it in", file=sys.stderr)
-            if said["is_first"]:
-                self._answer(said, "")
-            self._answer(said, "continue")
+        if said["state"] == "begins":
+            can_ask = _can_ask()
+            if not can_ask:
+                _tell_passed_over(said)
+            self._answer(said, json.dumps(_sources(said["files"]) if can_ask else None))
             return
-        if said["is_first"]:
-            self._answer(said, "")  # it is seen
         self._questions[session] = result, part, said
         if threading.current_thread() is threading.main_thread():
             self.talk()
@@ -102,6 +104,7 @@ class Debugging:
             result, part, said = self._questions[session]
             _write(said["text"])
             said["text"] = ""
+            _load_line_editing()
             try:
                 line: str | None = input(f"(Pdb {said['engine_id']}) ")
             except EOFError:
@@ -109,6 +112,10 @@ class Debugging:
             except KeyboardInterrupt:
                 print("--KeyboardInterrupt--")
                 continue
+            except (OSError, RuntimeError, ValueError):
+                # Nobody can be asked after all: a program executes this notebook, or has taken the terminal away.
+                _tell_passed_over(said)
+                line = "continue"
             self._questions.pop(session, None)
             if not result.part_done(part):
                 self._answer(said, line)
@@ -225,6 +232,31 @@ def _can_ask() -> bool:
     with contextlib.suppress(AttributeError, ValueError):  # closed, or none
         return sys.stdin.isatty()
     return False
+
+
+def _sources(files: Iterable[str]) -> dict[str, str]:
+    """The text of those of these files that are code of this session: engines get no others."""
+    loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    sources = {name: "".join(linecache.getlines(name)) for name in files if name in loaded or _was_typed(name)}
+    return {name: text for name, text in sources.items() if 0 < len(text) <= _SOURCE_CHARACTERS}
+
+
+def _was_typed(name: str) -> bool:
+    """Whether it is the name of a cell: those have no time of change."""
+    entry = linecache.cache.get(name, ())
+    return len(entry) == 4 and entry[1] is None
+
+
+def _tell_passed_over(said: dict[str, Any]) -> None:
+    where = f"engine {said['engine_id']}"
+    print(f"{where} passes over a breakpoint(): this program has no terminal to debug it in", file=sys.stderr)
+
+
+def _load_line_editing() -> None:
+    """Gives `input` keys to edit and repeat lines: IPython has its own, and leaves Python's unloaded."""
+    if not inside_kernel():
+        with contextlib.suppress(ImportError):  # a Python that was built without it
+            importlib.import_module("readline")
 
 
 def _write(text: str) -> None:

@@ -42,6 +42,11 @@ def display_outputs(result: AsyncResult, groupby: str = "type", result_only: boo
     if groupby not in GROUPINGS:
         raise ValueError(f"groupby must be one of {', '.join(map(repr, GROUPINGS))}, not {groupby!r}")
     result.wait()
+    show_outputs(result, groupby, result_only)
+
+
+def show_outputs(result: AsyncResult, groupby: str, result_only: bool = False) -> None:
+    """Shows what the tasks of `result` have written and displayed so far, and returned."""
     parts = range(result.n_parts)
     shown = [result.part_metadata(part) for part in parts]
     if groupby == "engine":
@@ -114,5 +119,5 @@ def _show_rich(result: AsyncResult, parts: Any, shown: list[Any], groupby: str, 
             output = shown[part]["outputs"][order]
             show_bundle(output["data"], output["metadata"])
     for part in parts:
-        if shown[part]["execute_result"] is not None and result.part_status(part) == STATUS_OK:
+        if result.part_status(part) == STATUS_OK and shown[part]["execute_result"] is not None:
             _show_value(result, part)

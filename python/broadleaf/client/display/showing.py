@@ -9,7 +9,8 @@ import time
 from typing import Any
 
 from broadleaf.client.control import signal_number
-from broadleaf.client.display.outputs import GROUPINGS, show_values
+from broadleaf.client.descriptions import engines_in_words
+from broadleaf.client.display.outputs import GROUPINGS, show_outputs, show_values
 from broadleaf.client.display.progress import can_write_over, progress_bar
 from broadleaf.client.display.streaming import OutputStream
 from broadleaf.client.failures import link_lost
@@ -21,7 +22,7 @@ __tracebackhide__ = hides_frames
 # Time between two looks at what has ended.
 _TICK_S = 0.1
 # Time that interrupted tasks have to end, in which their last words are still shown.
-_END_S = 1.0
+_END_S = 0.8
 
 
 def show(
@@ -48,11 +49,12 @@ def show(
         except result.origin.client.native.LinkClosed as error:
             raise link_lost(error) from error
     if shown is None:
-        if not interrupted or result.all_done():
-            result.display_outputs(groupby)
+        show_outputs(result, groupby)
     elif not interrupted:
         show_values(result)
     errors_shown = shown is not None and shown.close_errors()
+    if interrupted and number == signal_number("SIGINT"):
+        _tell_of_busy(result)
     if interrupted or not result.n_failed():
         return
     try:
@@ -103,3 +105,17 @@ def _interrupt(result: AsyncResult, shown: OutputStream | None, name: str | int 
     result.wait_all_done(_END_S if number else 0.0)
     if shown is not None:
         shown.show_new()
+
+
+def _tell_of_busy(result: AsyncResult) -> None:
+    """Says which engines have not taken the interrupt: nothing else shows that they will keep the next cell waiting."""
+    parts = result._unfinished_parts()
+    if not parts:
+        return
+    engines = sorted({engine for part in parts if (engine := result._engine_id(part)) is not None})
+    who = engines_in_words(engines) if engines else f"{len(parts):,} task{'' if len(parts) == 1 else 's'}"
+    print(
+        f"Still busy: {who}. Compiled code is interrupted when it returns to Python; what you send there waits until "
+        f"then. client.send_signal('SIGKILL', targets) ends an engine at once, with its variables.",
+        file=sys.stderr,
+    )

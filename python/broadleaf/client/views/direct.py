@@ -17,7 +17,7 @@ from broadleaf.client.rows import only_item
 from broadleaf.client.views.base import Flag, View
 from broadleaf.client.views.in_place import InPlace
 from broadleaf.errors import NoEnginesRegistered, hides_frames
-from broadleaf.serialize import last_resort
+from broadleaf.serialize import asked_for
 from broadleaf.serialize.functions import MapChunk
 
 if TYPE_CHECKING:
@@ -392,15 +392,18 @@ class DirectView(View):
 
     def use_dill(self) -> Any:
         """Has dill pickle what pickle and cloudpickle cannot, here and on these engines."""
-        return self._use(last_resort.use_dill)
+        return self._use(asked_for.use_dill)
 
     def use_cloudpickle(self) -> Any:
-        """Undoes `use_dill`: cloudpickle is used without being asked, where plain pickle cannot do it."""
-        return self._use(last_resort.use_cloudpickle)
+        """Has functions of `__main__` bring their globals along, whatever the engines have by these names.
+
+        Cloudpickle is used without being asked wherever plain pickle cannot do it.
+        """
+        return self._use(asked_for.use_cloudpickle)
 
     def use_pickle(self) -> Any:
-        """Undoes `use_dill`."""
-        return self._use(last_resort.use_pickle)
+        """Undoes `use_dill` and `use_cloudpickle`."""
+        return self._use(asked_for.use_pickle)
 
     def _use(self, switch: Callable[[], None]) -> Any:
         switch()

@@ -1,0 +1,74 @@
+"""How things are pickled where the user asked for another way than ours.
+
+With dill: what neither pickle nor cloudpickle can. Only the objects at fault go through it, each by itself. What
+surrounds them is pickled as always, so functions keep the engine's namespace and arrays their out-of-band buffers.
+
+With cloudpickle: functions of `__main__` with the globals they have here, instead of onto the engine's namespace.
+"""
+
+from __future__ import annotations
+
+import io
+from _thread import LockType, RLock
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from broadleaf.serialize import PROTOCOL
+
+_DILL_CAN = (io.IOBase, LockType, RLock)
+_dill: Any = None
+_brings_globals = False
+
+
+def use_dill() -> None:
+    """Has dill pickle what nothing else here can, such as an open file. Raises `ImportError` where it is missing."""
+    global _dill, _brings_globals
+    import dill  # pyright: ignore[reportMissingImports]
+
+    _dill, _brings_globals = dill, False
+
+
+def use_pickle() -> None:
+    """Undoes `use_dill` and `use_cloudpickle`."""
+    global _dill, _brings_globals
+    _dill, _brings_globals = None, False
+
+
+def use_cloudpickle() -> None:
+    """Has functions of `__main__` bring their globals along, whatever the engine's namespace has by these names.
+
+    Whatever else plain pickle cannot do goes through cloudpickle anyway.
+    """
+    global _dill, _brings_globals
+    _dill, _brings_globals = None, True
+
+
+def brings_globals() -> bool:
+    """Whether `use_cloudpickle` is in force."""
+    return _brings_globals
+
+
+def is_on() -> bool:
+    """Whether dill was asked for."""
+    return _dill is not None
+
+
+def hint(obj: Any) -> str:
+    """What to do where `obj` cannot be pickled; empty where nobody knows."""
+    return "; view.use_dill() has dill send it" if isinstance(obj, _DILL_CAN) and _dill is None else ""
+
+
+def reduce(obj: Any, reducers: Mapping[type, Callable[[Any], Any]]) -> Any:
+    """What dill makes of `obj` in the form of `__reduce__`; NotImplemented if a pickler with `reducers` can reduce it.
+
+    Raises whatever dill raises.
+    """
+    reducer = reducers.get(type(obj))
+    try:
+        if reducer is None:
+            obj.__reduce_ex__(PROTOCOL)
+        else:
+            reducer(obj)
+    except Exception:
+        return _dill.loads, (_dill.dumps(obj, PROTOCOL),)
+    return NotImplemented
