@@ -26,6 +26,9 @@ OF_FAULTS = (ipp.EngineError, ipp.NoEnginesRegistered, ipp.TaskAborted, ipp.Impo
 def is_of_a_fault(error: BaseException) -> bool:
     if isinstance(error, ipp.CompositeError):
         return all(is_of_a_fault(each) for each in error.exceptions)
+    # What a task raised that waited for tasks.
+    if isinstance(error, ipp.RemoteError) and error.ename in {fault.__name__ for fault in OF_FAULTS}:
+        return True
     # An engine that has just gone is no target any more.
     return isinstance(error, OF_FAULTS) or (isinstance(error, IndexError) and "engine" in str(error))
 

@@ -165,7 +165,10 @@ def nested(client: ipp.Client, rng: Random) -> None:
         import broadleaf
 
         inner = broadleaf.get_client().load_balanced_view()
-        return sum(inner.map_async(abs, range(-n, 0), chunksize=1).get(60))
+        try:
+            return sum(inner.map_async(abs, range(-n, 0), chunksize=1).get(60))
+        except broadleaf.CompositeError as error:
+            raise error.exceptions[0] from None  # its type says whether that was to be expected
 
     sizes = [rng.randint(1, 20) for _ in range(4)]
     got = client.load_balanced_view(local_targets(client)).map_async(outer, sizes, chunksize=1).get(LONGEST_S)

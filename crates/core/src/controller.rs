@@ -24,6 +24,7 @@ use crate::relayed::Unclaimed;
 use crate::supervisor::Supervisor;
 use crate::tasks::{Place, Stopping, TaskTable};
 use crate::timers::{Timer, Timers};
+use crate::worlds::Worlds;
 use crate::{Config, Counters, Input, Nanos, Output};
 
 /// A task's end, for those that depend on it.
@@ -43,6 +44,7 @@ pub struct Controller {
     /// By id; a place that nobody has is `Gone`.
     pub(crate) engines: Vec<Engine>,
     pub(crate) hosts: Hosts,
+    pub(crate) worlds: Worlds,
     pub(crate) groups: Groups,
     pub(crate) options: OptionSets,
     pub(crate) functions: Functions,
@@ -86,6 +88,7 @@ impl Controller {
             clients: IndexMap::default(),
             engines: engines.collect(),
             hosts: Hosts::default(),
+            worlds: Worlds::default(),
             groups: Groups::new(),
             options: OptionSets::new(),
             functions: Functions::default(),
@@ -186,7 +189,11 @@ impl Controller {
         let taken = self
             .engines
             .get(engine.0 as usize)
-            .is_some_and(|e| matches!(e.state, State::Up | State::Leaving | State::Dying));
+            .is_some_and(|e| match e.state {
+                State::Up | State::Leaving | State::Dying => true,
+                State::Starting { .. } | State::Restarting => false,
+                State::Gone => e.guest.is_some(), // Nobody but a rank of its world may have it.
+            });
         let is_own = self.host_of(engine) == HostId::CONTROLLER;
         !taken && is_own && engine.0 < MAX_ENGINES && !self.supervisor.stopping
     }
@@ -194,7 +201,9 @@ impl Controller {
     /// A place for an engine that was started by hand; taken by its `EngineUp`.
     pub fn vacant_engine(&self) -> EngineId {
         let next = self.engines.len() as u32;
-        let is_vacant = |e: &&Engine| e.state == State::Gone && e.host == HostId::CONTROLLER;
+        let is_vacant = |e: &&Engine| {
+            e.state == State::Gone && e.host == HostId::CONTROLLER && e.guest.is_none()
+        };
         let gone = self.engines.iter().find(is_vacant);
         match gone {
             Some(gone) if next >= MAX_ENGINES => gone.id,

@@ -31,6 +31,7 @@ impl Controller {
             return;
         }
         self.drop_link(now, index, unclaimed, out);
+        self.note_end_of_world(index);
         let told = self.can_spawn(self.engines[index].host);
         let engine = &mut self.engines[index];
         let no_news = engine.exit.is_some() || engine.spawned_pid == 0 || !told;
@@ -40,7 +41,12 @@ impl Controller {
         }
         engine.state = State::Dying;
         if !engine.limbo.is_empty() {
-            engine.limbo_at = now.saturating_add(self.config.certificate_wait_ns).max(1);
+            // What ended a rank is told by mpiexec, after all ranks have ended.
+            let wait_ns = match engine.guest {
+                Some(_) => self.config.exit_wait_ns,
+                None => self.config.certificate_wait_ns,
+            };
+            engine.limbo_at = now.saturating_add(wait_ns).max(1);
             self.timers.set(engine.limbo_at, Timer::Limbo(id));
         }
         self.set_engine_timer(index, now.saturating_add(self.config.exit_wait_ns));
@@ -140,6 +146,7 @@ impl Controller {
         engine.last_death = Some((certificate.clone(), now));
         engine.is_revivable = engine.is_spawned() && engine.restart != Some(false);
         self.announce(&Event::EngineDown(certificate), out);
+        self.end_world(now, index, out);
         match self.restart_delay_ns(now, index) {
             Some(delay_ns) => {
                 let engine = &mut self.engines[index];
@@ -159,7 +166,7 @@ impl Controller {
     fn restart_delay_ns(&mut self, now: Nanos, index: usize) -> Option<Nanos> {
         let has_host = self.has_host(index);
         let engine = &mut self.engines[index];
-        if self.supervisor.stopping || !has_host {
+        if self.supervisor.stopping || !has_host || engine.guest.is_some() {
             return None;
         }
         if engine.restart == Some(false) {

@@ -42,6 +42,13 @@ pub(crate) struct Exit {
     pub last_output: String,
 }
 
+/// Which rank of which MPI world has a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Guest {
+    pub world: String,
+    pub rank: u32,
+}
+
 /// One place.
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
@@ -49,6 +56,8 @@ pub(crate) struct Engine {
     /// Where its place is.
     pub host: HostId,
     pub state: State,
+    /// Whose place it is, for as long as the cluster lasts; `None` for engines that spawners start.
+    pub guest: Option<Guest>,
     /// Its timer in the set of timers; 0 for none.
     pub timer_at: Nanos,
     /// The timer of its limbo tasks; 0 for none.
@@ -114,6 +123,7 @@ impl Engine {
             id,
             host: HostId::CONTROLLER,
             state: State::Gone,
+            guest: None,
             timer_at: 0,
             limbo_at: 0,
             info: None,

@@ -105,6 +105,7 @@ impl Controller {
         for index in &places {
             self.engines[*index].host = host;
         }
+        places.retain(|index| self.engines[*index].guest.is_none());
         let room = MAX_ENGINES as usize - self.engines.len() + places.len();
         while places.len() < (n_engines as usize).min(room) {
             let index = self.engines.len();

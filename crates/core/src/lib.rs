@@ -43,6 +43,7 @@ mod timeouts;
 mod timers;
 pub mod transfer;
 mod unread;
+mod worlds;
 
 pub use check::Violation;
 pub use config::Config;

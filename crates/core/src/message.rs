@@ -216,6 +216,15 @@ pub enum Output {
         /// The place.
         engine: EngineId,
     },
+    /// Have the spawner give a guest this place.
+    Seat {
+        /// The place.
+        engine: EngineId,
+        /// The guest's world.
+        world: String,
+        /// Its rank there.
+        rank: u32,
+    },
     /// Have the spawner end everything and leave.
     StopSpawner,
     /// Close the link of a relay, which said what cannot be; answered by [`Input::HostDown`].

@@ -40,7 +40,7 @@ fn subject(news: &RelayNews) -> Option<EngineId> {
             | RelayEvent::Waits { engine, .. }
             | RelayEvent::Delivered { engine, .. }
             | RelayEvent::Undeliverable { engine, .. } => *engine,
-            RelayEvent::Spawner(event) => event.engine(),
+            RelayEvent::Spawner(event) => return event.engine(),
             RelayEvent::Fetched(_) | RelayEvent::FetchFailed { .. } | RelayEvent::Pong { .. } => {
                 return None;
             }
@@ -106,6 +106,18 @@ impl Controller {
             self.totals.ignored += 1;
             return;
         }
+        if let RelayNews::Event(RelayEvent::Spawner(SpawnerEvent::Guest {
+            world,
+            size,
+            rank,
+            pid,
+        })) = news
+        {
+            if !self.on_guest(now, host, world, size, rank, pid, out) {
+                self.expel(host, out);
+            }
+            return;
+        }
         let Some(engine) = subject(&news) else {
             self.totals.ignored += 1; // Of payload, which is not decided here.
             return;
@@ -169,7 +181,7 @@ impl Controller {
                         keep_end(last_output, MAX_LAST_OUTPUT_BYTES);
                     }
                     SpawnerEvent::NotStarted { reason, .. } => keep_end(reason, MAX_REASON_BYTES),
-                    SpawnerEvent::Spawned(..) => {}
+                    SpawnerEvent::Spawned(..) | SpawnerEvent::Guest { .. } => {}
                 }
                 self.on_spawner_event(now, event, out);
             }

@@ -48,13 +48,18 @@ impl Controller {
             ControlRequest::StopEngines(targets) => {
                 self.at_engines(&targets, false, |this, index| {
                     let there = this.engines[index].state != State::Gone;
-                    this.stop_engine(now, index, false, out);
+                    for index in this.of_same_world(index) {
+                        this.stop_engine(now, index, false, out);
+                    }
                     there
                 })
             }
             ControlRequest::RestartEngines(targets) => {
                 self.at_engines(&targets, true, |this, index| {
-                    this.stop_engine(now, index, true, out);
+                    // Only whoever has started a world can start it again.
+                    if this.engines[index].guest.is_none() {
+                        this.stop_engine(now, index, true, out);
+                    }
                     true
                 })
             }

@@ -130,7 +130,7 @@ impl Controller {
     pub(crate) fn on_spawner_down(&mut self, out: &mut Vec<Output>) {
         self.supervisor.spawner_up = false;
         for engine in &mut self.engines {
-            let is_own = engine.host == HostId::CONTROLLER;
+            let is_own = engine.host == HostId::CONTROLLER && engine.guest.is_none();
             if is_own && matches!(engine.state, State::Starting { .. }) {
                 engine.state = State::Starting { spawn_sent: false };
                 engine.spawned_pid = 0;
@@ -148,10 +148,25 @@ impl Controller {
         event: SpawnerEvent,
         out: &mut Vec<Output>,
     ) {
-        if self.host_of(event.engine()) == HostId::CONTROLLER {
-            self.on_spawner_event(now, event, out);
-        } else {
-            self.totals.ignored += 1;
+        match event {
+            SpawnerEvent::Guest {
+                world,
+                size,
+                rank,
+                pid,
+            } => {
+                if !self.on_guest(now, HostId::CONTROLLER, world, size, rank, pid, out) {
+                    self.totals.ignored += 1;
+                }
+            }
+            event
+                if event
+                    .engine()
+                    .is_some_and(|engine| self.host_of(engine) == HostId::CONTROLLER) =>
+            {
+                self.on_spawner_event(now, event, out);
+            }
+            _ => self.totals.ignored += 1,
         }
     }
 
@@ -169,6 +184,7 @@ impl Controller {
                 self.on_not_started(now, engine, reason, out);
                 return;
             }
+            SpawnerEvent::Guest { .. } => return, // Of no place; see `on_guest`.
         };
         let index = id.0 as usize;
         let Some(engine) = self.engines.get_mut(index) else {
@@ -209,6 +225,8 @@ impl Controller {
             (_, None, Some(code)) => DeathCause::Exit(code),
             (_, None, None) => DeathCause::Disconnected,
         };
+        let cause = self.cause_in_world(index, cause);
+        let engine = &mut self.engines[index];
         engine.exit = Some(Exit { cause, last_output });
         match engine.state {
             State::Starting { .. } => self.bury(now, index, out),
@@ -227,7 +245,7 @@ impl Controller {
         }
     }
 
-    pub(crate) fn on_engine_up(&mut self, now: Nanos, info: EngineInfo, out: &mut Vec<Output>) {
+    pub(crate) fn on_engine_up(&mut self, now: Nanos, mut info: EngineInfo, out: &mut Vec<Output>) {
         let id = info.engine;
         let Some(index) = self.place(id) else {
             out.push(Output::Stop { engine: id });
@@ -253,6 +271,11 @@ impl Controller {
             }
             _ => 0,
         };
+        if let Some(guest) = &engine.guest {
+            // As the relays of blocks are called, so that the engines of a set are known by their hosts.
+            let host = info.host.split(':').next().unwrap_or_default();
+            info.host = format!("{host}:{}", guest.world);
+        }
         engine.reset(&self.config);
         engine.failed_starts = 0;
         engine.spawned_pid = spawned_pid;
@@ -337,7 +360,7 @@ impl Controller {
                 self.give_up(index, out);
             }
             State::Restarting if !restart => self.give_up(index, out),
-            State::Gone if restart && has_host => {
+            State::Gone if restart && has_host && engine.guest.is_none() => {
                 engine.restarts += u64::from(engine.last_death.is_some());
                 self.start(now, index, out);
             }

@@ -141,6 +141,10 @@ impl Node {
             FrameKind::Output => {
                 while !reader.is_empty() {
                     let record = OutputRecord::decode(&mut reader)?;
+                    if let Role::Engine { arrived_bytes, .. } = &mut self.peers[token].role {
+                        // The decoder knows no other streams.
+                        arrived_bytes[usize::from(record.stream) - 1] += record.bytes.len() as u64;
+                    }
                     self.input(Input::Output { engine, record });
                 }
             }

@@ -8,7 +8,7 @@ use broadleaf_net::{Frame, Link, LinkError};
 use broadleaf_proto::control::{self, Hello, Refusal, RefusalKind, Welcome};
 use broadleaf_proto::proof::refuse_version;
 use broadleaf_proto::{ClientId, DecodeError, EngineId, EngineInfo, FrameKind, HostId, limits};
-use broadleaf_shm::ClaimBoard;
+use broadleaf_shm::{ClaimBoard, OUTPUT_STREAMS, UnsentOutput};
 
 use crate::config::NodeConfig;
 use crate::node::Node;
@@ -152,7 +152,13 @@ impl Node {
             control::Role::Engine { engine, pid } => {
                 let engine = engine.unwrap_or_else(|| self.vacant_engine());
                 let board = frame.fds.first().map(|fd| ClaimBoard::from_fd(fd.as_fd()));
-                let (true, Some(Ok(board))) = (self.expects(engine), board) else {
+                let unsent = frame
+                    .fds
+                    .first()
+                    .map(|fd| UnsentOutput::of_node(fd.as_fd()));
+                let (true, Some(Ok(board)), Some(Ok(unsent))) =
+                    (self.expects(engine), board, unsent)
+                else {
                     let message = format!("no engine {} is expected here", engine.0);
                     self.refuse(token, &refuse(RefusalKind::Full, message));
                     return Ok(());
@@ -170,6 +176,8 @@ impl Node {
                     pid,
                     board,
                     next_offer: 0,
+                    unsent,
+                    arrived_bytes: [0; OUTPUT_STREAMS],
                 };
                 self.engines.insert(engine, token);
                 self.ring.note(Kind::EngineUp, engine.0, u64::from(pid));

@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use broadleaf_core::{Controller, Input, Nanos, Output};
 use broadleaf_net::{Link, LinkError, Listener};
+use broadleaf_proto::task::OutputRecord;
 use broadleaf_proto::{ClientId, EngineId, FrameKind};
+use broadleaf_shm::UnsentPiece;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use slab::Slab;
 
@@ -326,8 +328,12 @@ impl Node {
                 engine,
                 board,
                 next_offer,
+                unsent,
+                arrived_bytes,
                 ..
             } => {
+                // Its tasks end with its link, and their output comes before that.
+                self.tell_unsent(engine, unsent.missing(&arrived_bytes));
                 self.engines.remove(&engine);
                 self.ring.note(Kind::EngineDown, engine.0, 0);
                 // Won back one by one: an engine that lost its link may still be alive and claiming.
@@ -348,6 +354,20 @@ impl Node {
             Role::Leaving => {}
         }
         self.segments.on_peer_gone(token as u32);
+    }
+
+    /// Passes on what an engine had written and not sent as it died.
+    fn tell_unsent(&mut self, engine: EngineId, pieces: Vec<UnsentPiece>) {
+        for piece in pieces {
+            let record = OutputRecord {
+                task: piece.task,
+                engine,
+                // There are three.
+                stream: piece.stream as u8 + 1,
+                bytes: piece.bytes.into(),
+            };
+            self.input(Input::Output { engine, record });
+        }
     }
 
     /// Appends a record for a peer; it leaves with the next flush.

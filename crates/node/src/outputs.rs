@@ -89,20 +89,23 @@ impl Node {
                 }
             }
             Output::Spawn { engine } => {
-                if let Some(token) = self.spawner {
-                    let command = SpawnerCommand::Spawn(engine, self.config.engine_env.clone());
-                    self.send(token, FrameKind::SpawnerCommand, &control::encode(&command));
-                }
+                let env = self.config.engine_env.clone();
+                self.tell_spawner(&SpawnerCommand::Spawn(engine, env));
             }
-            Output::StopSpawner => {
-                if let Some(token) = self.spawner {
-                    self.send(
-                        token,
-                        FrameKind::SpawnerCommand,
-                        &control::encode(&SpawnerCommand::Stop),
-                    );
-                }
+            Output::Seat {
+                engine,
+                world,
+                rank,
+            } => {
+                let env = self.config.engine_env.clone();
+                self.tell_spawner(&SpawnerCommand::Seat {
+                    engine,
+                    world,
+                    rank,
+                    env,
+                });
             }
+            Output::StopSpawner => self.tell_spawner(&SpawnerCommand::Stop),
             Output::ClientOutput { client, record } => {
                 if let Some(token) = self.client_token(client) {
                     self.append(token, FrameKind::Output, |frame| record.encode(frame));
@@ -132,6 +135,12 @@ impl Node {
             Output::Finished => self.finished = true,
         }
         false
+    }
+
+    fn tell_spawner(&mut self, command: &SpawnerCommand) {
+        if let Some(token) = self.spawner {
+            self.send(token, FrameKind::SpawnerCommand, &control::encode(command));
+        }
     }
 
     /// Makes a result's payload readable by its client: lent on this host, inlined for another.

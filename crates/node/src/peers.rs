@@ -2,7 +2,7 @@
 
 use broadleaf_net::Link;
 use broadleaf_proto::{ClientId, EngineId, HostId};
-use broadleaf_shm::ClaimBoard;
+use broadleaf_shm::{ClaimBoard, OUTPUT_STREAMS, UnsentOutput};
 
 /// What a peer has proved to be.
 pub enum Role {
@@ -25,6 +25,10 @@ pub enum Role {
         board: ClaimBoard,
         /// The number after the last offer made.
         next_offer: u32,
+        /// Where its last output is found should it die.
+        unsent: UnsentOutput,
+        /// What came of each of its streams.
+        arrived_bytes: [u64; OUTPUT_STREAMS],
     },
     /// The fork server.
     Spawner,

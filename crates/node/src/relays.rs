@@ -167,6 +167,7 @@ fn engine_of(output: &Output) -> Option<EngineId> {
         | Output::Interrupt { engine, .. }
         | Output::Kill { engine, .. }
         | Output::Stop { engine }
+        | Output::Seat { engine, .. }
         | Output::Spawn { engine } => Some(*engine),
         _ => None,
     }
@@ -221,6 +222,15 @@ impl Node {
             },
             Output::Stop { engine } => RelayCommand::Stop { engine },
             Output::Spawn { engine } => RelayCommand::Spawn { engine },
+            Output::Seat {
+                engine,
+                world,
+                rank,
+            } => RelayCommand::Seat {
+                engine,
+                world,
+                rank,
+            },
             other => return Some(other),
         };
         let token = link.token;

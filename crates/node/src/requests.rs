@@ -98,6 +98,7 @@ fn death_json(certificate: &DeathCertificate, ago_ns: u64) -> Value {
         DeathCause::Disconnected => ("disconnected", None),
         DeathCause::HostGone => ("host_gone", None),
         DeathCause::NotStarted => ("not_started", None),
+        DeathCause::RankDied(rank) => ("rank_died", i32::try_from(rank).ok()),
     };
     json!({
         "cause": cause, "code": code, "uuid": certificate.uuid, "pid": certificate.pid, "host": certificate.host,

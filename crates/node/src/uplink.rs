@@ -251,6 +251,7 @@ impl Node {
             SpawnerEvent::NotStarted { engine, .. } => {
                 uplink.places.remove(engine);
             }
+            SpawnerEvent::Guest { .. } => {}
         }
     }
 
@@ -370,6 +371,20 @@ impl Node {
                     }
                 }
                 Output::Spawn { engine }
+            }
+            RelayCommand::Seat {
+                engine,
+                world,
+                rank,
+            } => {
+                if let Some(uplink) = self.uplink() {
+                    uplink.places.insert(engine, None);
+                }
+                Output::Seat {
+                    engine,
+                    world,
+                    rank,
+                }
             }
             RelayCommand::Fetch(fetch) => {
                 self.objects.fetch(fetch);

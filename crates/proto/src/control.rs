@@ -288,6 +288,8 @@ pub enum DeathCause {
     HostGone,
     /// No process could be made for it; why not is in `last_output`.
     NotStarted,
+    /// Its MPI world has ended, of which this rank died first.
+    RankDied(u32),
 }
 
 /// Everything known of an engine's death.

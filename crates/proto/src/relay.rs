@@ -70,6 +70,15 @@ pub enum RelayCommand {
         /// The place.
         engine: EngineId,
     },
+    /// Give a guest this place.
+    Seat {
+        /// The place.
+        engine: EngineId,
+        /// The guest's world.
+        world: String,
+        /// Its rank there.
+        rank: u32,
+    },
     /// Get an object, or get the rest of it elsewhere than before.
     Fetch(Fetch),
     /// Objects that no record will name any more: drop them once no engine holds them.

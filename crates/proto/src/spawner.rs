@@ -11,6 +11,17 @@ use crate::ids::EngineId;
 pub enum SpawnerCommand {
     /// Start an engine for this place.
     Spawn(EngineId, BTreeMap<String, String>),
+    /// Give a guest this place: the rank of a world that has announced itself.
+    Seat {
+        /// The place.
+        engine: EngineId,
+        /// The world's name.
+        world: String,
+        /// The guest's rank there.
+        rank: u32,
+        /// Environment, beside its own.
+        env: BTreeMap<String, String>,
+    },
     /// End everything and leave.
     Stop,
 }
@@ -42,15 +53,27 @@ pub enum SpawnerEvent {
         /// The end of its output.
         last_output: String,
     },
+    /// A process that the spawner has not started wants to be an engine: a rank of an MPI world.
+    Guest {
+        /// The world's name: the ranks of one world have places next to each other, in order.
+        world: String,
+        /// Ranks in the world.
+        size: u32,
+        /// Its own.
+        rank: u32,
+        /// Its process.
+        pid: u32,
+    },
 }
 
 impl SpawnerEvent {
-    /// The place that it is about.
-    pub fn engine(&self) -> EngineId {
+    /// The place that it is about; a guest has none yet.
+    pub fn engine(&self) -> Option<EngineId> {
         match self {
             Self::Spawned(engine, _)
             | Self::NotStarted { engine, .. }
-            | Self::Exited { engine, .. } => *engine,
+            | Self::Exited { engine, .. } => Some(*engine),
+            Self::Guest { .. } => None,
         }
     }
 }

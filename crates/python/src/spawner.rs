@@ -38,6 +38,12 @@ enum EventJson {
         #[serde(default)]
         last_output: String,
     },
+    Guest {
+        world: String,
+        size: u32,
+        rank: u32,
+        pid: u32,
+    },
 }
 
 impl From<EventJson> for SpawnerEvent {
@@ -62,6 +68,17 @@ impl From<EventJson> for SpawnerEvent {
                 signal,
                 out_of_memory,
                 last_output,
+            },
+            EventJson::Guest {
+                world,
+                size,
+                rank,
+                pid,
+            } => Self::Guest {
+                world,
+                size,
+                rank,
+                pid,
             },
         }
     }
@@ -120,6 +137,14 @@ impl Spawner {
         let json = match command {
             SpawnerCommand::Spawn(engine, env) => {
                 serde_json::json!({"spawn": {"engine": engine.0, "env": env}})
+            }
+            SpawnerCommand::Seat {
+                engine,
+                world,
+                rank,
+                env,
+            } => {
+                serde_json::json!({"seat": {"engine": engine.0, "world": world, "rank": rank, "env": env}})
             }
             SpawnerCommand::Stop => serde_json::json!({"stop": {}}),
         };

@@ -16,6 +16,7 @@ use crate::job::Job;
 use crate::nested::{DEEPEST, is_nested};
 use crate::random::Random;
 use crate::trace::Trace;
+use crate::worlds::Guest;
 use crate::{Failure, Plan};
 
 const MS: Nanos = 1_000_000;
@@ -48,7 +49,9 @@ pub(crate) enum Event {
     Flush(u32),
     EngineExits(u32, i32),
     Spawn(u32, EngineId),
+    Seat(u32, EngineId, String, u32),
     SpawnerStops(u32),
+    WorldStarts(u32),
     SpawnerStarts,
     HostStarts(u32),
     Relay(HostId, RelayMessage),
@@ -132,6 +135,10 @@ pub(crate) struct Cluster {
     /// The relays that are connected.
     pub(crate) hosts: BTreeMap<HostId, Host>,
     pub(crate) last_host: u32,
+    /// Ranks that wait for a place.
+    pub(crate) guests: Vec<Guest>,
+    /// Ranks that got one.
+    pub(crate) seated: u32,
     pub(crate) host_losses: u32,
     /// Relays that were cut off because they lied.
     pub(crate) expelled: u32,
@@ -173,6 +180,8 @@ impl Cluster {
             spawner: None,
             hosts: BTreeMap::new(),
             last_host: 0,
+            guests: Vec::new(),
+            seated: 0,
             host_losses: 0,
             expelled: 0,
             sent_offers: BTreeMap::new(),
@@ -196,6 +205,12 @@ impl Cluster {
         for name in 0..cluster.plan.n_hosts {
             let at = cluster.random.below(20 * MS);
             cluster.after(at, Event::HostStarts(name));
+        }
+        for name in 0..cluster.plan.n_worlds {
+            for _ in 0..2 {
+                let at = cluster.random.below(cluster.plan.busy_ns);
+                cluster.after(at, Event::WorldStarts(name));
+            }
         }
         for id in 0..cluster.plan.n_clients {
             let at = cluster.random.below(20 * MS);
@@ -346,7 +361,11 @@ impl Cluster {
             Event::EngineExits(pid, code) => self.end_process(pid, Some(code), None),
             Event::Spawn(number, engine) if self.spawner == Some(number) => self.spawn(engine),
             Event::SpawnerStops(number) if self.spawner == Some(number) => self.end_spawner(),
-            Event::Spawn(..) | Event::SpawnerStops(_) => {}
+            Event::Seat(number, engine, world, rank) if self.spawner == Some(number) => {
+                self.seat(HostId::CONTROLLER, engine, &world, rank);
+            }
+            Event::WorldStarts(name) => self.start_world(name),
+            Event::Spawn(..) | Event::Seat(..) | Event::SpawnerStops(_) => {}
             Event::SpawnerStarts => {
                 if self.spawner.is_none() && !self.finished {
                     self.next_pid += 1;

@@ -22,15 +22,21 @@ impl Cluster {
                     RelayNews::Event(RelayEvent::EngineUp(info)) => Some(info.engine),
                     _ => None,
                 };
-                if let Some(engine) = up.filter(|e| self.controller.host_of(*e) == host) {
-                    self.sent_offers.remove(&engine);
-                }
+                // The offers of an engine that is up anew begin again.
+                let before = up.filter(|e| self.controller.host_of(*e) == host);
+                let before = before.and_then(|e| Some((e, self.sent_offers.remove(&e)?)));
+                let expelled = self.expelled;
                 if self.plan.mutation == Mutation::BelievesRelays
                     && let RelayNews::Event(RelayEvent::Spawner(event)) = news
                 {
                     self.feed(Input::Spawner(event))?;
                 } else {
                     self.feed(Input::Relay { host, news })?;
+                }
+                if let Some((engine, sent)) = before
+                    && self.expelled > expelled
+                {
+                    self.sent_offers.insert(engine, sent); // It was a lie.
                 }
             }
             NodeEvent::SpawnerClosed => self.feed(Input::SpawnerDown)?,
@@ -205,6 +211,9 @@ impl Cluster {
                     pid,
                     signal,
                 } => {
+                    if self.ends_guest(pid) {
+                        continue;
+                    }
                     let process = self.processes.get(&pid);
                     let is_its_own =
                         |p: &EngineProcess| p.engine == engine && p.host == HostId::CONTROLLER;
@@ -216,6 +225,16 @@ impl Cluster {
                 Output::Spawn { engine } => {
                     if let Some(number) = self.spawner {
                         self.send(Link::ToSpawner(number), Event::Spawn(number, engine));
+                    }
+                }
+                Output::Seat {
+                    engine,
+                    world,
+                    rank,
+                } => {
+                    if let Some(number) = self.spawner {
+                        let seat = Event::Seat(number, engine, world, rank);
+                        self.send(Link::ToSpawner(number), seat);
                     }
                 }
                 Output::StopSpawner => {

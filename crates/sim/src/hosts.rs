@@ -35,6 +35,7 @@ pub(crate) enum RelayMessage {
     Interrupt(EngineId, u32),
     Kill(u32, i32),
     Spawn(EngineId),
+    Seat(EngineId, String, u32),
 }
 
 impl Cluster {
@@ -58,7 +59,7 @@ impl Cluster {
         self.host_says(host, NodeEvent::Input(up));
     }
 
-    fn host_says(&mut self, host: HostId, event: NodeEvent) {
+    pub(crate) fn host_says(&mut self, host: HostId, event: NodeEvent) {
         self.send(Link::FromHost(host), Event::Node(event));
     }
 
@@ -106,6 +107,7 @@ impl Cluster {
             | Output::Interrupt { engine, .. }
             | Output::Kill { engine, .. }
             | Output::Stop { engine }
+            | Output::Seat { engine, .. }
             | Output::Spawn { engine } => *engine,
             _ => return Ok(Some(output)),
         };
@@ -136,6 +138,7 @@ impl Cluster {
             Output::Interrupt { offer, .. } => RelayMessage::Interrupt(engine, offer),
             Output::Kill { pid, signal, .. } => RelayMessage::Kill(pid, signal),
             Output::Spawn { .. } => RelayMessage::Spawn(engine),
+            Output::Seat { world, rank, .. } => RelayMessage::Seat(engine, world, rank),
             other => return Ok(Some(other)),
         };
         self.send(Link::ToHost(host), Event::Relay(host, message));
@@ -187,6 +190,10 @@ impl Cluster {
             }
             RelayMessage::Spawn(engine) => {
                 self.spawn_on(host, engine);
+                Ok(())
+            }
+            RelayMessage::Seat(engine, world, rank) => {
+                self.seat(host, engine, &world, rank);
                 Ok(())
             }
         }

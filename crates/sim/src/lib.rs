@@ -17,6 +17,7 @@ mod processes;
 mod random;
 mod script;
 mod trace;
+mod worlds;
 
 use broadleaf_core::{Config, Counters, Nanos};
 
@@ -59,6 +60,8 @@ pub struct Plan {
     pub engines_per_host: u32,
     /// Clients.
     pub n_clients: u32,
+    /// MPI worlds, each started twice: the second time in vain unless the first is over.
+    pub n_worlds: u32,
     /// Functions each of them defines.
     pub n_functions: u32,
     /// Most times each submits.
@@ -118,6 +121,7 @@ impl Plan {
             busy_ns: 2_000 * MS,
             bad_start_percent: if calm { 0 } else { 5 },
             no_process_percent: if calm { 0 } else { 5 },
+            n_worlds: Random::new(seed ^ 0x5eed).below(5).saturating_sub(2) as u32,
             mutation,
         }
     }
@@ -148,6 +152,8 @@ pub struct Outcome {
     pub most_levels: usize,
     /// Relays that were cut off because of what they said.
     pub expelled: u32,
+    /// Ranks of worlds that became engines.
+    pub seated: u32,
 }
 
 /// Runs one plan.
@@ -163,5 +169,6 @@ pub fn run(plan: Plan, print: bool) -> Result<Outcome, Failure> {
         took_ns: cluster.now,
         most_levels: cluster.most_levels,
         expelled: cluster.expelled,
+        seated: cluster.seated,
     })
 }

@@ -19,6 +19,7 @@ from typing import Any
 from broadleaf import _native
 from broadleaf.engine import deaths, process
 from broadleaf.engine.capture import Capture
+from broadleaf.engine.guests import Guests
 
 _NODE_EXIT_GRACE_S = 10.0
 _FAILED_CODE = 70  # EX_SOFTWARE
@@ -39,6 +40,8 @@ class HostConfig:
     sys_path: list[str]
     directory: str | None
     """Where engines work, if this host has it."""
+    ends_with_guests: bool = False
+    """Whether this host is there for engines that it does not start, and ends with the last of them."""
 
     @classmethod
     def from_json(cls, text: str) -> HostConfig:
@@ -145,20 +148,27 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, _ignore)
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._spawner.fileno(), selectors.EVENT_READ)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._guests = Guests(config, self._selector, self._tell)
 
     def run(self) -> None:
         """Serves commands and deaths until the node is gone or says stop."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._spawner.fileno(), selectors.EVENT_READ)
-            selector.register(self._wake_read, selectors.EVENT_READ)
-            try:
+        try:
+            self.on_deaths()
+            while self.node_status is None and self.on_commands() and self._guests.is_wanted():
+                for key, _ in self._selector.select(self._guests.patience_s()):
+                    if key.data is not None:
+                        key.data()
+                self._guests.on_time()
+                self._drain_wakeups()
                 self.on_deaths()
-                while self.node_status is None and self.on_commands():
-                    selector.select()
-                    self._drain_wakeups()
-                    self.on_deaths()
-            except _native.LinkClosed:
-                return
+        except _native.LinkClosed:
+            return
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        self._spawner.send_event(json.dumps(event))
 
     def on_commands(self) -> bool:
         """Obeys every command that has come; False once the command is to stop."""
@@ -166,6 +176,10 @@ class ForkServer:
             command = json.loads(text)
             if "stop" in command:
                 return False
+            if "seat" in command:
+                seat = command["seat"]
+                self._guests.seat(seat["engine"], seat["world"], seat["rank"], seat["env"])
+                continue
             spawn = command["spawn"]
             self.spawn(spawn["engine"], spawn["env"])
         return True
@@ -177,7 +191,7 @@ class ForkServer:
         except OSError as error:
             reason = _why_not_started(error)
             sys.stderr.write(f"broadleaf: engine {engine_id} could not be started: {reason}\n")
-            self._spawner.send_event(json.dumps({"not_started": {"engine": engine_id, "reason": reason}}))
+            self._tell({"not_started": {"engine": engine_id, "reason": reason}})
             return
         try:
             process.limit_descriptors(pid, self._descriptor_limit)
@@ -186,7 +200,7 @@ class ForkServer:
             pass  # it has done so itself, or is gone already
         self._engines[pid] = _Engine(engine_id, capture)
         self._out_of_memory.note(pid)
-        self._spawner.send_event(json.dumps({"spawned": {"engine": engine_id, "pid": pid}}))
+        self._tell({"spawned": {"engine": engine_id, "pid": pid}})
 
     def _start(self, engine_id: int, environment: dict[str, str]) -> tuple[int, Capture | None]:
         capture = self._create_capture(engine_id) if self._config.options["capture_descriptors"] else None
@@ -233,6 +247,8 @@ class ForkServer:
         process.reset_signals()
         self._wake_read.close()
         self._wake_write.close()
+        self._guests.close()
+        self._selector.close()
         for other in self._engines.values():
             if other.capture:
                 other.capture.close()
@@ -301,10 +317,11 @@ class ForkServer:
             _kill_group(pid)
             _reap(pid)
             if self.node_status is None:
-                self._spawner.send_event(json.dumps({"exited": event}))
+                self._tell({"exited": dict(event)})
 
     def leave(self) -> int:
         """Ends every engine, waits for the node, removes the cluster's files; returns the node's code."""
+        self._guests.kill()
         for pid in self._engines:
             _kill_group(pid)
         for pid in self._engines:

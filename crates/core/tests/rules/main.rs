@@ -13,3 +13,4 @@ mod placement;
 mod preparations;
 mod relays;
 mod watching;
+mod worlds;

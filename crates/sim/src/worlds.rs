@@ -1,0 +1,95 @@
+//! Simulated MPI worlds: processes that no spawner has started announce themselves, wherever they are.
+
+use broadleaf_core::{Nanos, RelayNews};
+use broadleaf_proto::control::SpawnerEvent;
+use broadleaf_proto::ids::{EngineId, HostId};
+use broadleaf_proto::relay::RelayEvent;
+
+use crate::cluster::{Cluster, Event, Link, NodeEvent};
+use crate::engine::EngineProcess;
+
+const MS: Nanos = 1_000_000;
+/// Ranks of each world.
+const SIZE: u32 = 3;
+
+/// A rank that waits for its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Guest {
+    host: HostId,
+    world: String,
+    rank: u32,
+    pid: u32,
+}
+
+impl Cluster {
+    /// The ranks of a world announce themselves, each at some host that is there.
+    pub(crate) fn start_world(&mut self, name: u32) {
+        if self.stopping || self.finished {
+            return;
+        }
+        let mut hosts: Vec<HostId> = self.hosts.keys().copied().collect();
+        hosts.extend(self.spawner.map(|_| HostId::CONTROLLER));
+        if hosts.is_empty() {
+            return;
+        }
+        let world = format!("world {name}");
+        for rank in 0..SIZE {
+            let host = hosts[self.random.below(hosts.len() as u64) as usize];
+            self.next_pid += 1;
+            let pid = self.next_pid;
+            self.guests.push(Guest {
+                host,
+                world: world.clone(),
+                rank,
+                pid,
+            });
+            let event = SpawnerEvent::Guest {
+                world: world.clone(),
+                size: SIZE,
+                rank,
+                pid,
+            };
+            self.spawner_says(host, event);
+        }
+    }
+
+    /// A rank gets its place, and says hello.
+    pub(crate) fn seat(&mut self, host: HostId, engine: EngineId, world: &str, rank: u32) {
+        let is_meant = |g: &Guest| g.host == host && g.world == world && g.rank == rank;
+        let Some(index) = self.guests.iter().rposition(is_meant) else {
+            return; // Its spawner is another since.
+        };
+        let pid = self.guests.remove(index).pid;
+        let mut process = EngineProcess::new(engine, pid);
+        process.host = host;
+        self.processes.insert(pid, process);
+        self.seated += 1;
+        self.spawner_says(host, SpawnerEvent::Spawned(engine, pid));
+        if self.random.chance(self.plan.bad_start_percent) {
+            let delay = self.random.time(100 * MS);
+            self.after(delay, Event::EngineExits(pid, 3));
+        } else if host == HostId::CONTROLLER {
+            self.send(Link::FromEngine(pid), Event::Node(NodeEvent::Hello(pid)));
+        } else {
+            let delay = self.random.time(100 * MS);
+            self.after(delay, Event::RelayHello(pid));
+        }
+    }
+
+    /// Ends a rank that waits for its place; false where this is none.
+    pub(crate) fn ends_guest(&mut self, pid: u32) -> bool {
+        let waiting = self.guests.len();
+        self.guests.retain(|guest| guest.pid != pid);
+        self.guests.len() < waiting
+    }
+
+    fn spawner_says(&mut self, host: HostId, event: SpawnerEvent) {
+        if host != HostId::CONTROLLER {
+            let news = RelayNews::Event(RelayEvent::Spawner(event));
+            self.host_says(host, NodeEvent::FromRelay(host, news));
+        } else if let Some(number) = self.spawner {
+            let news = Event::Node(NodeEvent::FromSpawner(event));
+            self.send(Link::FromSpawner(number), news);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+"""Where the ranks of a host join: the node that is there, or a relay that the first of them starts."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from broadleaf.cluster import files, owner
+from broadleaf.cluster.relay import Relay
+from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.engine.guests import SOCKET
+
+_TRIES = 5
+_ANSWER_S = 10.0
+
+
+def connect(connection: dict[str, Any]) -> socket.socket:
+    """A connection to the fork server of this host's node. The node is started if there is none: a relay, which lives
+    as long as some rank here is connected.
+
+    All ranks of a host come to the same node, of whatever world they are, so that data is there once. Raises
+    `ClusterStartError`.
+    """
+    with open(files.guests_lock(), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for attempt in range(_TRIES):
+            for path in _nodes_here(connection):
+                if (link := _dial(path, connection)) is not None:
+                    return link
+            try:
+                Relay.for_guests(connection, name=f"{socket.gethostname()}:guests")
+            except ClusterStartError as error:
+                # The one before it has ended, and the controller has not noticed.
+                if attempt == _TRIES - 1 or "connected already" not in str(error):
+                    raise
+                time.sleep(0.2 * 2**attempt)
+    raise ClusterStartError("a relay was started on this host for MPI ranks, and takes none")
+
+
+def _nodes_here(connection: dict[str, Any]) -> Iterator[Path]:
+    """The sockets there may be: of the controller, if this is its host, and of relays."""
+    found = [Path(connection["unix_path"]).parent, *files.run_dirs(connection["cluster_id"])]
+    # Another host's may lie in a folder that both see.
+    return (
+        directory / SOCKET
+        for directory in found
+        if (directory / SOCKET).exists() and (of := owner.owner_of(directory)) is not None and of.is_here()
+    )
+
+
+def _dial(path: Path, connection: dict[str, Any]) -> socket.socket | None:
+    """A connection that was welcomed; None where nobody answers, or another cluster does."""
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    link.settimeout(_ANSWER_S)
+    try:
+        # A path may be longer than the name of a socket.
+        directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            link.connect(f"/proc/self/fd/{directory}/{path.name}")
+        finally:
+            os.close(directory)
+        link.send(json.dumps({"hello": connection["server_public_key"]}).encode())
+        if link.recv(64) == b"welcome":
+            link.settimeout(None)
+            return link
+    except OSError:
+        pass
+    link.close()
+    return None
