@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from broadleaf.client.views.lazy_map import LazyMapIterator
     from broadleaf.cluster import Cluster, ClusterManager
     from broadleaf.cluster.engine_sets.base import EngineSet
+    from broadleaf.cluster.engine_sets.dask import OnDask
+    from broadleaf.cluster.engine_sets.mpi import MPI
+    from broadleaf.cluster.engine_sets.ray import OnRay
+    from broadleaf.cluster.engine_sets.sge import SGE
     from broadleaf.cluster.engine_sets.slurm import Slurm
     from broadleaf.cluster.engine_sets.ssh import SSH
     from broadleaf.cluster.relay import Relay
@@ -71,8 +75,8 @@ if TYPE_CHECKING:
     )
     from broadleaf.interop.concurrent import ViewExecutor
     from broadleaf.interop.joblib import register_joblib_backend
+    from broadleaf.serialize.asked_for import use_cloudpickle, use_dill, use_pickle
     from broadleaf.serialize.interactive import interactive
-    from broadleaf.serialize.last_resort import use_cloudpickle, use_dill, use_pickle
     from broadleaf.serialize.pickle import PrePickled
     from broadleaf.serialize.reference import Reference
     from broadleaf.serialize.requirements import depend, dependent, require
@@ -111,6 +115,8 @@ _HOMES = {
     "LoadBalancedView": "broadleaf.client.views.balanced",
     "MapIterator": "broadleaf.client.map_results",
     "NoEnginesRegistered": _ERRORS,
+    "OnDask": "broadleaf.cluster.engine_sets.dask",
+    "OnRay": "broadleaf.cluster.engine_sets.ray",
     "OverLimit": _ERRORS,
     "ParallelFunction": "broadleaf.client.remote_functions",
     "PrePickled": "broadleaf.serialize.pickle",
@@ -119,6 +125,8 @@ _HOMES = {
     "RemoteError": _ERRORS,
     "RemoteFunction": "broadleaf.client.remote_functions",
     "ResultNotKept": _ERRORS,
+    "MPI": "broadleaf.cluster.engine_sets.mpi",
+    "SGE": "broadleaf.cluster.engine_sets.sge",
     "SSH": "broadleaf.cluster.engine_sets.ssh",
     "SerializationError": _ERRORS,
     "Slurm": "broadleaf.cluster.engine_sets.slurm",
@@ -144,9 +152,9 @@ _HOMES = {
     "remote": "broadleaf.client.remote_functions",
     "require": "broadleaf.serialize.requirements",
     "unwrap_exception": _ERRORS,
-    "use_cloudpickle": "broadleaf.serialize.last_resort",
-    "use_dill": "broadleaf.serialize.last_resort",
-    "use_pickle": "broadleaf.serialize.last_resort",
+    "use_cloudpickle": "broadleaf.serialize.asked_for",
+    "use_dill": "broadleaf.serialize.asked_for",
+    "use_pickle": "broadleaf.serialize.asked_for",
     "wrap_exception": _ERRORS,
     "zeros": "broadleaf.client.arrays",
 }
@@ -155,6 +163,8 @@ __all__ = [
     "ALL_COMPLETED",
     "FIRST_COMPLETED",
     "FIRST_EXCEPTION",
+    "MPI",
+    "SGE",
     "SSH",
     "AlreadyDisplayedError",
     "AsyncHubResult",
@@ -185,6 +195,8 @@ __all__ = [
     "LoadBalancedView",
     "MapIterator",
     "NoEnginesRegistered",
+    "OnDask",
+    "OnRay",
     "OverLimit",
     "ParallelFunction",
     "PrePickled",

@@ -218,8 +218,8 @@ OPTIONS: dict[str, Option] = {
         Option("tls", "bool", True, "node, client", "Whether TCP is encrypted. Both sides prove their "
                "keys either way."),
         # Engines
-        Option("engines", "str", "local", "cluster", "Engine set that engines come from: `local`, `ssh`, `slurm`, or "
-               "one that is installed."),
+        Option("engines", "str", "local", "cluster", "Engine set that engines come from: `local`, `ssh`, `slurm`, "
+               "`sge`, or one that is installed."),
         Option("engine_start", "choice", "fork", "host", "`fork` from a process that has imported what engines need, "
                "or `spawn` a fresh interpreter for each.", choices=("fork", "spawn")),
         Option("capture_descriptors", "bool", True, "host", "Whether a task's client gets what is written past Python: "

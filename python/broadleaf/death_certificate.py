@@ -18,13 +18,16 @@ class DeathCertificate:
     pid: int = 0
     host: str = ""
     cause: str = "disconnected"
-    """'exit', 'signal', 'out_of_memory', 'killed_by_timeout', 'stopped', 'host_gone', 'not_started', 'disconnected'."""
+    """'exit', 'signal', 'out_of_memory', 'killed_by_timeout', 'stopped', 'host_gone', 'not_started', 'rank_died',
+    'disconnected'."""
     code: int | None = None
-    """Exit code or signal number, for these two causes."""
+    """Exit code or signal number, for these two causes; for 'rank_died' the rank."""
     last_output: str = ""
     """The end of what it wrote; of one that was not started, what the operating system said."""
     task_started: bool = False
     """Whether the task had been started on it."""
+    block_end: str = ""
+    """Of one that is gone with its host: why the job has ended that the host came with, in the scheduler's words."""
 
     @property
     def reason(self) -> str:
@@ -35,6 +38,10 @@ class DeathCertificate:
             return f"was ended by signal {self.code}{_signal_name(self.code)}"
         if self.cause == "not_started":
             return f"could not be started: {self.last_output}"
+        if self.block_end:
+            return f"is gone with its host: {self.block_end}"
+        if self.cause == "rank_died":
+            return f"ended with its MPI world, of which rank {self.code} died first"
         return {
             "out_of_memory": "was ended by the kernel because memory ran out",
             "killed_by_timeout": "was killed because its task outlived its timeout and an interrupt",
@@ -49,6 +56,8 @@ class DeathCertificate:
             return "It was tried again for as long as an engine has to start (start_timeout_s); see the cluster's log."
         if self.cause == "out_of_memory":
             return "Start fewer engines per host, or send less at a time."
+        if self.block_end:
+            return "cluster.start_engines_sync() asks for new ones."
         return "cluster.restart_engines_sync() starts it again."
 
 

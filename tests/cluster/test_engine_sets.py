@@ -8,8 +8,8 @@ from pathlib import Path
 import broadleaf as ipp
 import pytest
 from broadleaf.cluster.engine_sets import BlockRequest, find_engine_set, make_engine_set
-from broadleaf.cluster.engine_sets.slurm import slurm_time
 from broadleaf.cluster.engine_sets.ssh import parse_host
+from broadleaf.cluster.engine_sets.walltime import clock_time
 from broadleaf.cluster.join import tasks_of_this_node
 from broadleaf.config import ConfigError
 
@@ -81,7 +81,7 @@ def test_a_script_has_only_what_was_asked_for():
     [("90s", "0:01:30"), ("30m", "0:30:00"), ("1d", "24:00:00"), ("30", "30"), ("1-12:00:00", "1-12:00:00"), ("", "")],
 )
 def test_walltimes(walltime, expected):
-    assert slurm_time(walltime) == expected
+    assert clock_time(walltime) == expected
 
 
 def test_tasks_of_a_node():
@@ -111,7 +111,20 @@ def test_options_that_do_not_fit_are_refused(tmp_path, monkeypatch):
     (tmp_path / "config.toml").write_text('[slurm]\nnodes = "many"\n')
     with pytest.raises(ConfigError, match=r"'nodes' from .*config\.toml: expected a number"):
         make_engine_set("slurm")
-    with pytest.raises(ValueError, match="no engine set is called 'cloud'; there are local, slurm, ssh"):
+    with pytest.raises(
+        ValueError, match="no engine set is called 'cloud'; there are dask, local, mpi, ray, sge, slurm, ssh"
+    ):
         find_engine_set("cloud")
     with pytest.raises(ipp.KernelError, match="no hosts for SSH"):
         ipp.Cluster(engines="ssh").start_cluster_sync()
+
+
+def test_mpi_starts_a_module_that_reads_how_to_join_from_a_file():
+    engines = ipp.MPI(mpiexec="srun --mpi=pmix", mpi_args="-N 2", python="/opt/p/bin/python", wrap="nice -n 5")
+    assert engines.script(request(6)) == (
+        "srun --mpi=pmix -N 2 -n 6 nice -n 5 /opt/p/bin/python -m broadleaf.mpi --connection /home/me/lab/engine.json "
+        "--world mpi-0 --log /home/me/lab/block-mpi-0.log"
+    )
+    assert "SECRET" not in engines.script(request(6))
+    with_setup = ipp.MPI(setup=["module load openmpi"], python="python3").script(request(2))
+    assert "sh -c 'module load openmpi\nexec python3 -m broadleaf.mpi " in with_setup

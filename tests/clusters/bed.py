@@ -17,7 +17,9 @@ from typing import Any
 from broadleaf.bench.network import Host, Network, why_not
 from debian_layer import CHECKOUT, LayerUnavailable, layer
 
-PACKAGES = ("openssh-server", "munge", "slurm-wlm")
+PACKAGES = (
+    "openssh-server", "munge", "slurm-wlm", "gridengine-master", "gridengine-exec", "gridengine-client", "bubblewrap"
+)  # fmt: skip
 
 # Arguments: the layer, a folder for mount points, number of hosts, folders to show as they are.
 _MOUNT = r"""

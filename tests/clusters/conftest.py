@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from bed import Bed
 from debian_layer import LayerUnavailable
+from gridengine import start_gridengine
 from slurmd import start_slurm
 from sshd import open_with_key, start_sshd
 
@@ -37,4 +38,11 @@ def ssh_hosts(bed: Bed) -> Bed:
 def slurm(bed: Bed) -> Bed:
     """The bed, with Slurm."""
     start_slurm(bed)
+    return bed
+
+
+@pytest.fixture(scope="session")
+def sge(bed: Bed) -> Bed:
+    """The bed, with Grid Engine."""
+    start_gridengine(bed)
     return bed

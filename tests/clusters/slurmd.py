@@ -28,10 +28,14 @@ MinJobAge=300
 OverTimeLimit=0
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 NodeName=n[1-{n}] CPUs=4 State=UNKNOWN
 PartitionName=main Nodes=n[1-{n}] Default=YES MaxTime=60 State=UP
 PartitionName=tiny Nodes=n1 MaxTime=1 MaxNodes=1 State=UP
 PartitionName=off Nodes=n1 State=DOWN
+PartitionName=low Nodes=n[1-{n}] PriorityTier=1
+PartitionName=high Nodes=n[1-{n}] PriorityTier=9
 """
 
 _START_MUNGE = """mkdir -p /run/slurmctld /run/slurmd

@@ -1,29 +1,48 @@
-"""The examples of the guides that need hosts run as they stand."""
+"""The examples of the guides that need hosts run as they stand; that of Ray is run by `test_on_ray.py`."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 
 import pytest
-from debian_layer import CHECKOUT
-from waiting import until
+from dask_hosts import dask_on
+from mpi_environments import EnvironmentUnavailable, mpi_python
+from programs import SHARED, check_nothing_is_left, examples
 
 pytestmark = pytest.mark.timeout(240)
-
-
-def examples(page: str) -> str:
-    """The Python examples of a guide, as one program."""
-    text = (CHECKOUT / "docs" / "guides" / page).read_text()
-    return "".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
 
 
 def test_ssh(ssh_hosts):
     hosts = ssh_hosts.python(examples("ssh.md"), timeout_s=200).stdout
     assert sorted(re.findall(r"'(n\d)'", hosts)) == ["n1", "n1", "n2", "n2"]
-    assert until(lambda: not ssh_hosts.processes()), ssh_hosts.processes()
+    check_nothing_is_left(ssh_hosts)
 
 
 def test_slurm(slurm):
-    hosts = slurm.python(examples("slurm.md"), timeout_s=200, BROADLEAF_DIR="/shared/broadleaf").stdout
+    hosts = slurm.python(examples("slurm.md"), timeout_s=200, **SHARED).stdout
     assert re.fullmatch(r"\['n\d', 'n\d', 'n\d', 'n\d'\]\n", hosts)
-    assert until(lambda: not slurm.processes()), slurm.processes()
+    check_nothing_is_left(slurm)
+
+
+def test_sge(sge):
+    hosts = sge.python(examples("sge.md"), timeout_s=200, **SHARED).stdout
+    assert len(re.findall(r"'(n\d)'", hosts)) == 6
+    check_nothing_is_left(sge)
+
+
+def test_dask(bed):
+    with dask_on(bed, "n1", "n2"):
+        hosts, total = bed.python(examples("dask.md"), timeout_s=200).stdout.splitlines()
+        assert (hosts, total) == ("['n1', 'n1', 'n2', 'n2']", "6")
+        check_nothing_is_left(bed)
+
+
+def test_mpi():
+    try:
+        python = mpi_python("mpich")
+    except EnvironmentUnavailable as error:
+        pytest.skip(str(error))
+    command = [str(python), "-W", "error", "-c", examples("mpi.md")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert (done.stdout, done.stderr) == ("[(0, 6), (1, 6), (2, 6), (3, 6)]\n", "")

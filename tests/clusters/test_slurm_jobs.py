@@ -11,47 +11,19 @@ import sys
 
 import pytest
 from bed import Bed
+from programs import SHARED, check_nothing_is_left, refusal, started
 from slurmd import status_calls
 from waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 
-# As at a site, all hosts see it.
-SHARED = {"BROADLEAF_DIR": "/shared/broadleaf"}
-START = """
-import json, os, socket, broadleaf as ipp
-with {cluster} as rc:
-    print(json.dumps([rc.ids, rc[:].apply_sync(socket.gethostname)]))
-"""
-REFUSED = """
-import broadleaf as ipp
-from broadleaf.cluster.start_error import ClusterStartError
-try:
-    with {cluster}:
-        print("started")
-except ClusterStartError as error:
-    print(error)
-"""
 
-
-def started(bed: Bed, cluster: str) -> tuple[list[int], list[str]]:
-    """Ids and hosts of the engines of a cluster that was started on the head, and stopped."""
-    ids, hosts = json.loads(bed.python(START.format(cluster=cluster), timeout_s=200, **SHARED).stdout)
-    is_idle(bed)
-    return ids, sorted(hosts)
-
-
-def is_idle(bed: Bed) -> None:
-    """Waits until no job and no process is left."""
-    assert until(lambda: not bed.processes(), 60), bed.processes()
-    assert until(lambda: not bed.run("head", "squeue", "-h").stdout, 60), bed.run("head", "squeue").stdout
-
-
-def refusal(bed: Bed, cluster: str) -> str:
-    """What is said of a cluster that does not start; nothing of it is left."""
-    said = bed.python(REFUSED.format(cluster=cluster), timeout_s=200, **SHARED).stdout
-    is_idle(bed)
-    return said
+@pytest.fixture(autouse=True)
+def nothing_is_left(slurm):
+    """No job and no process is left by a test."""
+    yield
+    check_nothing_is_left(slurm)
+    assert until(lambda: not slurm.run("head", "squeue", "-h").stdout, 60), slurm.run("head", "squeue").stdout
 
 
 def test_one_block_of_four_nodes(slurm):
@@ -68,16 +40,15 @@ with ipp.Cluster(engines=ipp.Slurm(nodes=4, engines_per_host=2)) as rc:
     assert block == "running 4 8"
     # The first news of a pending block, if it was pending so long.
     assert status_calls(slurm) - before <= 1
-    is_idle(slurm)
 
 
 def test_names_of_ipython_parallel_work(slurm):
-    ids, _ = started(slurm, "ipp.Cluster(engines='Slurm', n=6)")
+    ids, _ = started(slurm, "ipp.Cluster(engines='Slurm', n=6)", **SHARED)
     assert len(ids) == 6, "one task each, wherever Slurm puts them"
 
 
 def test_a_job_array_has_a_node_in_each_of_its_jobs(slurm):
-    ids, hosts = started(slurm, "ipp.Cluster(engines='slurm', nodes=3, array=True, engines_per_host=1)")
+    ids, hosts = started(slurm, "ipp.Cluster(engines='slurm', nodes=3, array=True, engines_per_host=1)", **SHARED)
     assert len(ids) == len(hosts) == 3
 
 
@@ -94,7 +65,6 @@ def test_the_command_line_and_the_table_of_a_profile(slurm):
     asked = "import broadleaf as ipp; rc = ipp.Client(profile='site'); print(rc[:].apply_sync(lambda: 6 * 7))"
     assert bed.python(asked, **SHARED).stdout.strip() == "[42, 42]"
     bed.run("head", *broadleaf, "stop", "--profile", "site", **SHARED)
-    is_idle(bed)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +82,7 @@ def test_the_command_line_and_the_table_of_a_profile(slurm):
     ids=["partition", "nodes", "directive", "walltime", "down", "held", "set-up", "python"],
 )
 def test_a_refusal_names_its_cause(slurm, options, cause):
-    said = refusal(slurm, f"ipp.Cluster(engines=ipp.Slurm({options}))")
+    said = refusal(slurm, f"ipp.Cluster(engines=ipp.Slurm({options}))", **SHARED)
     assert re.search(cause, said, re.DOTALL), said
 
 
@@ -120,12 +90,10 @@ def test_a_job_that_waits_too_long_in_the_queue_says_for_what(slurm):
     holder = slurm.run("head", "sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap", "exec sleep 600").stdout
     try:
         assert until(lambda: slurm.run("head", "squeue", "-h", "-t", "R", "-o", "%i").stdout == holder)
-        program = REFUSED.format(cluster="ipp.Cluster(engines=ipp.Slurm(nodes=1, queue_timeout_s=5))")
-        said = slurm.python(program, **SHARED).stdout
+        said = refusal(slurm, "ipp.Cluster(engines=ipp.Slurm(nodes=1, queue_timeout_s=5))", **SHARED)
         assert re.search(r"job \d+ is pending: (Resources|Priority), after 5 s", said), said
     finally:
         slurm.run("head", "scancel", holder.strip())
-    is_idle(slurm)
 
 
 @pytest.mark.parametrize("how", ["scancel", "client", "relay"])
@@ -164,7 +132,53 @@ cluster.stop_cluster_sync()
             assert until(lambda: not bed.processes("n1") and not bed.processes("n2"), 60), bed.processes()
     finally:
         client.communicate("\n", timeout=120)
-    is_idle(bed)
+
+
+ENDED = """
+import time, broadleaf as ipp
+slurm = ipp.Slurm(nodes=1, engines_per_host=1, partition="low", sbatch=["--nodelist=n2", {more}])
+with ipp.Cluster(engines=slurm) as rc:
+    running = rc[0].apply_async(time.sleep, 600)
+    print(rc.cluster.blocks()[0].facts["job"], flush=True)
+    try:
+        running.get(240)
+    except ipp.EngineError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "cause"),
+    [
+        ("scontrol requeue {job}", "it was put back into the queue (job {job} is pending: "),
+        ("scancel {job}", "job {job}: it was cancelled (CANCELLED) while it ran this task"),
+        (
+            "scontrol update job={job} TimeLimit=0:01",
+            "job {job}: its walltime is over (TIMEOUT) while it ran this task",
+        ),
+        (
+            "sbatch -p high -w n2 --exclusive --wrap true",
+            "job {job}: it was preempted (PREEMPTED) while it ran this task",
+        ),
+        (
+            "scontrol update node=n2 state=down reason=test",
+            "job {job}: a node failed (NODE_FAIL) while it ran this task",
+        ),
+    ],
+    ids=["requeued", "cancelled", "walltime", "preempted", "node"],
+)
+def test_a_death_certificate_names_what_ended_the_job(slurm, command, cause):
+    more = "" if "requeue" in command else "'--no-requeue'"
+    program = f"import os; os.environ.update({SHARED}){ENDED.format(more=more)}"
+    client = slurm.start("head", sys.executable, "-c", program, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    job = client.stdout.readline().strip()
+    assert job.isdigit(), client.communicate()
+    slurm.run("head", *command.format(job=job).split())
+    said, errors = client.communicate(timeout=240)
+    if "state=down" in command:
+        slurm.run("head", "scontrol", "update", "node=n2", "state=resume", check=False)  # if it has not come back yet
+        assert until(lambda: "idle" in slurm.run("head", "sinfo", "-h", "-n", "n2", "-o", "%t").stdout, 60)
+    assert f"is gone with its host: {cause.format(job=job)}" in said, (said, errors)
 
 
 def check_no_key(bed: Bed, job: str) -> None:

@@ -5,49 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 
 import pytest
-from bed import Bed
+from programs import check_nothing_is_left, refusal, started
 from sshd import start_sshd
 from waiting import until
 
 pytestmark = pytest.mark.timeout(240)
 
-START = """
-import json, os, socket, broadleaf as ipp
-with {cluster} as rc:
-    print(json.dumps([rc.ids, rc[:].apply_sync(socket.gethostname)]))
-"""
-REFUSED = """
-import broadleaf as ipp
-from broadleaf.cluster.start_error import ClusterStartError
-try:
-    with {cluster}:
-        print("started")
-except ClusterStartError as error:
-    print(error)
-"""
-
-
-def started(bed: Bed, cluster: str, **env: str) -> tuple[list[int], list[str]]:
-    """Ids and hosts of the engines of a cluster that was started on the head, and stopped."""
-    ids, hosts = json.loads(bed.python(START.format(cluster=cluster), **env).stdout)
-    return ids, sorted(hosts)
-
-
-def refusal(bed: Bed, cluster: str) -> str:
-    """What is said of a cluster that does not start; nothing of it is left."""
-    said = bed.python(REFUSED.format(cluster=cluster)).stdout
-    assert until(lambda: not bed.processes()), bed.processes()
-    return said
-
 
 def test_two_engines_on_one_host(ssh_hosts):
     assert started(ssh_hosts, "ipp.Cluster(engines=ipp.SSH(['n1:2']))") == ([0, 1], ["n1", "n1"])
-    assert until(lambda: not ssh_hosts.processes()), ssh_hosts.processes()
+    check_nothing_is_left(ssh_hosts)
 
 
 def test_engines_are_shared_out_and_the_name_of_ipython_parallel_works(ssh_hosts):
@@ -71,7 +44,7 @@ def test_the_command_line_starts_it_another_process_uses_and_stops_it(ssh_hosts)
     asked = "import broadleaf as ipp; rc = ipp.Client(); print(rc[:].apply_sync(lambda: 6 * 7))"
     assert bed.python(asked).stdout.strip() == "[42, 42]"
     bed.run("head", *broadleaf, "stop")
-    assert until(lambda: not bed.processes()), bed.processes()
+    check_nothing_is_left(bed)
 
 
 def test_arrays_go_from_host_to_host(ssh_hosts):
@@ -109,14 +82,30 @@ with {cluster} as rc:
         ("'n2'", "python='/usr/bin/python9'", "python9"),
         ("'n2'", "python='/root/old-python'", r"wrong Python: .* is 2\.7, and the cluster has 3\.11"),
         ("'n2'", "python='/root/bare-python'", "Broadleaf cannot be imported by"),
+        ("'n2'", "python='/root/old-broadleaf'", r"wrong Broadleaf: .* on n2 has 0\.0\.1, and the cluster has "),
     ],
-    ids=["name", "silent", "route", "port", "key", "host key", "no python", "old python", "no broadleaf"],
+    ids=[
+        "name",
+        "silent",
+        "route",
+        "port",
+        "key",
+        "host key",
+        "no python",
+        "old python",
+        "no broadleaf",
+        "old broadleaf",
+    ],
 )
 def test_a_refusal_names_its_cause(ssh_hosts, silent, hosts, options, cause):
     ssh_hosts.run("head", "sh", "-c", "ip route replace unreachable 10.99.0.0/24")
-    ssh_hosts.write("n2", "/root/old-python", f"#!/bin/sh\nexec {sys.executable} -c 'import sys; "
+    ssh_hosts.write("n2", "/root/old-python", f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c 'import sys; "
                     "sys.version_info = (2, 7, 18); exec(sys.argv[2])' \"$@\"\n", 0o755)  # fmt: skip
-    ssh_hosts.write("n2", "/root/bare-python", f'#!/bin/sh\nexec {sys.executable} -S "$@"\n', 0o755)
+    ssh_hosts.write("n2", "/root/bare-python", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S "$@"\n', 0o755)
+    ssh_hosts.write("n2", "/root/old-broadleaf", f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c 'import sys; "
+                    "from broadleaf import _native; _native.__version__ = \"0.0.1\"; "
+                    "code = sys.argv[2]; del sys.argv[1:]; exec(code)' \"$@\"\n",
+                    0o755)  # fmt: skip
     said = refusal(ssh_hosts, f"ipp.Cluster(engines=ipp.SSH([{hosts}], {options}))")
     assert re.search(cause, said), said
 
@@ -178,7 +167,28 @@ with ipp.Cluster(engines=ipp.SSH(["n4:2"], jump="n3")) as rc:
     print(sum(rc.load_balanced_view().map_sync(lambda x: x, range(1000))))
 """
     assert bed.python(program).stdout.strip() == str(sum(range(1000)))
-    assert until(lambda: not bed.processes()), bed.processes()
+    check_nothing_is_left(bed)
+
+
+def test_engines_in_a_container_with_a_tmp_of_its_own_and_little_dev_shm(ssh_hosts):
+    program = """
+import os, numpy as np, broadleaf as ipp
+
+def look():
+    size = os.statvfs("/dev/shm")
+    open("/tmp/inside", "w").close()
+    return size.f_blocks * size.f_frsize
+
+data = np.random.default_rng(1).random(12_500_000)
+wrap = "bwrap --die-with-parent --dev-bind / / --tmpfs /tmp --size 67108864 --tmpfs /dev/shm --"
+with ipp.Cluster(engines=ipp.SSH(["n1:2", "n2:2"], wrap=wrap)) as rc:
+    assert rc[:].apply_sync(look) == [64 << 20] * 4
+    rc.broadcast_view().push({"data": data}, block=True)
+    assert rc[:].apply_sync(np.sum, ipp.Reference("data")) == [data.sum()] * 4, "100 MB, more than /dev/shm holds"
+"""
+    ssh_hosts.python(program)
+    assert not ssh_hosts.path("n1", "/tmp/inside").exists()
+    check_nothing_is_left(ssh_hosts)
 
 
 @pytest.mark.parametrize("killed", ["ssh", "client"])
@@ -204,7 +214,7 @@ def test_nothing_is_left_when_it_is_killed(ssh_hosts, killed):
             for pid, line in bed.processes("head").items():
                 if "start_and_connect_sync" in line:
                     os.kill(pid, signal.SIGKILL)
-            assert until(lambda: not bed.processes()), bed.processes()
+            check_nothing_is_left(bed)
     finally:
         client.communicate("\n", timeout=60)
-    assert until(lambda: not bed.processes()), bed.processes()
+    check_nothing_is_left(bed)

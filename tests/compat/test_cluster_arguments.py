@@ -9,6 +9,7 @@ import pytest
 from broadleaf.cluster.launcher import (
     LocalControllerLauncher,
     LocalEngineSetLauncher,
+    LSFEngineSetLauncher,
     MPIEngineSetLauncher,
     abbreviate_launcher_class,
     find_launcher_class,
@@ -90,10 +91,19 @@ def test_unknown_arguments_are_errors():
 @pytest.mark.parametrize(
     "engines", ["MPI", "mpi", MPIEngineSetLauncher, "ipyparallel.cluster.launcher.MPIEngineSetLauncher"]
 )
-def test_a_launcher_that_is_not_here_is_known_and_does_not_start(engines):
+def test_names_of_the_mpi_launcher(engines):
     cluster = ipp.Cluster(n=1, engines=engines)
     assert cluster.engine_launcher_class is MPIEngineSetLauncher
-    with pytest.raises(ClusterStartError, match="no engine set 'mpi' here"):
+    assert isinstance(cluster.engines_from, ipp.MPI)
+
+
+@pytest.mark.parametrize(
+    "engines", ["LSF", "lsf", LSFEngineSetLauncher, "ipyparallel.cluster.launcher.LSFEngineSetLauncher"]
+)
+def test_a_launcher_that_is_not_here_is_known_and_does_not_start(engines):
+    cluster = ipp.Cluster(n=1, engines=engines)
+    assert cluster.engine_launcher_class is LSFEngineSetLauncher
+    with pytest.raises(ClusterStartError, match="no engine set 'lsf' here"):
         cluster.start_cluster_sync()
     assert not cluster.running
 

@@ -95,9 +95,10 @@ def _command_line(pid):
 def test_clients_by_file_id_and_profile():
     with Cluster(n=1, profile="p1", cluster_id="c1") as rc:
         rc[0].push({"x": 5})
+        assert rc.profile == "p1"
         for other in (Client(rc.cluster.connection_file), Client(profile="p1", cluster_id="c1"), Client(profile="p1")):
             with other:
-                assert other[0]["x"] == 5
+                assert (other.profile, other[0]["x"]) == ("p1", 5)
 
 
 def test_no_cluster_to_connect_to():

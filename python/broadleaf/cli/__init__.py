@@ -11,6 +11,7 @@ from broadleaf.cli.entry import EntryGroup
 _COMMANDS = {
     "start": "Start a cluster on this host.",
     "relay": "Add this host's engines to a cluster on another host.",
+    "run": "Run a program with a cluster of all hosts of an allocation.",
     "stop": "Stop a cluster and wait until it is gone.",
     "list": "List the clusters that you have running on this host.",
     "status": "Show the engines of a cluster and what they have done.",

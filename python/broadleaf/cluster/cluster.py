@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import secrets
 import signal
@@ -321,10 +320,12 @@ class Cluster(ClusterCoroutines, OwnDashboard):
     def restart_engines_sync(self, targets: Targets = None) -> None:
         """Stops these engines, or all, and starts them afresh under the same ids; their variables are lost.
 
-        All engines include those that died, but not those that `stop_engines` has stopped for good: name these.
+        All engines include those that died, but not those that `stop_engines` has stopped for good: name these. Engines
+        of an MPI world are started again all together.
         """
-        with self.control() as control:
-            control.restart_engines(self._started_sets.resolve(targets))
+        with self._lock:
+            self._started_sets.restart(targets)
+            self._write_cluster_file()
 
     def restart_engine_sync(self, engine_id: int) -> None:
         """Restarts one engine."""
@@ -417,7 +418,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             "profile": self.profile,
             "n": self.n,
             "engines": self.engines_from.name,
-            "engine_set_options": dataclasses.asdict(self.engines_from),
+            "engine_set_options": self.engines_from.options(),
             "engine_sets": self._started_sets.to_dict(),
             "detached": self.detached,
             "options": self._arguments,

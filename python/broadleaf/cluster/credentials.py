@@ -12,6 +12,7 @@ from typing import Any
 
 from broadleaf import _native
 from broadleaf.cluster import addresses, files
+from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.config import Settings
 from broadleaf.modules.search_path import search_path, working_directory
 
@@ -95,12 +96,18 @@ def preload_modules(option: Sequence[str]) -> list[str]:
 
 
 def read_engine_connection(path: str | Path) -> dict[str, Any]:
-    """The content of an `engine.json`. Raises `ClusterFileError` for a file that is none."""
+    """The content of an `engine.json`. Raises `ClusterFileError` for a file that is none, and
+    `ClusterStartError` for one of another version of Broadleaf."""
     return checked_engine_connection(files.read_json(Path(path)), os.fspath(path))
 
 
 def checked_engine_connection(connection: dict[str, Any], origin: str) -> dict[str, Any]:
-    """`connection`, if it is one; `origin` says where it is from."""
+    """`connection`, if it is one of this version of Broadleaf; `origin` says where it is from."""
     if "private_key" not in connection or "cluster_id" not in connection:
         raise files.ClusterFileError(f"{origin} is no connection file")
+    if (theirs := connection["broadleaf"]) != _native.__version__:
+        raise ClusterStartError(
+            f"wrong Broadleaf: {sys.executable} on {os.uname().nodename} has {_native.__version__}, and the cluster "
+            f"has {theirs}; install the same there, or set python= to one that has it"
+        )
     return connection

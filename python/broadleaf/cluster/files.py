@@ -193,6 +193,11 @@ def make_run_dir(cluster_id: str, *, outlives_session: bool = False) -> Path:
     return run_dir
 
 
+def guests_lock() -> Path:
+    """The file that MPI ranks of this host lock while they look for a node to join."""
+    return make_private_dir(_lasting_run_dirs()) / "guests.lock"
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes `path` with mode 0600 so that a reader finds the old content, or the new, and never a part."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

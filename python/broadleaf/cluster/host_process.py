@@ -72,6 +72,8 @@ class HostPlan:
     cluster_dir: Path
     sys_path: Sequence[str]
     engine_env: Mapping[str, str]
+    ends_with_guests: bool = False
+    """Whether it is there for engines that it does not start, and ends with the last of them."""
 
     def start(self, log_path: Path, *, with_lifeline: bool) -> HostProcess:
         """Starts the host process. Its output goes to `log_path`, which is emptied."""
@@ -95,6 +97,7 @@ class HostPlan:
             "n_cores": usable_cores(),
             "sys_path": list(self.sys_path),
             "directory": self.connection.get("directory"),
+            "ends_with_guests": self.ends_with_guests,
         }
         log = files.open_log(log_path)
         try:

@@ -28,25 +28,27 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        order = _read_order()
-        name = f"{order['name'] or socket.gethostname()}:{order['block'] or os.environ['BROADLEAF_BLOCK']}"
-        n = order["n"] or tasks_of_this_node(os.environ)
-        controller = _through_tunnel(order)
-        relay = Relay(
-            order["connection"], n or None, name=name, controller=controller, outbound_only=controller is not None
-        )
-        del order
+        relay = join(_read_order())
     except (ClusterStartError, ClusterFileError, OSError, ValueError, KeyError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:
         sys.exit(1)
     try:
-        _tell(f"host {name} has joined with {relay.n} engines")
+        _tell(f"host {relay.name} has joined with {relay.n} engines")
         _wait(relay)
     except KeyboardInterrupt:
         pass
     finally:
         relay.stop()
+
+
+def join(order: Mapping[str, Any]) -> Relay:
+    """A relay of this host, as it was ordered. Raises `ClusterStartError`, `ClusterFileError`, OSError, ValueError and
+    KeyError."""
+    name = f"{order['name'] or socket.gethostname()}:{order['block'] or os.environ['BROADLEAF_BLOCK']}"
+    n = order["n"] or tasks_of_this_node(os.environ)
+    controller = _through_tunnel(order)
+    return Relay(order["connection"], n or None, name=name, controller=controller, outbound_only=controller is not None)
 
 
 def _through_tunnel(order: Mapping[str, Any]) -> str | None:

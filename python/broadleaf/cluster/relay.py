@@ -46,6 +46,28 @@ class Relay:
         outbound_only: bool = False,
         client_file: str | Path | None = None,
     ) -> None:
+        self._ends_with_guests = False
+        self._join(connection_file, n, name, controller, listen, outbound_only, client_file)
+
+    @classmethod
+    def for_guests(cls, connection: dict[str, Any], *, name: str) -> Relay:
+        """A relay whose engines are processes that it does not start. It outlives this process, and ends with the last
+        of them."""
+        relay = cls.__new__(cls)
+        relay._ends_with_guests = True
+        relay._join(connection, 0, name, None, None, False, None)
+        return relay
+
+    def _join(
+        self,
+        connection_file: str | Path | dict[str, Any],
+        n: int | None,
+        name: str | None,
+        controller: str | None,
+        listen: str | None,
+        outbound_only: bool,
+        client_file: str | Path | None,
+    ) -> None:
         self.n = usable_cores() if n is None else engine_count(n)
         if isinstance(connection_file, dict):
             origin = "what was sent"
@@ -103,8 +125,9 @@ class Relay:
             cluster_dir=self.run_dir,
             sys_path=own_path + [entry for entry in others_path if os.path.exists(entry)],
             engine_env=connection.get("engine_env", {}),
+            ends_with_guests=self._ends_with_guests,
         )
-        return plan.start(self.log_path, with_lifeline=True)
+        return plan.start(self.log_path, with_lifeline=not self._ends_with_guests)
 
     @property
     def process(self) -> Popen[bytes]:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.cluster.control import Targets
+from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest
 from broadleaf.cluster.start_error import ClusterStartError
 
@@ -145,6 +145,42 @@ class StartedSets:
             set_id: one for set_id, one in self._sets.items() if (set_id not in chosen if one.blocks else one.n)
         }
 
+    def restart(self, targets: Targets) -> None:
+        """Starts engines afresh, under the same ids. Of engines that only end together, all of a block."""
+        kind = self._cluster.engines_from
+        if not kind.restarts_blocks:
+            with self._cluster.control() as control:
+                control.restart_engines(self.resolve(targets))
+            return
+        chosen = self._blocks_of(targets)
+        with self._cluster.control() as control:
+            for block in chosen:
+                here = [engine for engine, host in _hosts_of(control).items() if _block_of(host, [block])]
+                control.stop_engines([engine for engine, *_ in control.engines() if engine in here])
+        kind.cancel(chosen)
+        self._wait_until_gone(chosen)
+        for block in chosen:
+            kind.start_again(block, self.request(block.n_engines or 0))
+
+    def _blocks_of(self, targets: Targets) -> list[Block]:
+        """The blocks that the engines came with. Raises KeyError for a set that there is not."""
+        if targets is None or targets == "all":
+            return self.blocks()
+        if isinstance(targets, str):
+            self.resolve(targets)
+            return list(self._sets[targets].blocks)
+        wanted = {targets} if isinstance(targets, int) else set(targets)
+        with self._cluster.control() as control:
+            hosts = _hosts_of(control)
+        blocks = self.blocks()
+        found = [_block_of(hosts[engine], blocks) for engine in sorted(wanted & hosts.keys())]
+        return list({block.id: block for block in found if block is not None}.values())
+
+    def _wait_until_gone(self, blocks: Sequence[Block]) -> None:
+        with self._cluster.control() as control:
+            while any(_block_of(host, blocks) is not None for *_, host in control.engines()):
+                time.sleep(_LOOK_EVERY_S)
+
     def cancel(self) -> None:
         """Ends all blocks of a cluster whose controller has stopped."""
         if blocks := self.blocks():
@@ -270,6 +306,12 @@ def _block_of(host: str, blocks: Sequence[Block]) -> Block | None:
     """The block whose relay is called `host`; one of a job that was requeued has a number at its end."""
     name = host.rpartition(":")[2]
     return next((block for block in blocks if name == block.id or name.rpartition(".")[0] == block.id), None)
+
+
+def _hosts_of(control: ControlLink) -> dict[int, str]:
+    """The host of each engine, or where it was when it died."""
+    hosts = {entry["engine"]: death["host"] for entry in control.status()["engines"] if (death := entry["last_death"])}
+    return hosts | {engine: host for engine, _, _, host in control.engines()}
 
 
 def _new_id() -> str:

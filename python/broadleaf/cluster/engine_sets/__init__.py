@@ -22,7 +22,15 @@ __all__ = [
 
 ENTRY_POINTS = "broadleaf.engine_sets"
 
-_OURS = {"local": "Local", "slurm": "Slurm", "ssh": "SSH"}
+_OURS = {
+    "dask": "OnDask",
+    "local": "Local",
+    "mpi": "MPI",
+    "ray": "OnRay",
+    "sge": "SGE",
+    "slurm": "Slurm",
+    "ssh": "SSH",
+}
 
 
 def find_engine_set(name: str) -> type[EngineSet]:

@@ -16,6 +16,7 @@ of the group ``broadleaf.engine_sets``:
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
 from abc import ABC, abstractmethod
@@ -89,6 +90,9 @@ class EngineSet(ABC):
     is_remote: ClassVar[bool] = True
     """Whether its engines come with relays, for which the controller listens on TCP."""
 
+    restarts_blocks: ClassVar[bool] = False
+    """Whether its engines are started again by blocks, with `start_again`: the controller cannot."""
+
     _: KW_ONLY
     engines_per_host: int = 0
     """Engines on each host; 0 for one for every core that the relay there may use."""
@@ -127,11 +131,22 @@ class EngineSet(ABC):
     def log(self, block: Block) -> str:
         """What the block has written; '' where there is nothing."""
 
+    def look_now(self) -> None:  # noqa: B027 (nothing, for a set that always looks)
+        """Has the next `poll` ask the scheduler, even if it did so a moment ago."""
+
     def require(self) -> None:  # noqa: B027 (nothing, for a set that is always there)
         """Called before anything starts. Raises `ClusterStartError` where this set cannot be used."""
 
+    def start_again(self, block: Block, request: BlockRequest) -> None:
+        """Starts a block again that has ended, under its id; of sets that `restarts_blocks`."""
+        raise NotImplementedError
+
     def adopt(self, blocks: Sequence[Block]) -> None:  # noqa: B027 (nothing, for a set that `facts` tell all)
         """Takes over blocks that another process has submitted; called before any other verb for them."""
+
+    def options(self) -> dict[str, Any]:
+        """Its options, ready for JSON: another process makes the same set of them."""
+        return dataclasses.asdict(self)
 
     def script(self, request: BlockRequest) -> str:
         """What `submit` would run, for people to read. Nothing secret is in it."""

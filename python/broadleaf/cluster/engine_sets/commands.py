@@ -11,7 +11,7 @@ _TIMEOUT_S = 60.0
 
 
 class CommandError(KernelError):
-    """A command failed; the text is what it wrote to standard error."""
+    """A command failed; the text is what it wrote."""
 
 
 def run(command: Sequence[str], *, text: str = "") -> str:
@@ -29,5 +29,6 @@ def run(command: Sequence[str], *, text: str = "") -> str:
     except subprocess.TimeoutExpired:
         raise CommandError(f"{command[0]} did not answer within {_TIMEOUT_S:g} s") from None
     if done.returncode:
-        raise CommandError(done.stderr.strip() or f"{command[0]} ended with code {done.returncode}")
+        said = done.stderr.strip() or done.stdout.strip()  # Grid Engine complains on standard output
+        raise CommandError(said or f"{command[0]} ended with code {done.returncode}")
     return done.stdout

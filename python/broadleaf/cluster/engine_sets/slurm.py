@@ -12,6 +12,7 @@ from typing import ClassVar
 from broadleaf.cluster import files
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState, EngineSet
 from broadleaf.cluster.engine_sets.commands import CommandError, run
+from broadleaf.cluster.engine_sets.walltime import clock_time
 from broadleaf.cluster.start_error import ClusterStartError
 
 _STATES: dict[str, BlockState] = {
@@ -120,7 +121,7 @@ class Slurm(EngineSet):
             found.append(f"--ntasks-per-node={per_host}")
         elif request.n and not self.nodes:
             found.append(f"--ntasks={request.n}")
-        options = {"time": slurm_time(self.walltime), "partition": self.partition, "account": self.account}
+        options = {"time": clock_time(self.walltime), "partition": self.partition, "account": self.account}
         return found + [f"--{name}={value}" for name, value in options.items() if value] + list(self.sbatch)
 
     def script(self, request: BlockRequest) -> str:
@@ -152,6 +153,10 @@ class Slurm(EngineSet):
             if line.lstrip("-").partition("=")[0].partition(" ")[0] in said:
                 return f" (from the line {line!r} in sbatch)"
         return ""
+
+    def look_now(self) -> None:
+        """Has the next `poll` ask the scheduler."""
+        self._next_news_at = 0.0
 
     def poll(self, blocks: Sequence[Block]) -> None:
         """Asks `squeue` once for all of them: every 30 s, and when a job's log says that it has ended."""
@@ -195,15 +200,6 @@ class Slurm(EngineSet):
             return Path(block.facts["log"]).read_text(errors="replace")
         except OSError:
             return ""
-
-
-def slurm_time(walltime: str) -> str:
-    """A time as Slurm takes it: what it is given, but for ``"90s"``, ``"30m"``, ``"2h"`` and ``"1d"``."""
-    number, unit = walltime[:-1], walltime[-1:]
-    if unit not in ("s", "m", "h", "d") or not number.isdigit():
-        return walltime
-    seconds = int(number) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[unit]
-    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 def _order_file(request: BlockRequest) -> Path:

@@ -1,0 +1,194 @@
+"""Engines on the hosts of a Dask cluster: one task of Dask a host, which owns a relay. Dask goes on working there."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.cluster.hosted_relay import Order
+from broadleaf.cluster.start_error import ClusterStartError
+
+# What Dask's scheduler knows of its workers is asked so often at most.
+_LOOK_EVERY_S = 1.0
+_CONNECT_TIMEOUT_S = 5.0
+
+
+@dataclass
+class OnDask(EngineSet):
+    """Engines on the hosts of a Dask cluster.
+
+    `client` is a `distributed.Client`, or the address of a scheduler. A relay runs on each host, in whichever worker
+    Dask chooses there; when that worker dies, Dask runs it in another one of the host, and the same engine ids come
+    back. With `workers`, addresses or names, it runs in each of these and goes with it. A host has an engine for each
+    thread of its workers, or `engines_per_host`.
+
+    What lets relays in travels over Dask's own connections: whoever may submit tasks to Dask can read it.
+    """
+
+    name: ClassVar[str] = "dask"
+
+    client: Any = ""
+    workers: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.workers, str):
+            self.workers = [worker.strip() for worker in self.workers.split(",")]
+        self._connected: Any = None
+        self._futures: dict[str, Any] = {}
+        self._next_look_at = 0.0
+
+    def options(self) -> dict[str, Any]:
+        """Its options, with the scheduler's address in place of a client."""
+        client, self.client = self.client, ""
+        try:
+            options = super().options()
+        finally:
+            self.client = client
+        return options | {"client": client if isinstance(client, str) else client.scheduler.address}
+
+    def require(self) -> None:
+        """Raises `ClusterStartError` without Dask, or without a scheduler."""
+        self._dask()
+
+    def _dask(self) -> Any:
+        """A client of Dask's. Raises `ClusterStartError`."""
+        if self._connected is not None:
+            return self._connected
+        try:
+            import distributed  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise ClusterStartError('Dask is not installed here: pip install "broadleaf[dask]"') from None
+        if not self.client:
+            raise ClusterStartError("no Dask: give its client or its scheduler's address, as client=")
+        if not isinstance(self.client, str):
+            if self.client.asynchronous:
+                raise ClusterStartError("client= of Dask is asynchronous: give one that is not, or an address")
+            self._connected = self.client
+            return self._connected
+        try:
+            self._connected = distributed.Client(
+                self.client, timeout=_CONNECT_TIMEOUT_S, set_as_default=False, name="broadleaf"
+            )
+        except (OSError, TimeoutError, ValueError) as error:
+            raise ClusterStartError(f"Dask's scheduler at {self.client} cannot be reached: {error}") from None
+        return self._connected
+
+    def submit(self, request: BlockRequest) -> list[Block]:
+        """Submits a task of Dask for each host, or for each of `workers`."""
+        from distributed import fire_and_forget  # pyright: ignore[reportMissingImports]
+
+        from broadleaf.cluster.engine_sets.dask_task import run_relay
+
+        places = self._places()
+        shares = _shares(request.n, [self.engines_per_host or n_threads for _, n_threads in places])
+        blocks = []
+        for index, ((place, _), n) in enumerate(zip(places, shares, strict=True)):
+            if not n:
+                continue  # there are more hosts than engines
+            block = Block(f"dask-{request.first_block + index}", n_hosts=1, n_engines=n, reason="submitted")
+            key = f"broadleaf-{request.cluster_id}-{block.id}-{secrets.token_hex(4)}"
+            block.facts |= {"key": key, "place": place, "cluster_id": request.cluster_id}
+            order = Order(self.join_order(request, block=block.id, n=n))
+            future = self._dask().submit(
+                run_relay, order, key=key, workers=[place], allow_other_workers=False, pure=False
+            )
+            fire_and_forget(future)  # the cluster may outlive this process
+            self._futures[block.id] = future
+            blocks.append(block)
+        return blocks
+
+    def _places(self) -> list[tuple[str, int]]:
+        """Hosts, or workers, that relays are to run on, and threads of Dask's there."""
+        known = self._workers()
+        if self.workers is not None:
+            names = {str(worker["id"]): address for address, worker in known.items()}
+            addresses = [names.get(str(one), str(one)) for one in self.workers]
+            if missing := [one for one in addresses if one not in known]:
+                raise ClusterStartError(f"Dask has no worker {', '.join(missing)}; it has {', '.join(known) or 'none'}")
+            return [(address, known[address]["nthreads"]) for address in addresses]
+        threads: defaultdict[str, int] = defaultdict(int)
+        for worker in known.values():
+            threads[worker["host"]] += worker["nthreads"]
+        if not threads:
+            raise ClusterStartError("Dask has no workers: start some first, as cluster.scale(2) does")
+        return list(threads.items())
+
+    def _workers(self) -> dict[str, Any]:
+        """What Dask's scheduler knows of its workers, by address."""
+        dask = self._dask()
+        workers: dict[str, Any] = dask.sync(dask.scheduler.identity)["workers"]
+        return workers
+
+    def poll(self, blocks: Sequence[Block]) -> None:
+        """Looks what has become of the tasks; of Dask's workers once a second."""
+        for block in blocks:
+            if not block.is_over:
+                self._note(block)
+        if time.monotonic() < self._next_look_at:
+            return
+        self._next_look_at = time.monotonic() + _LOOK_EVERY_S
+        workers = self._workers()
+        places = {*workers, *(worker["host"] for worker in workers.values())}
+        for block in blocks:
+            place = block.facts["place"]
+            if block.is_over or place in places:
+                continue
+            if self.workers is None:
+                block.state, block.reason = "pending", f"Dask has no worker on {place} now"
+            else:
+                block.state, block.reason = "failed", f"the worker {place} has left Dask"
+                self._future(block).cancel(force=True)
+
+    def _note(self, block: Block) -> None:
+        future = self._future(block)
+        status = future.status
+        if status == "finished":
+            block.state, block.reason = "ended", "its relay has ended"
+        elif status == "error":
+            error = future.exception()
+            block.state, block.reason = "failed", f"{type(error).__name__}: {error}"
+        elif status in ("cancelled", "lost"):
+            block.state, block.reason = "failed", f"Dask has dropped its task ({status})"
+
+    def _future(self, block: Block) -> Any:
+        future = self._futures.get(block.id)
+        if future is None:
+            from distributed import Future  # pyright: ignore[reportMissingImports]
+
+            future = self._futures[block.id] = Future(block.facts["key"], client=self._dask())
+        return future
+
+    def cancel(self, blocks: Sequence[Block]) -> None:
+        """Ends the relays, and their tasks."""
+        from broadleaf.cluster.engine_sets.dask_task import stop_relays
+
+        dask = self._dask()
+        open_blocks = [block for block in blocks if not block.is_over]
+        if not open_blocks or dask.status == "closed":
+            return  # where Dask has ended, all that ran there has with it
+        cluster_id = open_blocks[0].facts["cluster_id"]
+        try:
+            dask.cancel([self._future(block) for block in open_blocks], force=True)
+            dask.run(stop_relays, cluster_id, [block.id for block in open_blocks], on_error="ignore")
+        except (OSError, TimeoutError, RuntimeError):
+            return  # it ends just now
+
+    def log(self, block: Block) -> str:
+        """Nothing: what fails there is in the block's reason."""
+        return ""
+
+    def script(self, request: BlockRequest) -> str:
+        """Says which tasks there would be."""
+        return "\n".join(f"# a task of Dask on {place}" for place, _ in self._places())
+
+
+def _shares(n: int | None, wanted: Sequence[int]) -> list[int]:
+    """Engines of each place: what it wants, or its part of `n`."""
+    if n is None:
+        return list(wanted)
+    return [n // len(wanted) + (index < n % len(wanted)) for index in range(len(wanted))]

@@ -1,0 +1,120 @@
+"""Engines on the hosts of a Ray cluster: one actor of Ray a host, which owns a relay. Ray goes on working there."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.cluster.hosted_relay import Order
+from broadleaf.cluster.start_error import ClusterStartError
+
+# What Ray knows of a placement group is asked so often at most.
+_LOOK_EVERY_S = 1.0
+
+
+@dataclass
+class OnRay(EngineSet):
+    """Engines on hosts of a Ray cluster.
+
+    On each of `hosts` nodes an actor takes `cpus` CPUs, and `gpus` GPUs, of Ray's; engines are one for each CPU, or
+    `engines_per_host`, and see those GPUs. When a node is lost, Ray starts the actor on another, and engines with the
+    same ids come back. The cluster of Ray is the one that this process uses, or else the one at `address`.
+
+    What lets relays in travels over Ray's own connections: whoever may connect to Ray can read it.
+    """
+
+    name: ClassVar[str] = "ray"
+
+    hosts: int = 1
+    cpus: int = 1
+    gpus: int = 0
+    address: str = "auto"
+
+    def __post_init__(self) -> None:
+        self._ready: dict[str, list[Any]] = {}
+        self._next_look_at = 0.0
+        self._used = False
+
+    def options(self) -> dict[str, Any]:
+        """Its options, with the address of the Ray that this process uses."""
+        options = super().options()
+        if self._used:
+            options["address"] = self._ray().get_runtime_context().gcs_address
+        return options
+
+    def require(self) -> None:
+        """Raises `ClusterStartError` without Ray."""
+        if self.hosts < 1 or self.cpus < 1:
+            raise ClusterStartError(f"hosts and cpus are at least 1, not {self.hosts} and {self.cpus}")
+        self._ray()
+
+    def _ray(self) -> Any:
+        """The module, connected. Raises `ClusterStartError`."""
+        try:
+            import ray  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise ClusterStartError("Ray is not installed here: pip install ray") from None
+        if not ray.is_initialized():
+            try:
+                ray.init(address=self.address, log_to_driver=False)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise ClusterStartError(f"Ray at {self.address!r} cannot be reached: {error}") from None
+        self._used = True
+        return ray
+
+    def submit(self, request: BlockRequest) -> list[Block]:
+        """Asks for a placement group with a bundle on each host, and for an actor in each."""
+        from broadleaf.cluster.engine_sets.ray_actor import start_actors
+
+        self._ray()
+        block = Block(f"ray-{request.first_block}", n_hosts=self.hosts, reason="submitted")
+        per_host = self.engines_per_host or (-(-request.n // self.hosts) if request.n else self.cpus)
+        block.n_engines = per_host * self.hosts
+        group = f"broadleaf-{request.cluster_id}-{block.id}-{secrets.token_hex(4)}"
+        bundle = {"CPU": float(self.cpus)} | ({"GPU": float(self.gpus)} if self.gpus else {})
+        # A host's name is its bundle's: on another node it is the same host, with the same engine ids.
+        orders = [
+            Order(self.join_order(request, block=block.id, name=f"bundle{index}", n=per_host))
+            for index in range(self.hosts)
+        ]
+        self._ready[block.id] = start_actors(group, bundle, orders)
+        block.facts |= {"group": group, "hosts": self.hosts}
+        return [block]
+
+    def poll(self, blocks: Sequence[Block]) -> None:
+        """Looks whether actors have failed; once a second, what Ray says of the placement groups."""
+        from broadleaf.cluster.engine_sets.ray_actor import failure, group_state
+
+        self._ray()
+        is_time = time.monotonic() >= self._next_look_at
+        for block in blocks:
+            if block.is_over:
+                continue
+            if said := failure(self._ready.get(block.id, [])):
+                block.state, block.reason = "failed", said
+            elif is_time:
+                block.state, block.reason = group_state(block.facts["group"])
+        if is_time:
+            self._next_look_at = time.monotonic() + _LOOK_EVERY_S
+
+    def cancel(self, blocks: Sequence[Block]) -> None:
+        """Ends the actors, and gives back what they took of Ray's."""
+        from broadleaf.cluster.engine_sets.ray_actor import end_group
+
+        self._ray()
+        for block in blocks:
+            self._ready.pop(block.id, None)
+            end_group(block.facts["group"])
+
+    def log(self, block: Block) -> str:
+        """Nothing: what fails there is in the block's reason."""
+        return ""
+
+    def script(self, request: BlockRequest) -> str:
+        """Says what would be asked for."""
+        gpus = f" and {self.gpus} GPUs" if self.gpus else ""
+        return f"# an actor of Ray on each of {self.hosts} nodes, with {self.cpus} CPUs{gpus}"

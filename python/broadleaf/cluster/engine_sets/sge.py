@@ -1,0 +1,300 @@
+"""Engines in jobs of Grid Engine: one `qsub` a block, and in it one `qrsh -inherit` for each host that it was given."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shlex
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from broadleaf.cluster import files
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState, EngineSet
+from broadleaf.cluster.engine_sets.commands import CommandError, run
+from broadleaf.cluster.engine_sets.walltime import clock_time
+from broadleaf.cluster.start_error import ClusterStartError
+
+_ENDED = "broadleaf: the job has ended"
+_HOSTS = re.compile(r"^broadleaf: the job has (\d+) hosts$", re.MULTILINE)
+# A call of the scheduler's for news of blocks costs it something: a first one early, to know why they are pending.
+_FIRST_NEWS_AFTER_S = 3.0
+_NEWS_EVERY_S = 30.0
+_ENDING_S = 0.5
+# The accounting file gets a job's end later than the queue forgets it.
+_ACCOUNTING_S = 10.0
+_MOST_REASONS = 4
+# Of the words of `qacct`, and what they mean to whoever started a cluster.
+_LIMITS = "37"
+_KILLED = "100"
+
+
+@dataclass
+class SGE(EngineSet):
+    """Engines in jobs of Grid Engine.
+
+    One job of `slots` slots in the parallel environment `pe`, with an engine for each slot on the hosts where Grid
+    Engine puts them; `n` is as good as `slots`. With `array`, and without a `pe`, an array of jobs that can start one
+    by one, with one slot each or `engines_per_host` slots of the `pe`. The script has a line for each option that you
+    give, and no other: `walltime` ("2h", "30m", or as `-l h_rt` takes it), `queue`, `project`, and lines for all else
+    in `sge`, such as ``["-l mem_free=8G", "-R y"]``.
+
+    The parallel environment needs ``control_slaves TRUE``. The hosts must see the cluster's directory, as they see your
+    home directory at most sites.
+    """
+
+    name: ClassVar[str] = "sge"
+
+    slots: int = 0
+    pe: str = ""
+    array: bool = False
+    walltime: str = ""
+    queue: str = ""
+    project: str = ""
+    sge: Sequence[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._next_news_at = 0.0
+        self._ended: set[str] = set()
+        self._gone_since: dict[str, float] = {}
+
+    def require(self) -> None:
+        """Raises `ClusterStartError` without Grid Engine's programs, or a parallel environment where one is needed."""
+        import shutil
+
+        if shutil.which("qsub") is None:
+            raise ClusterStartError("there is no program `qsub` here: start the cluster on a host that submits jobs")
+        if self.engines_per_host > 1 and not self.pe:
+            raise ClusterStartError(
+                f"engines_per_host={self.engines_per_host} needs jobs of as many slots: name a parallel environment "
+                "with pe=; `qconf -spl` lists those of your site"
+            )
+
+    def submit(self, request: BlockRequest) -> list[Block]:
+        """Writes what the relays are to know into a file of ours alone, and calls `qsub`."""
+        files.write_json(_order_file(request), self.join_order(request))
+        script = self.script(request)
+        try:
+            said = run(["qsub", "-terse"], text=script)
+        except CommandError as error:
+            raise ClusterStartError(f"Grid Engine refuses the job: {_why_refused(script, error)}") from None
+        self._next_news_at = time.monotonic() + _FIRST_NEWS_AFTER_S
+        job = said.strip().splitlines()[-1].partition(".")[0]
+        jobs = [f"{job}_{task}" for task in range(1, self._n_jobs(request) + 1)] if self._is_array else [job]
+        per_host = self.engines_per_host
+        return [
+            Block(
+                f"sge-{one}",
+                n_hosts=None if self.pe else 1,
+                n_engines=(per_host or 1) if self._is_array else None if per_host else self._n_slots(request),
+                reason="submitted",
+                facts={"job": one, "log": str(request.cluster_dir / files.BLOCK_LOG.format(f"sge-{one}"))},
+            )
+            for one in jobs
+        ]
+
+    @property
+    def _is_array(self) -> bool:
+        return self.array or not self.pe
+
+    def _n_slots(self, request: BlockRequest) -> int:
+        return self.slots or request.n or 1
+
+    def _n_jobs(self, request: BlockRequest) -> int:
+        return -(-self._n_slots(request) // (self.engines_per_host or 1))
+
+    def _directives(self, request: BlockRequest) -> list[str]:
+        log = files.BLOCK_LOG.format("sge-$JOB_ID_$TASK_ID" if self._is_array else "sge-$JOB_ID")
+        found = ["-S /bin/sh", f"-N broadleaf-{request.cluster_id}", "-j y", f"-o {request.cluster_dir / log}", "-w e"]
+        if self._is_array:
+            found.append(f"-t 1-{self._n_jobs(request)}")
+        if self.pe:
+            found.append(f"-pe {self.pe} {(self.engines_per_host or 1) if self.array else self._n_slots(request)}")
+        if self.walltime:
+            found.append(f"-l h_rt={clock_time(self.walltime)}")
+        flags = {"q": self.queue, "P": self.project}
+        return found + [f"-{flag} {value}" for flag, value in flags.items() if value] + list(self.sge)
+
+    def script(self, request: BlockRequest) -> str:
+        """The batch script."""
+        block = "sge-${JOB_ID}_$SGE_TASK_ID" if self._is_array else "sge-$JOB_ID"
+        join = self.join_command(str(_order_file(request)))
+        lines = [
+            "#!/bin/sh",
+            *(f"#$ {directive}" for directive in self._directives(request)),
+            f"export BROADLEAF_CLUSTER_ID={request.cluster_id} BROADLEAF_BLOCK={block}",
+            # A job that was started again joins under new names: its engines are others.
+            '[ "$RESTARTED" != 1 ] || BROADLEAF_BLOCK=$BROADLEAF_BLOCK.1',
+            f"join={shlex.quote(join)}",
+            _ON_ITS_HOSTS if self.pe else _ON_ITS_HOST,
+            f"echo {shlex.quote(_ENDED)}; exit $code",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def look_now(self) -> None:
+        """Has the next `poll` ask the scheduler."""
+        self._next_news_at = 0.0
+
+    def poll(self, blocks: Sequence[Block]) -> None:
+        """Asks `qstat` once for all of them, and once more why those wait that do: every 30 s, and when a job's log
+        says that it has ended."""
+        jobs = {block.facts["job"]: block for block in blocks if not block.is_over}
+        logs = {job: self.log(block) for job, block in jobs.items()}
+        for job, block in jobs.items():
+            if block.n_hosts is None and (told := _HOSTS.search(logs[job])):
+                block.n_hosts = int(told[1])
+        ended = {job for job, log in logs.items() if _ENDED in log}
+        if not jobs or (time.monotonic() < self._next_news_at and ended <= self._ended):
+            return
+        self._ended |= ended
+        self._next_news_at = time.monotonic() + _NEWS_EVERY_S
+        try:
+            seen = _states(run(["qstat", "-xml", "-u", pwd.getpwuid(os.getuid()).pw_name]))
+        except CommandError:
+            return  # the scheduler is busy or away: no news
+        waiting = {job for job in jobs if (state := seen.get(job, "")) and not _runs(state)}
+        why = _reasons(waiting) if waiting else {}
+        for job, block in jobs.items():
+            if job in seen:
+                _note(block, job, seen[job], why.get(job.partition("_")[0], ""))
+            elif not self._note_end(block, job):
+                self._next_news_at = time.monotonic() + _ENDING_S
+        if any(not jobs[job].is_over for job in ended):
+            self._next_news_at = time.monotonic() + _ENDING_S
+
+    def _note_end(self, block: Block, job: str) -> bool:
+        """Whether it is known how a job has ended that is not in the queue any more."""
+        since = self._gone_since.setdefault(job, time.monotonic())
+        try:
+            block.state, block.reason = _how_it_ended(job, run(["qacct", "-j", job.partition("_")[0]]))
+        except (CommandError, KeyError):
+            if time.monotonic() - since < _ACCOUNTING_S:
+                return False
+            block.state, block.reason = "failed", f"job {job} is not known to Grid Engine any more"
+        block.facts["over"] = True
+        return True
+
+    def cancel(self, blocks: Sequence[Block]) -> None:
+        """Calls `qdel` once for all that Grid Engine has not told to be over: some that count as failed may wait."""
+        jobs = [block.facts["job"].replace("_", ".") for block in blocks if not block.facts.get("over")]
+        if jobs:
+            try:
+                run(["qdel", *jobs])
+            except CommandError as error:
+                if "does not exist" not in str(error):
+                    raise
+
+    def log(self, block: Block) -> str:
+        """The job's output."""
+        try:
+            return Path(block.facts["log"]).read_text(errors="replace")
+        except OSError:
+            return ""
+
+
+_ON_ITS_HOST = 'BROADLEAF_TASKS_PER_NODE=1 sh -c "$join"; code=$?'
+# A host has a line for each queue that gives slots of it.
+_ON_ITS_HOSTS = """\
+hosts=$(awk '{slots[$1] += $2} END {for (host in slots) print host ":" slots[host]}' "$PE_HOSTFILE")
+echo "broadleaf: the job has $(echo "$hosts" | wc -l) hosts"
+relays= code=0
+for host in $hosts; do
+  printf '%s\\n' "$join" | qrsh -inherit "${host%:*}" /usr/bin/env BROADLEAF_BLOCK="$BROADLEAF_BLOCK" \\
+    BROADLEAF_CLUSTER_ID="$BROADLEAF_CLUSTER_ID" BROADLEAF_TASKS_PER_NODE="${host#*:}" /bin/sh -s &
+  relays="$relays $!"
+done
+for relay in $relays; do wait $relay || code=$?; done"""
+
+
+def _order_file(request: BlockRequest) -> Path:
+    return request.cluster_dir / files.ORDER_FILE.format("sge")
+
+
+def _why_refused(script: str, error: CommandError) -> str:
+    """The words of `qsub`; where it knows no queue, what it says of each."""
+    words = str(error)
+    if "no suitable queues" in words:
+        try:
+            run(["qsub", "-w", "v"], text=script)
+        except CommandError as more:
+            words = str(more)
+    lines = [line.strip() for line in words.replace("Unable to run job: ", "").splitlines()]
+    return "; ".join(line for line in lines if line and line != "Exiting.")
+
+
+def _states(xml: str) -> dict[str, str]:
+    """What `qstat -xml` says of each job, or task of an array: letters such as `qw` and `r`."""
+    from xml.etree import ElementTree
+
+    found = {}
+    for entry in ElementTree.fromstring(xml).iter("job_list"):
+        job, state = entry.findtext("JB_job_number", ""), entry.findtext("state", "")
+        tasks = entry.findtext("tasks", "")
+        for one in [f"{job}_{task}" for task in _tasks(tasks)] or [job]:
+            found[one] = state
+    return found
+
+
+def _tasks(text: str) -> Iterator[int]:
+    """The numbers of ``"1-5:2,8"``."""
+    for part in filter(None, text.split(",")):
+        first, _, rest = part.partition("-")
+        last, _, step = rest.partition(":")
+        yield from range(int(first), int(last or first) + 1, int(step or 1))
+
+
+def _runs(state: str) -> bool:
+    return any(letter in state for letter in "rtsSTd")
+
+
+def _reasons(jobs: Iterable[str]) -> dict[str, str]:
+    """Why jobs wait, or cannot be started, by number."""
+    try:
+        said = run(["qstat", "-j", ",".join(dict.fromkeys(job.partition("_")[0] for job in jobs))])
+    except CommandError:
+        return {}
+    found = {}
+    for part in re.split(r"^=+$", said, flags=re.MULTILINE):
+        number = re.search(r"^job_number:\s*(\d+)", part, re.MULTILINE)
+        if number:
+            errors = re.findall(r"^error reason\s+\d+:\s*(.*)", part, re.MULTILINE)
+            _, _, info = part.partition("scheduling info:")
+            lines = [*errors, *(line.strip() for line in info.splitlines() if line.strip())]
+            lines.sort(key=lambda line: line.startswith("queue instance"))  # of the job first, then of queues
+            found[number[1]] = "; ".join(lines[:_MOST_REASONS])
+    return found
+
+
+def _note(block: Block, job: str, state: str, why: str) -> None:
+    """Sets a block's state by that of its job in the queue. One that is held or in error stays so until somebody
+    changes it."""
+    if _runs(state):
+        block.state, block.reason = "running", f"job {job} is running"
+        return
+    words = {"E": "cannot be started", "h": "is held"}
+    is_hopeless = next((words[letter] for letter in words if letter in state), "")
+    block.state = "failed" if is_hopeless else "pending"
+    block.reason = f"job {job} {is_hopeless or 'is pending'} ({state})" + (f": {why}" if why else "")
+
+
+def _how_it_ended(job: str, accounting: str) -> tuple[BlockState, str]:
+    """State and reason by the words of `qacct`. Raises KeyError where it has none of this job."""
+    task = job.partition("_")[2]
+    for part in re.split(r"^=+$", accounting, flags=re.MULTILINE):
+        entry = dict(re.findall(r"^(\w+) +(.*?) *$", part, re.MULTILINE))
+        if entry and (not task or entry["taskid"] == task):
+            break
+    else:
+        raise KeyError(job)
+    failed, exit_status = entry["failed"], entry["exit_status"]
+    code, _, words = failed.partition(":")
+    if code.strip() == _LIMITS:
+        return "failed", f"job {job}: its walltime is over, or another limit ({words.strip()})"
+    if code.strip() == _KILLED:
+        return "failed", f"job {job} was deleted or killed (exit status {exit_status})"
+    if code.strip() != "0":
+        return "failed", f"job {job} failed: {words.strip()}"
+    return ("ended" if exit_status.split()[0] == "0" else "failed"), f"job {job} ended with exit status {exit_status}"

@@ -1,0 +1,36 @@
+"""What `broadleaf run` knows of itself from its launcher."""
+
+from __future__ import annotations
+
+import pytest
+from broadleaf.cluster.symmetric import Place
+
+SLURM = {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (SLURM, (1, 4, "run-12-3")),
+        (SLURM | {"SLURM_RESTART_COUNT": "2"}, (1, 4, "run-12-3-2")),
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "prterun-n1-7@1"},
+            (0, 2, "run-prterun-n1-7-1"),
+        ),
+    ],
+)
+def test_places(environment, expected):
+    place = Place.of(environment)
+    assert (place.rank, place.size, place.run_id) == expected
+
+
+def test_a_launcher_that_does_not_name_the_run_needs_an_id():
+    mpich = {"PMI_RANK": "1", "PMI_SIZE": "2"}
+    with pytest.raises(ValueError, match="give --id, the same to all ranks"):
+        Place.of(mpich)
+    assert Place.of(mpich, "mine") == Place(1, 2, "mine")
+
+
+def test_without_a_launcher_it_is_alone():
+    place = Place.of({})
+    assert (place.rank, place.size) == (0, 1)

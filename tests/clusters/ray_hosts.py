@@ -1,0 +1,62 @@
+"""Ray on a bed: its head on the head, which runs nothing, and a node of four CPUs on each of some hosts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from bed import Bed
+from debian_layer import CHECKOUT
+from waiting import until
+
+PYTHON = CHECKOUT / ".ray-venv" / "bin" / "python"
+_ENV = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONPATH": str(CHECKOUT / "python"),
+    # A node that is lost is noticed soon.
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_initial_delay_ms": "500",
+    "RAY_health_check_failure_threshold": "3",
+}
+_OF_RAY = (b"raylet", b"gcs_server", b"ray/", b"ray::")
+
+
+def start_ray(bed: Bed, *hosts: str) -> None:
+    """Starts Ray; all hosts are its nodes afterwards, at ``head:6379``."""
+    for name in ("head", *hosts):
+        own = ("--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false")
+        other = ("--address=head:6379", "--num-cpus=4")
+        bed.run(name, str(PYTHON.with_name("ray")), "start", f"--node-ip-address={bed.host(name).address}",
+                "--disable-usage-stats", *(own if name == "head" else other), **_ENV)  # fmt: skip
+
+
+def ray_python(bed: Bed, program: str) -> str:
+    """What a Python program prints that is run on the head, with Ray."""
+    return bed.run("head", str(PYTHON), "-c", program, timeout_s=200, **_ENV).stdout
+
+
+def ray_command(bed: Bed, program: str) -> list[str]:
+    """A command line that runs a Python program on the head, with Ray."""
+    return bed.command("head", [str(PYTHON), "-c", program], _ENV)
+
+
+def kill_ray(bed: Bed, *hosts: str) -> None:
+    """Kills Ray's processes on these hosts, as when they lose power, but for what Ray has started there for others."""
+    for name in hosts:
+        for pid in _processes(bed, name):
+            os.kill(pid, signal.SIGKILL)
+        assert until(lambda name=name: not _processes(bed, name)), _processes(bed, name)
+
+
+def _processes(bed: Bed, name: str) -> list[int]:
+    network = os.stat(f"/run/netns/{bed.host(name).namespace}").st_ino
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (path / "cmdline").read_bytes()
+            if os.stat(path / "ns/net").st_ino == network and any(word in line for word in _OF_RAY):
+                found.append(int(path.name))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,82 @@
+"""`broadleaf run` inside an allocation of Slurm: the same command on every node."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from programs import SHARED, check_nothing_is_left
+from waiting import until
+
+pytestmark = pytest.mark.timeout(240)
+
+RUN = (sys.executable, "-m", "broadleaf", "run")
+# The third rank never says a word.
+TWO_OF_THREE = ("env", "BROADLEAF_START_TIMEOUT_S=5", "sh", "-c",
+                'if [ "$SLURM_PROCID" = 2 ]; then exec sleep 8; fi; exec "$@"', "sh")  # fmt: skip
+SCRIPT = """
+import socket, sys, broadleaf as ipp
+rc = ipp.Client()
+print(sys.argv[1], sorted(rc[:].apply_sync(socket.gethostname)), flush=True)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(slurm):
+    """No job and no process is left by a test."""
+    yield
+    check_nothing_is_left(slurm)
+    assert until(lambda: not slurm.run("head", "squeue", "-h").stdout, 60), slurm.run("head", "squeue").stdout
+
+
+def srun(slurm, *words: str) -> subprocess.Popen[str]:
+    """A step of its own allocation, which sees the shared folder."""
+    command = ["srun", "--ntasks-per-node=1", "--overcommit", "--mpi=none", *words]
+    return subprocess.Popen(
+        slurm.command("head", command, SHARED), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_a_program_finds_its_cluster_and_its_exit_code_is_the_steps(slurm):
+    slurm.write("head", "/shared/script.py", SCRIPT)
+    step = srun(slurm, "--nodes=3", *RUN, "-n", "2", "--", sys.executable, "/shared/script.py", "7")
+    said, errors = step.communicate(timeout=200)
+    assert said == f"7 {sorted(['n1', 'n2', 'n3'] * 2)}\n", errors
+    assert "Exited with exit code 7" in errors
+    assert step.returncode == 7
+
+
+def test_two_at_once_on_the_same_nodes(slurm):
+    slurm.write("head", "/shared/script.py", SCRIPT)
+    nodes = ("--nodes=2", "--nodelist=n1,n2")
+    steps = [srun(slurm, *nodes, *RUN, "-n", "1", "--", sys.executable, "/shared/script.py", code) for code in "56"]
+    for step, code in zip(steps, "56", strict=True):
+        said, errors = step.communicate(timeout=200)
+        assert said == f"{code} ['n1', 'n2']\n", errors
+        assert step.returncode == int(code)
+
+
+def test_a_missing_host_is_named(slurm):
+    step = srun(slurm, "--nodes=3", *TWO_OF_THREE, *RUN, "-n", "1", "--",
+                "true")  # fmt: skip
+    _, errors = step.communicate(timeout=200)
+    assert "2 of 3 hosts came up within 5 s; ranks without a host: 2." in errors, errors
+    assert step.returncode == 1
+
+
+def test_it_starts_without_hosts_that_it_need_not_have(slurm):
+    slurm.write("head", "/shared/script.py", SCRIPT)
+    step = srun(slurm, "--nodes=3", *TWO_OF_THREE, *RUN, "-n", "1",
+                "--min-hosts", "2", "--", sys.executable, "/shared/script.py", "0")  # fmt: skip
+    said, errors = step.communicate(timeout=200)
+    assert said == "0 ['n1', 'n2']\n", errors
+    assert step.returncode == 0
+
+
+def test_a_program_that_is_not_there(slurm):
+    step = srun(slurm, "--nodes=2", *RUN, "-n", "1", "--", "/nowhere/program")
+    _, errors = step.communicate(timeout=200)
+    assert "there is no program '/nowhere/program' on n1" in errors, errors
+    assert step.returncode == 1
