@@ -1,10 +1,14 @@
 """Sphinx configuration. The table of options is written from the code before the pages are read."""
 
+import inspect
 import os
+import re
 from importlib import metadata
 from pathlib import Path
 
 from broadleaf import config
+from broadleaf.public_names import PublicNames
+from sphinx.application import Sphinx
 
 project = "Broadleaf"
 author = "the Broadleaf developers"
@@ -13,7 +17,12 @@ release = metadata.version("broadleaf")
 
 # It reads Markdown by way of myst-parser, and runs the notebooks among the pages. Sphinx reads a page again when it has
 # changed, so a notebook runs then.
-extensions = ["myst_nb"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
+# Docstrings name code in single backticks.
+default_role = "code"
+autodoc_member_order = "groupwise"
+autodoc_typehints_format = "short"
+maximum_signature_line_length = 100
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
@@ -22,13 +31,11 @@ nb_merge_streams = True
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
-html_theme = "alabaster"
-html_theme_options = {
-    "description": "Interactive parallel computing for Python",
-    "fixed_sidebar": True,
-    "page_width": "1120px",
-}
+html_theme = "furo"
+html_title = "Broadleaf"
 nitpicky = True
+# Types of other packages, and the few of our own that people meet and never name.
+nitpick_ignore_regex = [("py:class", r"(?!broadleaf\.[A-Z]).*")]
 
 generated = Path(__file__).parent / "_build" / "generated"
 generated.mkdir(parents=True, exist_ok=True)
@@ -40,3 +47,28 @@ ipython = generated.parent / "ipython"
 # They listen on loopback, and say at each start that what they send is not encrypted.
 (ipython / "profile_default" / "ipython_kernel_config.py").write_text("get_config().IPKernelApp.log_level = 'ERROR'\n")
 os.environ["IPYTHONDIR"] = str(ipython)
+
+
+def internal_members(cls: type) -> list[object]:
+    """The members of a public class and of its subclasses that are none of their users' (see `public_names`)."""
+    own = [inspect.getattr_static(cls, name, None) for name in vars(cls).get("_internal_names", ())]
+    return own + [member for subclass in cls.__subclasses__() for member in internal_members(subclass)]
+
+
+def setup(app: Sphinx) -> None:
+    internal: list[object] = []
+
+    def skip(app: Sphinx, what: str, name: str, member: object, skipped: bool, options: object) -> bool | None:
+        if not internal:
+            internal.extend(internal_members(PublicNames))
+        return True if any(member is other for other in internal) else None
+
+    def separate(app: Sphinx, what: str, name: str, member: object, options: object, lines: list[str]) -> None:
+        # reStructuredText reads "`Name`s" as text.
+        lines[:] = [re.sub(r"(``[^`]+``|`[^`]+`)(\w)?", before_letter, line) for line in lines]
+
+    def before_letter(found: re.Match[str]) -> str:
+        return found[1] + ("\\ " + found[2] if found[2] else "")
+
+    app.connect("autodoc-skip-member", skip)
+    app.connect("autodoc-process-docstring", separate)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import broadleaf
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -16,8 +17,8 @@ PAGES = {
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     if "_build" not in page.parts
 }
-# Their examples need hosts: `tests/clusters/test_guides.py` runs them.
-ELSEWHERE = {"docs/guides/ssh.md", "docs/guides/slurm.md"}
+# Their examples need hosts, or an MPI: tests in `tests/clusters` run them.
+ELSEWHERE = {f"docs/guides/{page}.md" for page in ("ssh", "slurm", "sge", "mpi", "dask", "ray")}
 
 
 def test_there_are_examples():
@@ -35,6 +36,15 @@ def test_examples_run(page, tmp_path):
         [sys.executable, str(script)], capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_the_reference_has_every_public_name():
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    documented = set(re.findall(r"^(?:\.\. \w+::|         ) +(\w+)$", pages, re.MULTILINE))
+    modules = set(re.findall(r"^\.\. (?:auto)?module:: broadleaf\.(\w+)$", pages, re.MULTILINE))
+    public = {name for name in dir(broadleaf) if not name.startswith("_")}
+    assert documented | modules >= public, sorted(public - documented - modules)
+    assert documented <= public | {"broadleaf"}, sorted(documented - public)
 
 
 @pytest.mark.parametrize("page", PAGES)
