@@ -10,6 +10,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 VENV := .venv
 PEERS_VENV := .peers-venv
+RAY_VENV := .ray-venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
@@ -28,7 +29,7 @@ RUST_TESTS_TIMEOUT_S := 1500
 
 unless_unchanged = $(BIN)/python tools/unchanged.py --record $(STAMPS)/$(1).json $(if $(AGAIN),--again)
 
-.PHONY: help demo test test-rust test-python peer-tests test-peers fuzz soak bench gate docs lint lock clean build
+.PHONY: help demo test test-rust test-python peer-tests test-peers fuzz soak bench gate docs lint lock clean build installed
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,7 +43,7 @@ test-rust: $(STAMPS)/native
 	@$(call unless_unchanged,rust-tests) --inputs crates fuzz/src fuzz/corpus Cargo.toml Cargo.lock -- \
 	  $(WITH_RUST) timeout $(RUST_TESTS_TIMEOUT_S) cargo test --release --locked --quiet --workspace --exclude broadleaf-python
 
-test-python: $(STAMPS)/native $(STAMPS)/test
+test-python: $(STAMPS)/native $(STAMPS)/test $(STAMPS)/ray-venv
 	@$(call unless_unchanged,python-tests) -- $(WITH_RUST) $(BIN)/python -m pytest tests $(TEST_ARGS)
 
 fuzz: $(STAMPS)/native ## Try each decoder with random input; FUZZ_S=60 says for how long
@@ -75,13 +76,16 @@ lint: $(STAMPS)/native $(STAMPS)/lint ## Check formatting, lints and types of th
 	$(WITH_RUST) cargo fmt --all --check
 	$(WITH_RUST) cargo clippy --release --locked --workspace --all-targets -- -D warnings
 
+# Before targets run side by side: pip does not share an environment with another pip.
+installed: $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/peers-venv $(STAMPS)/ray-venv $(STAMPS)/native
+
 build: $(STAMPS)/native ## Build the native module and install the package into .venv
 
 lock: $(STAMPS)/venv ## Update the versions in requirements/ (needs the network)
 	$(BIN)/python tools/lock.py
 
 clean: ## Remove everything that the targets made
-	rm -rf $(VENV) $(PEERS_VENV) .toolchain .bench-venvs .bed target fuzz/target docs/_build bench-results
+	rm -rf $(VENV) $(PEERS_VENV) $(RAY_VENV) .mpi-venvs .toolchain .bench-venvs .bed target fuzz/target docs/_build bench-results
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf studies/gate/.venv studies/gate/.venvs studies/gate/.lab studies/gate/runs.lock
 	find python tests tools examples docs studies -name __pycache__ -prune -exec rm -rf {} +
@@ -108,6 +112,12 @@ $(STAMPS)/%: requirements/%.txt | $(STAMPS)/venv
 $(STAMPS)/peers-venv: requirements/peers.txt | $(STAMPS)/venv
 	$(PYTHON) -m venv $(PEERS_VENV)
 	$(PEERS_VENV)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --requirement $<
+	@touch $@
+
+# Ray's 370 MB are for a few tests; they skip where this is missing.
+$(STAMPS)/ray-venv: requirements/ray.txt | $(STAMPS)/venv
+	$(PYTHON) -m venv $(RAY_VENV)
+	$(RAY_VENV)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --requirement $<
 	@touch $@
 
 # The editable install leaves the module beside the Python sources, which need no building.

@@ -47,7 +47,13 @@ def test_the_demo_installs_what_it_runs_with_and_no_more(clone):
     assert INSTALLS.findall(plan(clone, "demo")) == ["run"]
 
 
-ADDED = {"test": ["test", "peers"], "peer-tests": ["peers"], "docs": ["docs"], "lint": ["lint"], "bench": ["bench"]}
+ADDED = {
+    "test": ["test", "ray", "peers"],
+    "peer-tests": ["peers"],
+    "docs": ["docs"],
+    "lint": ["lint"],
+    "bench": ["bench"],
+}
 
 
 @pytest.mark.parametrize(("target", "adds"), ADDED.items())

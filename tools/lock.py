@@ -15,6 +15,9 @@ FILES = {
     "bench": ["bench"],
     "docs": ["docs"],
     "peers": ["peers"],
+    "ray": ["ray"],
+    "mpich": ["mpich"],
+    "openmpi": ["openmpi"],
     "lint": ["lint", "test", "bench"],
 }
 

@@ -43,7 +43,8 @@ class CannotInstall(Exception):
 def main(command: list[str]) -> int:
     if not has_linker():
         return refuse(NO_LINKER)
-    environment = dict(os.environ)
+    # Of make's jobs, cargo hears by a pipe that it does not inherit.
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS")}
     minimum, found = minimum_version(), rust_version(environment)
     if found is None or found < minimum:
         pinned = tomllib.loads((ROOT / "tools" / "rust-toolchain.toml").read_text())["toolchain"]
