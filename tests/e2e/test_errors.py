@@ -280,4 +280,3 @@ def test_dill_pickles_what_nothing_else_can_once_asked(rc):
         view.use_pickle().get(20)
     with pytest.raises(ipp.SerializationError):
         view.push({"lock": threading.Lock()})
-    view.use_cloudpickle().get(20)

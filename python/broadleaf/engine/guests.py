@@ -80,7 +80,9 @@ class Guests:
         # A path may be longer than the name of a socket.
         directory = os.open(config.run_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self._listener.bind(f"/proc/self/fd/{directory}/{SOCKET}")
+            path = f"/proc/self/fd/{directory}/{SOCKET}"
+            self._listener.bind(path)
+            os.chmod(path, 0o600)  # whatever the umask
         finally:
             os.close(directory)
         self._listener.listen(128)
