@@ -179,9 +179,10 @@ pub fn give_up_born() -> bool {
     !std::mem::take(&mut warm().segments).is_empty()
 }
 
-/// Whether a call of [`trim_born`] has, or will have, something to do.
+/// Whether a call of [`trim_born`] has, or will have, something to do. Engines ask before they sleep: no system call.
 pub fn born_needs_trim() -> bool {
-    !warm().segments.is_empty()
+    let warm = WARM.lock().unwrap_or_else(PoisonError::into_inner);
+    !warm.segments.is_empty()
 }
 
 /// A connection of this process begins: freed segments stay warm for the next array, for about `warm_s` seconds.
