@@ -127,112 +127,119 @@ OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
         # Scheduling
-        Option("prefetch_target_us", "int", 8000, "node", "Work kept ahead on an engine: its prefetch window is this "
-               "over the engine's mean task time, in microseconds.", most=_HOUR_US),
-        Option("prefetch_min", "int", 2, "node", "Least tasks in an engine's window, the running one included.",
+        Option("prefetch_target_us", "int", 8000, "node", "Work that the controller keeps ahead on each engine, in "
+               "microseconds. An engine's prefetch window is this time divided by its mean task time.", most=_HOUR_US),
+        Option("prefetch_min", "int", 2, "node", "Minimum number of tasks in an engine's prefetch window, the running "
+               "task included.", least=1, most=_CLAIM_SLOTS),
+        Option("prefetch_max", "int", 1000, "node", "Maximum number of tasks in an engine's prefetch window.",
                least=1, most=_CLAIM_SLOTS),
-        Option("prefetch_max", "int", 1000, "node", "Most tasks in an engine's window.", least=1, most=_CLAIM_SLOTS),
-        Option("steal", "bool", True, "node", "Whether an idle engine takes back tasks that wait behind another "
-               "engine's running one."),
-        Option("steal_after_us", "int", 500, "node", "Least work behind an engine's running task, or time that one has "
-               "taken, for an idle engine to take some of it, in microseconds.", most=_HOUR_US),
-        Option("chunk_target", "int", 1024, "client", "Chunks that a map without `chunksize` is cut into; more where "
-               "that were fewer than 8 per engine, or chunks of more than 16,384 items.", least=1, most=_HISTORY_TASKS),
-        Option("ship_local_modules", "bool", False, "client", "Whether modules below the client's working directory or "
-               "its script's folder are sent to engines, before the first function or argument that may need them, and "
-               "again when they were reloaded."),
+        Option("steal", "bool", True, "node", "Whether an idle engine takes over tasks that wait on a busy engine and "
+               "have not started."),
+        Option("steal_after_us", "int", 500, "node", "Minimum work behind an engine's running task before an idle "
+               "engine takes some of it, in microseconds. A running task that has already taken this long also counts.",
+               most=_HOUR_US),
+        Option("chunk_target", "int", 1024, "client", "Number of chunks that a map without `chunksize` is cut into. "
+               "There are more if this would give fewer than 8 chunks per engine, or chunks of more than 16,384 items.",
+               least=1, most=_HISTORY_TASKS),
+        Option("ship_local_modules", "bool", False, "client", "Whether to send modules from the client's working "
+               "directory or its script's folder to the engines. They are sent before the first function or argument "
+               "that may need them, and again after a reload."),
         # Batching
-        Option("client_linger_us", "int", 100, "client", "Longest time a submitted task may wait in the client for "
-               "others to travel with it, in microseconds; ten times that behind 64 tasks per engine.",
-               most=_SECOND_US),
-        Option("client_spin_us", "int", 200, "client", "Time after sending no more tasks than engines and cores can "
-               "run at once in which a thread that waits for them looks for replies before it sleeps, in microseconds; "
-               "0 for none.", most=_SECOND_US),
-        Option("client_flush_bytes", "int", 32 * 1024, "client", "Bytes of submitted tasks that leave at once.",
-               most=_FLUSH_BYTES),
-        Option("engine_flush_us", "int", 200, "engine", "Longest time a result may wait in the engine for others to "
-               "travel with it, in microseconds.", most=_SECOND_US),
-        Option("engine_flush_bytes", "int", 32 * 1024, "engine", "Bytes of results that leave at once.",
-               most=_FLUSH_BYTES),
+        Option("client_linger_us", "int", 100, "client", "Maximum batching delay for submitted tasks, in microseconds. "
+               "The delay is ten times as long once more than 64 tasks per engine are unresolved.", most=_SECOND_US),
+        Option("client_spin_us", "int", 200, "client", "How long a waiting thread busy-polls for replies before it "
+               "blocks, in microseconds. It polls only after it sent no more tasks than engines and cores can run at "
+               "once. 0 = never.", most=_SECOND_US),
+        Option("client_flush_bytes", "int", 32 * 1024, "client", "Batch size that ends the batching delay of submitted "
+               "tasks, in bytes.", most=_FLUSH_BYTES),
+        Option("engine_flush_us", "int", 200, "engine", "Maximum batching delay for results on an engine, in "
+               "microseconds.", most=_SECOND_US),
+        Option("engine_flush_bytes", "int", 32 * 1024, "engine", "Batch size that ends the batching delay of results, "
+               "in bytes.", most=_FLUSH_BYTES),
         # Payload
-        Option("inline_buffer_bytes", "int", 65536, "client, engine", "Buffers up to this size travel with their "
-               "message; larger ones go through shared memory.", most=_INLINE_BYTES),
-        Option("shared_memory", "bool", True, "client, engine", "Whether large buffers go through shared memory on "
-               "one host."),
-        Option("pool_max_bytes", "int", 0, "client, engine", "Most bytes of shared segments that a process holds, warm "
-               "ones included; 0 for a quarter of the memory there is.", most=_ANY_BYTES),
-        Option("shared_memory_warm_s", "int", 5, "node, client, engine", "How long a freed segment of shared memory "
-               "is kept for the next buffer of its size, in seconds. Memory in use is several times as fast as new "
-               "memory.", most=_YEAR_S),
+        Option("inline_buffer_bytes", "int", 65536, "client, engine", "Largest buffer that travels inside its message, "
+               "in bytes. Larger buffers go through shared memory.", most=_INLINE_BYTES),
+        Option("shared_memory", "bool", True, "client, engine", "Whether large buffers go through shared memory "
+               "between processes of one host."),
+        Option("pool_max_bytes", "int", 0, "client, engine", "Maximum size of all shared segments that a process "
+               "holds, free ones included, in bytes. 0 = a quarter of the available memory.", most=_ANY_BYTES),
+        Option("shared_memory_warm_s", "int", 5, "node, client, engine", "How long a free segment of shared memory is "
+               "kept for reuse, in seconds. Memory that was used before is several times as fast as new memory.",
+               most=_YEAR_S),
         # Bounds
-        Option("max_outstanding_tasks", "int", 262_144, "node", "Most unresolved tasks of one client; then its "
-               "submissions wait.", least=1, most=_HISTORY_TASKS),
-        Option("max_outstanding_bytes", "int", 256 * _MIB, "node", "Most unresolved payload bytes of one client; then "
-               "its submissions wait.", least=1, most=_ANY_BYTES),
-        Option("congestion_bytes", "int", 64 * _MIB, "node", "Bytes waiting to be read by a client above which none of "
-               "its tasks is started, and what they print, display and publish is dropped.", most=_ANY_BYTES),
-        Option("history_tasks", "int", 65_536, "node", "Resolved tasks remembered per client, for later dependencies "
-               "on them.", most=_HISTORY_TASKS),
-        Option("kept_results_bytes", "int", 4 * _MIB, "node", "Most bytes kept of ended tasks, for other clients and "
-               "for clients that come back: values, arguments, and 320 bytes a task; 0 to keep none.", most=_ANY_BYTES),
-        Option("function_cache_bytes", "int", 256 * _MIB, "node", "Most bytes of the bodies of functions "
-               "that one client defines.", most=_ANY_BYTES),
+        Option("max_outstanding_tasks", "int", 262_144, "node", "Maximum number of unresolved tasks per client. "
+               "Further submissions wait.", least=1, most=_HISTORY_TASKS),
+        Option("max_outstanding_bytes", "int", 256 * _MIB, "node", "Maximum size of the unresolved tasks of one "
+               "client, in bytes. Further submissions wait.", least=1, most=_ANY_BYTES),
+        Option("congestion_bytes", "int", 64 * _MIB, "node", "Size of a client's unread messages, in bytes, above "
+               "which none of its tasks is started. Above it, output, displays and published data of its tasks are "
+               "dropped.", most=_ANY_BYTES),
+        Option("history_tasks", "int", 65_536, "node", "Number of resolved tasks remembered per client, so that later "
+               "tasks can depend on them.", most=_HISTORY_TASKS),
+        Option("kept_results_bytes", "int", 4 * _MIB, "node", "Size of the result store, in bytes. It keeps ended "
+               "tasks for other clients and for clients that come back: values, arguments, and 320 bytes per task. 0 = "
+               "keep none.", most=_ANY_BYTES),
+        Option("function_cache_bytes", "int", 256 * _MIB, "node", "Maximum size of the functions that one client "
+               "defines, in bytes.", most=_ANY_BYTES),
         # Observation
-        Option("log_level", "choice", "info", "node", "What the event ring records.",
+        Option("log_level", "choice", "info", "node", "Lowest level of events that are recorded.",
                choices=("off", "error", "info", "debug")),
-        Option("log_sink", "str", "ring", "node", "Where events go besides being kept: `ring` (nowhere), `stderr` "
-               "(the node's log), or a file's path."),
-        Option("trace_events", "int", 65_536, "node", "Events that the ring keeps.", most=_HISTORY_TASKS),
+        Option("log_sink", "str", "ring", "node", "Where events go besides the event ring: `ring` (nowhere else), "
+               "`stderr` (the node's log), or the path of a file."),
+        Option("trace_events", "int", 65_536, "node", "Number of events that the event ring keeps.",
+               most=_HISTORY_TASKS),
         # Liveness and failure
         Option("restart_engines", "bool", False, "node", "Whether an engine that died is started again."),
-        Option("max_restarts", "int", 10, "node", "Restarts of one engine within a minute before it is given up.",
-               most=1_000_000),
-        Option("restart_backoff_max_s", "float", 10.0, "node", "Longest wait before an engine that keeps dying is "
-               "started again, in seconds; the first wait is 0.1 s and doubles with each restart within a minute.",
+        Option("max_restarts", "int", 10, "node", "Maximum number of restarts of one engine within a minute. After "
+               "that it stays down.", most=1_000_000),
+        Option("restart_backoff_max_s", "float", 10.0, "node", "Maximum delay before an engine that keeps dying is "
+               "restarted, in seconds. The first delay is 0.1 s. It doubles with each restart within a minute.",
                most=_YEAR_S),
-        Option("interrupt_grace_s", "float", 2.0, "node", "Time that an interrupted, timed-out task has before its "
-               "engine is killed, in seconds.", most=_YEAR_S),
-        Option("stop_grace_s", "float", 5.0, "node", "Time that an engine told to stop has for its current task, in "
-               "seconds.", most=_YEAR_S),
-        Option("start_timeout_s", "float", 60.0, "cluster, node", "Time that the node, and then each engine, has to "
-               "start, in seconds.", least=0.1, most=_YEAR_S),
-        Option("broadcast_plan", "choice", "auto", "node", "Way that large arguments take to several hosts: the one "
-               "that takes least time by measured latency and bandwidth (`auto`), or always this one.",
+        Option("interrupt_grace_s", "float", 2.0, "node", "How long a task may run on after it was interrupted by a "
+               "timeout or an abort, in seconds. Then its engine is killed.", most=_YEAR_S),
+        Option("stop_grace_s", "float", 5.0, "node", "How long an engine that is told to stop may spend on its current "
+               "task, in seconds.", most=_YEAR_S),
+        Option("start_timeout_s", "float", 60.0, "cluster, node", "How long the node, and then each engine, may take "
+               "to start, in seconds.", least=0.1, most=_YEAR_S),
+        Option("broadcast_plan", "choice", "auto", "node", "Topology by which large arguments reach several hosts. "
+               "`auto` picks the fastest one for the measured latency and bandwidth.",
                choices=("auto", "flat", "binomial", "k-ary", "chain")),
-        Option("tree_arity", "int", 0, "node", "Branches of the tree of hosts; 0 for the number that takes least "
-               "time.", most=65_536),
-        Option("tree_depth", "int", 0, "node", "Most levels of the tree of hosts; 0 for any.", most=64),
-        Option("payload_socket_bytes", "int", 262_144, "node", "Bytes of payload that may wait in one socket between "
-               "two hosts: more keeps long links full, fewer keeps their queues short.", least=4096, most=1 << 30),
-        Option("payload_cores", "int", 0, "node", "Cores of each host, the last ones, that payload between hosts keeps "
-               "to, so that small tasks find the others free; 0 for the last one of at most four while it has "
-               "time.", most=65_536),
-        Option("payload_niceness", "int", 10, "node", "How much payload between hosts yields to all else on a host's "
-               "processor, as `nice` counts: less lets it go on beside engines that compute, more keeps small tasks' "
-               "round trips short.", most=19),
-        Option("host_timeout_s", "float", 10.0, "node", "Silence after which a relay's host counts as gone to the "
-               "controller, and the controller to a relay, in seconds.", least=1, most=_YEAR_S),
+        Option("tree_arity", "int", 0, "node", "Number of branches per node of the tree of hosts. 0 = automatic: the "
+               "fastest number.", most=65_536),
+        Option("tree_depth", "int", 0, "node", "Maximum depth of the tree of hosts. 0 = no limit.", most=64),
+        Option("payload_socket_bytes", "int", 262_144, "node", "Maximum payload waiting in one socket between two "
+               "hosts, in bytes. A larger value keeps long links full; a smaller one keeps their queues short.",
+               least=4096, most=1 << 30),
+        Option("payload_cores", "int", 0, "node", "Number of cores on each host, counted from the last, that may "
+               "handle payload between hosts. The others stay free for small tasks. 0 = automatic: on hosts with at "
+               "most four cores, prefer the last core while it has capacity.", most=65_536),
+        Option("payload_niceness", "int", 10, "node", "`nice` level of the threads that move payload between hosts. A "
+               "lower level keeps payload moving beside engines that compute; a higher one keeps the round trips of "
+               "small tasks short.", most=19),
+        Option("host_timeout_s", "float", 10.0, "node", "How long a relay's host may be silent before the controller "
+               "treats it as lost, in seconds. The same holds for the controller as its relays see it.",
+               least=1, most=_YEAR_S),
         # Network
-        Option("listen", "str", "", "node", "TCP address to listen on as `host:port`, port 0 for a free one; empty "
-               "for the unix socket alone.", form=(r"|.+:\d{1,5}", "host:port")),
-        Option("tls", "bool", True, "node, client", "Whether TCP is encrypted. Both sides prove their "
+        Option("listen", "str", "", "node", "TCP address to listen on, as `host:port`. Port 0 = any free port. Empty = "
+               "unix socket only.", form=(r"|.+:\d{1,5}", "host:port")),
+        Option("tls", "bool", True, "node, client", "Whether TCP connections are encrypted. Both sides prove their "
                "keys either way."),
         # Engines
-        Option("engines", "str", "local", "cluster", "Engine set that engines come from: `local`, `ssh`, `slurm`, "
-               "`sge`, or one that is installed."),
-        Option("engine_start", "choice", "fork", "host", "`fork` from a process that has imported what engines need, "
-               "or `spawn` a fresh interpreter for each.", choices=("fork", "spawn")),
-        Option("capture_descriptors", "bool", True, "host", "Whether a task's client gets what is written past Python: "
-               "by child processes, C code, system calls. If not, the engine's log does."),
-        Option("keep_failed_frames", "int", 0, "engine", "Failed tasks whose frames an engine keeps, with their "
-               "variables, for `AsyncResult.debug()`.", most=65_536),
-        Option("preload", "list", ["auto"], "host", "Modules imported before engines are forked, separated by commas; "
-               "`auto` stands for numpy if the client has imported it, and for IPython in a session of IPython."),
-        Option("affinity", "str", "none", "engine", "Cores an engine may use: `none` (all of the cluster's), `spread` "
-               "(one each, in turn), or a list such as `0-3,8`.",
+        Option("engines", "str", "local", "cluster", "Where engines run: `local`, `ssh`, `slurm`, `sge`, `dask`, "
+               "`ray`, `mpi`, or an engine set that is installed."),
+        Option("engine_start", "choice", "fork", "host", "How engines are started: `fork` from a process that has "
+               "already imported what they need, or `spawn` a new interpreter for each.", choices=("fork", "spawn")),
+        Option("capture_descriptors", "bool", True, "host", "Whether a task's client receives what child processes, C "
+               "code and system calls write. If off, it goes to the engine's log."),
+        Option("keep_failed_frames", "int", 0, "engine", "Number of failed tasks whose frames, with their variables, "
+               "an engine keeps for `AsyncResult.debug()`.", most=65_536),
+        Option("preload", "list", ["auto"], "host", "Modules to import before engines are forked, separated by commas. "
+               "`auto` adds numpy if the client has imported it, and IPython in an IPython session."),
+        Option("affinity", "str", "none", "engine", "Cores that an engine may use: `none` (every core of the cluster), "
+               "`spread` (one core each, in turn), or a list such as `0-3,8`.",
                form=(r"none|spread|\d+(-\d+)?(,\d+(-\d+)?)*", "none, spread, or a list such as 0-3,8")),
-        Option("threads_per_engine", "int", 0, "host", "Threads that numerical libraries use in an engine; 0 for the "
-               "usable cores divided by the engines, unless OMP_NUM_THREADS and its like are set.", most=65_536),
+        Option("threads_per_engine", "int", 0, "host", "Number of threads that numerical libraries use in an engine. 0 "
+               "= usable cores divided by engines, unless OMP_NUM_THREADS or a similar variable is set.", most=65_536),
     )
 }  # fmt: skip
 
