@@ -1,14 +1,19 @@
-"""Sphinx configuration. The table of options is written from the code before the pages are read."""
+"""Sphinx configuration. The pages on options and commands are written from the code before the pages are read."""
 
 import inspect
 import os
 import re
+import sys
 from importlib import metadata
 from pathlib import Path
 
 from broadleaf import config
+from broadleaf.cli import group
 from broadleaf.public_names import PublicNames
 from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+import command_reference
 
 project = "Broadleaf"
 author = "the Broadleaf developers"
@@ -17,7 +22,7 @@ release = metadata.version("broadleaf")
 
 # It reads Markdown by way of myst-parser, and runs the notebooks among the pages. Sphinx reads a page again when it has
 # changed, so a notebook runs then.
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton", "example_cards"]
 # Docstrings name code in single backticks.
 default_role = "code"
 autodoc_member_order = "groupwise"
@@ -33,6 +38,8 @@ myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "Broadleaf"
+html_static_path = ["static"]
+html_css_files = ["broadleaf.css"]
 nitpicky = True
 # Types of other packages, and the few of our own that people meet and never name.
 nitpick_ignore_regex = [("py:class", r"(?!broadleaf\.[A-Z]).*")]
@@ -40,6 +47,7 @@ nitpick_ignore_regex = [("py:class", r"(?!broadleaf\.[A-Z]).*")]
 generated = Path(__file__).parent / "_build" / "generated"
 generated.mkdir(parents=True, exist_ok=True)
 (generated / "options.md").write_text(config.markdown_table())
+(generated / "commands.md").write_text(command_reference.page(group))
 
 # The kernels of notebooks take no settings of whoever builds the pages, and leave nothing in their history.
 ipython = generated.parent / "ipython"

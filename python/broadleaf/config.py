@@ -352,6 +352,8 @@ def markdown_table() -> str:
     lines = ["| Option | Type | Default | Acts in | Meaning |", "|---|---|---|---|---|"]
     for option in OPTIONS.values():
         kind = ", ".join(f"`{choice}`" for choice in option.choices) or option.kind
+        if option.kind in ("int", "float"):
+            kind += f", {option.least:,} to {option.most:,}"
         lines.append(
             f"| `{option.name}` | {kind} | `{format_value(option.default)}` | {option.acts} | {option.meaning} |"
         )

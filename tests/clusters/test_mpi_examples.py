@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(240)
     [
         ("psum.py", r"3 ranks: (\d+\.\d+) by MPI, \1 by the client\n"),
         ("halo_exchange.py", r"3 ranks, 200 steps: the hottest point has 0\.\d+, as in one process\n"),
+        ("n_body.py", r"3 ranks, 240 steps of 400 bodies: momentum is kept, and the stars are where one .* them\n"),
         (
             "broadcast_by_mpi.py",
             r"MPI's Bcast .* ms for 2\.1 MB to 3 ranks\nMPI's shared window .*\nbroadcast view .*\n",

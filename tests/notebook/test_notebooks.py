@@ -16,8 +16,9 @@ jupytext = pytest.importorskip("jupytext")
 pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "notebooks"
-NAMES = [page.stem for page in sorted(FOLDER.glob("*.md"))]
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = [*sorted((DOCS / "notebooks").glob("*.md")), *sorted((DOCS / "gallery").glob("*.md"))]
+NAMES = [f"{page.parent.name}/{page.stem}" for page in PAGES if page.stem != "index"]
 IMPORT = re.compile(r"^\s*(?:import|from) (\w+)", re.MULTILINE)
 
 # In a process of its own, which takes its sockets along.
@@ -30,11 +31,11 @@ nbformat.write(notebook, "notebook.ipynb")
 
 
 def read(name):
-    return jupytext.read(FOLDER / f"{name}.md", fmt="md:myst")
+    return jupytext.read(DOCS / f"{name}.md", fmt="md:myst")
 
 
 def test_there_are_notebooks():
-    assert len(NAMES) >= 11
+    assert len(NAMES) >= 16
     assert all(any(cell.cell_type == "code" for cell in read(name).cells) for name in NAMES)
 
 

@@ -1,0 +1,77 @@
+"""Writes the reference of the command line from the commands themselves, so that it says what `--help` says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import click
+
+PROGRAM = "broadleaf"
+
+
+def page(root: click.Command) -> str:
+    """`root` and every command below it as Markdown: a heading, its usage, what it does, its options and columns."""
+    start = click.Context(root, info_name=PROGRAM)
+    return "\n".join(line for ctx in _contexts(start) for line in section(ctx))
+
+
+def _contexts(ctx: click.Context) -> Iterator[click.Context]:
+    """A context for each command, in the order in which `--help` lists them."""
+    yield ctx
+    if isinstance(ctx.command, click.Group):
+        for name in ctx.command.list_commands(ctx):
+            command = ctx.command.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                yield from _contexts(click.Context(command, info_name=name, parent=ctx))
+
+
+def section(ctx: click.Context) -> Iterator[str]:
+    """The Markdown of one command."""
+    command = ctx.command
+    usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
+    depth = len(ctx.command_path.split())
+    yield f"{'#' * min(depth + 1, 4)} {ctx.command_path}\n"
+    yield f"```text\n{usage}\n```\n"
+    yield _paragraphs(command.help or "") + "\n"
+    records = [found for parameter in command.get_params(ctx) if (found := parameter.get_help_record(ctx))]
+    # Every command has --help, and an argument is named in the usage and explained in the text.
+    options = [(name, text) for name, text in records if text and "--help" not in name]
+    if isinstance(command, click.Group):
+        names = [(name, command.get_command(ctx, name)) for name in command.list_commands(ctx)]
+        commands = [(name, (found.help or "").split("\n\n")[0]) for name, found in names if found is not None]
+        yield from _table("Command", "Does", commands)
+    yield from _table("Option", "Meaning", options)
+    columns = getattr(command, "columns", None)
+    if columns:
+        yield from _table(command.explained_as.removesuffix("s"), "Meaning", list(columns.items()))
+
+
+def _table(left: str, right: str, pairs: list[tuple[str, str]]) -> Iterator[str]:
+    if pairs:
+        yield f"| {left} | {right} |\n|---|---|"
+        for name, text in pairs:
+            code = name.replace("|", "\\|")
+            yield f"| `{code}` | {_cell(text)} |"
+        yield ""
+
+
+def _cell(text: str) -> str:
+    """One line that neither ends a table's cell nor is read as markup."""
+    line = re.sub(r"\s+", " ", text.replace("\b", "")).strip()
+    outside = re.split(r"(`[^`]*`)", line)
+    return "".join(
+        re.sub(r"([*_<|])", r"\\\1", part) if i % 2 == 0 else part.replace("|", "\\|") for i, part in enumerate(outside)
+    )
+
+
+def _paragraphs(text: str) -> str:
+    """The help of a command. What click does not fill (marked by \\b) keeps its lines."""
+    found = []
+    for paragraph in text.replace("\f", "").split("\n\n"):
+        kept = paragraph.strip("\n")
+        if kept.lstrip().startswith("\b"):
+            found.append("```text\n" + kept.lstrip().removeprefix("\b").strip("\n") + "\n```")
+        else:
+            found.append(re.sub(r"\s+", " ", kept).strip())
+    return "\n\n".join(found)
