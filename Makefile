@@ -29,7 +29,7 @@ RUST_TESTS_TIMEOUT_S := 1500
 
 unless_unchanged = $(BIN)/python tools/unchanged.py --record $(STAMPS)/$(1).json $(if $(AGAIN),--again)
 
-.PHONY: help demo test test-rust test-python peer-tests test-peers fuzz soak bench gate docs lint lock clean build installed
+.PHONY: help demo test test-rust test-python peer-tests test-peers fuzz soak bench gate figures docs lint lock clean build installed
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,6 +63,9 @@ gate: $(STAMPS)/native $(STAMPS)/test ## Measure whether HEAD is slower than mai
 
 soak: $(STAMPS)/native $(STAMPS)/test ## Attack a cluster for MINUTES, and look whether all is as it was afterwards
 	$(BIN)/python tests/attack/soak.py --minutes $(MINUTES)
+
+figures: $(STAMPS)/native $(STAMPS)/docs ## Make the tables and plots of README and docs from benchmarks/results
+	@$(BIN)/python tools/figures.py
 
 docs: $(STAMPS)/native $(STAMPS)/docs ## Build the documentation in docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broadleaf.cli.bench.output import Records, json_option
+from broadleaf.cli.bench.output import Records, json_option, now, record_option, write_results
 from broadleaf.cli.complete import peers
 from broadleaf.cli.console import TableCommand, fail
 from broadleaf.cli.extras import missing_modules, require
@@ -26,7 +26,7 @@ def case_command(name: str, text: str) -> click.Command:
     from broadleaf.bench.meanings import FIGURES
 
     def callback(**options: Any) -> None:
-        _measure([CASES[name]] if name != _ALL else list(CASES.values()), **options)
+        _measure(name, [CASES[name]] if name != _ALL else list(CASES.values()), **options)
 
     parameters: list[click.Parameter] = [
         click.Option(["--against"], default="", metavar="PEERS", callback=_known_peers, shell_complete=peers,
@@ -40,6 +40,7 @@ def case_command(name: str, text: str) -> click.Command:
         click.Option(["--quick"], is_flag=True,
                      help="Do little work in few rounds: shows that it runs, not how fast."),
         json_option(),
+        record_option(),
         click.Option(["--plot"], type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
                      help="Draw figures into DIR, as PNG and SVG (needs matplotlib)."),
         click.Option(["--environments"], type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
@@ -63,6 +64,7 @@ def _known_peers(ctx: click.Context, parameter: click.Parameter, text: str) -> l
 
 
 def _measure(
+    name: str,
     cases: list[Case],
     against: list[str],
     only_peers: bool,
@@ -70,6 +72,7 @@ def _measure(
     repeats: int | None,
     quick: bool,
     json_file: str | None,
+    results: Path | None,
     plot: Path | None,
     environments: Path,
 ) -> None:
@@ -83,8 +86,8 @@ def _measure(
     if len(cases) == 1 and cases[0].needs_numpy:
         require("bench", ("numpy",), f"`broadleaf bench {cases[0].name}`")
     taking_part = ([] if only_peers else [OURS]) + against
-    records = Records(json_file)
-    say(machine.line(machine.facts(bool(isolation()))))
+    records, began, facts = Records(json_file), now(), machine.facts(bool(isolation()))
+    say(machine.line(facts))
     for case in cases:
         if case.needs_numpy and missing_modules(("numpy",)):
             say(f"{case.name} is left out: it needs numpy (pip install 'broadleaf[bench]')")
@@ -96,6 +99,8 @@ def _measure(
         for record in run.records():
             records.add(record)
     records.show()
+    if results is not None:
+        write_results(records, results, name, facts, began)
     if plot is not None:
         from broadleaf.bench import plots
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from broadleaf.cli.bench.output import Records, json_option
+from broadleaf.cli.bench.output import Records, json_option, now, record_option, write_results
 from broadleaf.cli.complete import assignments
 from broadleaf.cli.console import TableCommand, fail
 from broadleaf.cli.extras import require
@@ -89,6 +90,7 @@ def command(
     options: dict[str, Any],
     small_task: bool,
     json_file: str | None,
+    results: Path | None,
 ) -> None:
     """Measure broadcasts to several hosts, made of network namespaces (needs root).
 
@@ -100,8 +102,8 @@ def command(
 
     if (reason := network.why_not()) is not None:
         fail(reason)
-    records = Records(json_file)
-    click.echo(machine.line(machine.facts(True)), err=True)
+    records, began, facts = Records(json_file), now(), machine.facts(True)
+    click.echo(machine.line(facts), err=True)
     try:
         for record in hosts.measure_hosts(host_counts, engines, sizes, plans, gbit, repeats, options, small_task):
             click.echo(hosts.progress(record), err=True)
@@ -111,6 +113,8 @@ def command(
         records.show()
         fail(str(error))
     records.show()
+    if results is not None:
+        write_results(records, results, "hosts", facts, began)
 
 
-command.params.append(json_option())
+command.params += [json_option(), record_option()]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +18,7 @@ if TYPE_CHECKING:
     from broadleaf.bench.record import Record
 
 _STANDARD_OUTPUT = "-"
+_RESULTS = Path("benchmarks", "results")
 
 
 def json_option() -> click.Option:
@@ -20,6 +26,29 @@ def json_option() -> click.Option:
     return click.Option(["--json", "json_file"], type=click.Path(dir_okay=False, allow_dash=True), metavar="FILE",
                         help="Append the records to FILE, one JSON object a line. With - they go to standard output, "
                         "in place of the table.")  # fmt: skip
+
+
+def record_option() -> click.Option:
+    """The option that asks for a file of results."""
+    return click.Option(["--record", "results"], type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+                        is_flag=False, flag_value=_RESULTS,
+                        help="Also write the figures, with machine, commit and conditions, into a new JSON file in "
+                        f"DIR, or in {_RESULTS}. `make figures` makes tables and plots of such files.")  # fmt: skip
+
+
+def write_results(records: Records, folder: Path, name: str, facts: Mapping[str, object], began: datetime) -> None:
+    """Writes the file that `--record` asks for, and says where it is."""
+    from broadleaf.bench import recorded
+
+    # As `broadleaf bench ...`, also where it was run as `python -m broadleaf.bench ...`.
+    arguments = sys.argv[1:] if sys.argv[1:2] == ["bench"] else ["bench", *sys.argv[1:]]
+    command = shlex.join(["broadleaf", *arguments])
+    click.echo(recorded.write(folder, name, command, facts, records.found, began), err=True)
+
+
+def now() -> datetime:
+    """When a run begins."""
+    return datetime.now(UTC)
 
 
 class Records:

@@ -1,0 +1,86 @@
+"""Tables and plots of README and pages are what the recorded results give; the check notices when they are not."""
+
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "docs/benchmarks.md")
+
+
+def load_figures() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("figures", ROOT / "tools" / "figures.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up.
+    sys.modules["figures"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+figures = load_figures()
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """What figures are made of and where they stand, to be spoilt."""
+    for name in ("benchmarks", "docs/figures"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for page in PAGES:
+        shutil.copy(ROOT / page, tmp_path / page)
+    return tmp_path
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_every_table_and_plot_is_what_the_results_give():
+    assert figures.outdated(ROOT, write=False) == []
+
+
+def test_a_figure_typed_by_hand_is_noticed(copied):
+    change(copied / "README.md", "4,850,000 items/s", "5,850,000 items/s")
+    assert figures.outdated(copied, write=False) == ["README.md"]
+
+
+def test_a_new_result_changes_tables_and_plots(copied):
+    change(copied / "benchmarks/results/2026-11-21-map.json", "4850000", "5850000")
+    assert figures.outdated(copied, write=False) == [*PAGES, "docs/figures/rates.svg"]
+    pytest.importorskip("matplotlib")
+    figures.outdated(copied, write=True)
+    assert figures.outdated(copied, write=False) == []
+    assert "5,850,000 items/s" in (copied / "README.md").read_text()
+
+
+def test_a_table_is_of_one_machine(copied):
+    path = copied / "benchmarks/results/2026-11-21-map.json"
+    run = json.loads(path.read_text())
+    path.write_text(json.dumps(run | {"machine": run["machine"] | {"cores": 64}}))
+    with pytest.raises(figures.Mismatch, match="'tasks' has figures of more than one machine"):
+        figures.outdated(copied, write=False)
+
+
+def test_a_result_that_no_table_shows_is_noticed(copied):
+    shutil.copy(copied / "benchmarks/results/2026-11-21-map.json", copied / "benchmarks/results/forgotten.json")
+    with pytest.raises(figures.Mismatch, match="forgotten"):
+        figures.outdated(copied, write=False)
+
+
+def test_a_page_without_its_markers_is_noticed(copied):
+    change(copied / "README.md", "<!-- end of figures: tasks -->", "")
+    with pytest.raises(figures.Mismatch, match=r"README\.md needs"):
+        figures.outdated(copied, write=False)
+
+
+def test_the_readme_has_one_table_of_at_most_ten_rows():
+    tables, _ = figures.load(ROOT)
+    assert [len(table.rows) <= 10 for table in tables if "README.md" in table.pages] == [True]

@@ -1,0 +1,265 @@
+"""Makes the tables and plots of README and pages of the recorded results; `--check` says what is not as they give it.
+
+`benchmarks/tables.toml` says what each shows. A table stands between markers in a page; a plot has in its file which
+numbers it was drawn from, as two versions of Matplotlib do not draw the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import statistics
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from broadleaf.units import number, readable_unit
+
+ROOT = Path(__file__).resolve().parent.parent
+LESS_IS_BETTER = {"us", "ms", "s", "MB", "ratio"}
+COLOURS = {"broadleaf": "#0b5d3b", "raw": "#777777", "ppe": "#0072b2", "ipyparallel": "#d55e00", "ray": "#cc79a7",
+           "mpi4py": "#e69f00"}  # fmt: skip
+
+
+class Mismatch(Exception):
+    """The declaration of a table, its results or its page do not go together."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table: for each system the medians of its runs, in one unit."""
+
+    label: str
+    unit: str
+    medians: dict[str, list[float]]
+    cases: list[str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A declared table with the figures that it shows, all of one machine."""
+
+    name: str
+    pages: list[str]
+    systems: list[str]
+    titles: dict[str, str]
+    runs: list[dict[str, Any]]
+    rows: list[Row]
+
+    def markdown(self) -> str:
+        """What stands between the markers: the machine, the table, and where the figures come from."""
+        head = "".join(f" {self.titles[system]} |" for system in self.systems)
+        lines = [machine(self.runs[0]), "", f"| |{head} `broadleaf bench` |", "|---" * (len(self.systems) + 2) + "|"]
+        for row in self.rows:
+            cells = "".join(f" {found} |" if (found := cell(row, system)) else " |" for system in self.systems)
+            lines.append(f"| {row.label} |{cells} {', '.join(f'`{case}`' for case in row.cases)} |")
+        return "\n".join([*lines, "", *sources(self.runs)])
+
+
+def load(root: Path) -> tuple[list[Table], list[dict[str, Any]]]:
+    """The tables, and the declarations of plots. Raises `Mismatch`."""
+    declared = tomllib.loads((root / "benchmarks" / "tables.toml").read_text())
+    used = {name for table in declared["tables"] for name in table["results"]}
+    there = {path.stem for path in (root / "benchmarks" / "results").glob("*.json")}
+    if used != there:
+        raise Mismatch(f"results that no table shows, or that are not there: {', '.join(sorted(used ^ there))}")
+    return [_table(root, table, declared["systems"]) for table in declared["tables"]], declared["plots"]
+
+
+def _table(root: Path, declared: dict[str, Any], titles: dict[str, str]) -> Table:
+    paths = [root / "benchmarks" / "results" / f"{name}.json" for name in declared["results"]]
+    runs = [json.loads(path.read_text()) for path in paths]
+    if any(run["machine"] != runs[0]["machine"] for run in runs):
+        raise Mismatch(f"table {declared['name']!r} has figures of more than one machine")
+    rows = [_row(row, declared["systems"], runs) for row in declared["rows"]]
+    return Table(declared["name"], declared["pages"], declared["systems"], titles, runs, rows)
+
+
+def _row(declared: dict[str, Any], systems: list[str], runs: list[dict[str, Any]]) -> Row:
+    medians: dict[str, list[float]] = {}
+    units, cases_run = set(), []
+    for run in runs:
+        found = [record for record in run["records"] if _is_meant(record, declared)]
+        for system in systems:
+            values = [record["median"] for record in found if record["peer"] == system]
+            units |= {record["unit"] for record in found if record["peer"] == system}
+            if values:
+                best = min if units & LESS_IS_BETTER else max
+                medians.setdefault(system, []).append(best(values))
+        if found:
+            cases_run.append(run["command"].split()[2])
+    if len(units) != 1:
+        raise Mismatch(f"row {declared['label']!r}: one unit is needed, not {sorted(units)}")
+    return Row(declared["label"], units.pop(), medians, list(dict.fromkeys(cases_run)))
+
+
+def _is_meant(record: dict[str, Any], declared: dict[str, Any]) -> bool:
+    cases = declared["case"] if isinstance(declared["case"], list) else [declared["case"]]
+    params = record["params"]
+    wanted = declared.get("params", {})
+    mode = declared.get("modes", {}).get(record["peer"])
+    return (
+        record["case"] in cases
+        and record["metric"] == declared["metric"]
+        and record["median"] is not None
+        and record["peer"] in declared.get("only", [record["peer"]])
+        and all(params.get(name, value) == value for name, value in wanted.items())
+        and (not declared.get("exactly") or wanted.keys() <= params.keys())
+        and (mode is None or params.get("mode") == mode or params.get("mode", "").endswith(f", {mode}"))
+    )
+
+
+def cell(row: Row, system: str) -> str:
+    """A system's median, or the range of those of its runs, with the unit that suits the row's smallest."""
+    values = row.medians.get(system)
+    if not values:
+        return ""
+    factor, unit = readable_unit(min(map(min, row.medians.values())), row.unit)
+    low, high = number(min(values) * factor), number(max(values) * factor)
+    words = {"ratio": " x"}.get(unit, f" {unit}")
+    return (low if low == high else f"{low} to {high}") + words
+
+
+def machine(run: dict[str, Any]) -> str:
+    """One line about the machine of a run, of what is known of it."""
+    known = run["machine"]
+    words = [known["processor"], f"{known['cores']} cores"]
+    for name, word in ("memory", "{} of memory"), ("kernel", "Linux {}"), ("python", "Python {}"):
+        if known[name]:
+            words.append(word.format(known[name]))
+    return "Medians. Machine: " + ", ".join(words) + "."
+
+
+def sources(runs: list[dict[str, Any]]) -> Iterator[str]:
+    """When the figures were taken, of which code, under which conditions."""
+    dates = sorted({run["date"][:10] for run in runs})
+    commits = sorted({run["commit"] for run in runs if run["commit"]})
+    span = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    line = f"From {span}"
+    if commits:
+        line += f", of {' and '.join(commits)}"
+    shared = [text for text in _remarks(runs[0]) if all(text in _remarks(run) for run in runs)]
+    line += ". " + " ".join(shared) if shared else "."
+    if any("transcribed" in run for run in runs):
+        line += " These figures were written down before results were recorded as files, so their spread is not known."
+    commands = dict.fromkeys(run["command"] for run in runs)
+    yield line + " Commands: " + ", ".join(f"`{command}`" for command in commands) + "."
+
+
+def _remarks(run: dict[str, Any]) -> list[str]:
+    found: list[str] = run["conditions"].get("remarks", [])
+    return found
+
+
+def pages(tables: list[Table], root: Path) -> Iterator[tuple[Path, str, str]]:
+    """Each page with tables, what it says now and what it should say."""
+    for name in dict.fromkeys(page for table in tables for page in table.pages):
+        path = root / name
+        now = new = path.read_text()
+        for table in tables:
+            if name in table.pages:
+                new = _filled(new, table, name)
+        stray = set(re.findall(r"<!-- figures: ([a-z0-9-]+) -->", new)) - {t.name for t in tables if name in t.pages}
+        if stray:
+            raise Mismatch(f"{name} has markers of tables that are not declared for it: {', '.join(stray)}")
+        yield path, now, new
+
+
+def _filled(text: str, table: Table, page: str) -> str:
+    begin, end = f"<!-- figures: {table.name} -->", f"<!-- end of figures: {table.name} -->"
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise Mismatch(f"{page} needs {begin} and {end} once each")
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n\n{table.markdown()}\n\n{end}{rest.split(end)[1]}"
+
+
+def drawn_from(plot: dict[str, Any], table: Table) -> str:
+    """A digest of what a plot shows."""
+    shown = [plot["title"], *([row.label, row.unit, row.medians] for row in _rows(plot, table))]
+    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _rows(plot: dict[str, Any], table: Table) -> list[Row]:
+    return [table.rows[place] for place in plot["rows"]]
+
+
+def draw(plot: dict[str, Any], table: Table, path: Path) -> None:
+    """Draws bars for each row beside each other, each row on a scale of its own, as SVG."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    rows = _rows(plot, table)
+    style = {"svg.hashsalt": "broadleaf", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    with rc_context(style):
+        figure = Figure(figsize=(8.4, 2.6), layout="constrained", facecolor="white")
+        figure.suptitle(plot["title"])
+        for axes, row in zip(figure.subplots(1, len(rows)), rows, strict=True):
+            systems = [system for system in table.systems if system in row.medians]
+            values = [statistics.median(row.medians[system]) for system in systems]
+            bars = axes.bar(range(len(systems)), values, color=[COLOURS[system] for system in systems])
+            axes.bar_label(bars, [number(value) for value in values], fontsize=7)
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.spines["left"].set_visible(False)
+            axes.set_title(_folded(f"{row.label.split(';')[0]}, {row.unit}"), fontsize=8)
+            axes.margins(y=0.15)
+        everyone = [system for system in table.systems if any(system in row.medians for row in rows)]
+        handles = [_patch(COLOURS[system]) for system in everyone]
+        labels = [table.titles[system].replace("`", "") for system in everyone]
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(everyone), frameon=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Date": None, "Description": f"drawn from {drawn_from(plot, table)}"})
+
+
+def _patch(colour: str) -> Any:
+    from matplotlib.patches import Patch
+
+    return Patch(color=colour)
+
+
+def _folded(text: str, width: int = 24) -> str:
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, width))
+
+
+def outdated(root: Path, write: bool) -> list[str]:
+    """The pages and plots that are not what the results give; with `write`, they are made anew."""
+    tables, plots = load(root)
+    found = []
+    for path, now, new in pages(tables, root):
+        if now != new:
+            found.append(str(path.relative_to(root)))
+            if write:
+                path.write_text(new)
+    for plot in plots:
+        table = next(table for table in tables if table.name == plot["table"])
+        path = root / plot["path"]
+        if not path.exists() or drawn_from(plot, table) not in path.read_text():
+            found.append(plot["path"])
+            if write:
+                draw(plot, table, path)
+    return found
+
+
+def main() -> None:
+    """Makes what is outdated, or only names it."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is outdated")
+    check = parser.parse_args().check
+    try:
+        found = outdated(ROOT, write=not check)
+    except Mismatch as error:
+        sys.exit(f"error: {error}")
+    for name in found:
+        print(f"{name} is not what the results give; run `make figures`" if check else f"made {name}")
+    sys.exit(1 if check and found else 0)
+
+
+if __name__ == "__main__":
+    main()
