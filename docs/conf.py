@@ -37,6 +37,8 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 html_theme = "furo"
+# The theme's own underlines the names of modules.
+pygments_dark_style = "github-dark"
 html_title = "Broadleaf"
 html_static_path = ["static"]
 html_css_files = ["broadleaf.css"]

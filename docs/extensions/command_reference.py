@@ -57,12 +57,17 @@ def _table(left: str, right: str, pairs: list[tuple[str, str]]) -> Iterator[str]
 
 
 def _cell(text: str) -> str:
-    """One line that neither ends a table's cell nor is read as markup."""
-    line = re.sub(r"\s+", " ", text.replace("\b", "")).strip()
-    outside = re.split(r"(`[^`]*`)", line)
-    return "".join(
-        re.sub(r"([*_<|])", r"\\\1", part) if i % 2 == 0 else part.replace("|", "\\|") for i, part in enumerate(outside)
-    )
+    """One line that does not end a table's cell."""
+    return _marked_up(re.sub(r"\s+", " ", text.replace("\b", "")).strip()).replace("|", "\\|")
+
+
+def _marked_up(text: str) -> str:
+    """Text of a help as Markdown: options are code, which also keeps their dashes, and nothing else becomes markup."""
+    parts = re.split(r"(`[^`]*`)", text)
+    for place in range(0, len(parts), 2):
+        plain = re.sub(r"([*_<])", r"\\\1", parts[place])
+        parts[place] = re.sub(r"(?<![\w-])(--?[a-z][a-z-]*)", r"`\1`", plain)
+    return "".join(parts)
 
 
 def _paragraphs(text: str) -> str:
@@ -73,5 +78,5 @@ def _paragraphs(text: str) -> str:
         if kept.lstrip().startswith("\b"):
             found.append("```text\n" + kept.lstrip().removeprefix("\b").strip("\n") + "\n```")
         else:
-            found.append(re.sub(r"\s+", " ", kept).strip())
+            found.append(_marked_up(re.sub(r"\s+", " ", kept).strip()))
     return "\n\n".join(found)

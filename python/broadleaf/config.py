@@ -349,13 +349,14 @@ def base_dir() -> Path:
 
 def markdown_table() -> str:
     """The table of options for the documentation."""
-    lines = ["| Option | Type | Default | Acts in | Meaning |", "|---|---|---|---|---|"]
+    lines = ["| Option | Meaning |", "|---|---|"]
     for option in OPTIONS.values():
         kind = ", ".join(f"`{choice}`" for choice in option.choices) or option.kind
         if option.kind in ("int", "float"):
             kind += f", {option.least:,} to {option.most:,}"
         lines.append(
-            f"| `{option.name}` | {kind} | `{format_value(option.default)}` | {option.acts} | {option.meaning} |"
+            f"| `{option.name}` | {option.meaning}<br>*{kind}; default `{format_value(option.default)}`; acts in "
+            f"{option.acts}* |"
         )
     return "\n".join(lines) + "\n"
 
