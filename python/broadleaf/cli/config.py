@@ -29,7 +29,8 @@ def command() -> None:
 @click.argument("names", nargs=-1, metavar="[OPTION]...", shell_complete=options)
 @profile_option
 @click.option("--long", "-l", "long_", is_flag=True,
-              help="Explain each option: meaning, type, range, default. So it is if you name options.")  # fmt: skip
+              help="Explain each option: meaning, type, range, default. Options that you name are "
+              "explained anyway.")  # fmt: skip
 @click.option("--json", "form", flag_value="json", help="Print one JSON object; with --long, all that is known.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print the table of all options in the documentation.")
 def show(names: tuple[str, ...], profile: str, long_: bool, form: str | None) -> None:

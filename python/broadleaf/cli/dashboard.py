@@ -14,7 +14,7 @@ from broadleaf.cli.console import chosen_cluster, cluster_options
 @click.option("--unix-socket", metavar="PATH", type=click.Path(),
               help="Serve it on a unix socket of yours in place of a port, without a token.")  # fmt: skip
 @click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(min=0.1), metavar="SECONDS",
-              help="Least time between two looks at the cluster.")  # fmt: skip
+              help="Minimum time between two updates.")  # fmt: skip
 @click.option("--open/--no-open", "opens", default=False, help="Open it in your browser.")
 def command(
     profile: str, cluster_id: str | None, port: int, unix_socket: str | None, interval: float, opens: bool

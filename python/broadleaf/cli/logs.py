@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 @click.command("logs")
 @cluster_options
 @click.option("--engine", type=click.IntRange(min=0), metavar="ID", help="Show the log of this engine.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes. Ctrl-C leaves.")
+@click.option("--follow", "-f", is_flag=True, help="Follow the log: print new lines as they come. Ctrl-C leaves.")
 def command(profile: str, cluster_id: str | None, engine: int | None, follow: bool) -> None:
     """Show what the controller or an engine of a cluster has written.
 
     Without --engine it is the controller's log. What Python prints in tasks is not here: it belongs to their results
-    (`result.stdout`). Where an engine died, this says how, after the last it wrote. The logs of a cluster that ended
+    (`result.stdout`). If an engine died, its log ends with how it died. The logs of a cluster that ended
     without being stopped stay for a week.
     """
     dead = _dead_cluster(profile, cluster_id)

@@ -23,12 +23,12 @@ _LINE = "{:<8}  {:>7}  {:>5}  {:>10}  {:>10}  {:>7}  {:>10}"
 @click.command("top", cls=TableCommand, columns=COLUMNS)
 @cluster_options
 @click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(min=0.1), metavar="SECONDS",
-              help="Time between two looks.")  # fmt: skip
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Leave after N looks.")
+              help="Time between two updates.")  # fmt: skip
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Leave after N updates.")
 def command(profile: str, cluster_id: str | None, interval: float, count: int | None) -> None:
     """Watch a cluster at work: its engines, and what they do per second. Ctrl-C leaves.
 
-    Into a pipe or a file, each look is one line: the time, engines that are up, how much of their time they were busy,
+    In a pipe or a file, each update is one line: the time, engines that are up, how much of their time they were busy,
     tasks that ended per second, bytes that the controller received per second, tasks that wait, and tasks that ended
     in an error since the start.
     """

@@ -68,8 +68,8 @@ class BenchGroup(SuggestingGroup):
 def command(**_: Any) -> None:
     """Measure Broadleaf on this machine, alone or beside other libraries.
 
-    All systems take turns in one run, so that a slow minute of the machine falls on all of them. What happens is told
-    on standard error; the table at the end goes to standard output.
+    All systems take turns in one run, so that a slow minute of the machine falls on all of them. Progress
+    goes to standard error, and the table at the end to standard output.
 
     Examples: `broadleaf bench latency`, `broadleaf bench throughput --against ppe --repeats 5`,
     `broadleaf bench all --quick --against ppe`
