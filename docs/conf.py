@@ -48,7 +48,7 @@ nitpick_ignore_regex = [("py:class", r"(?!broadleaf\.[A-Z]).*")]
 
 generated = Path(__file__).parent / "_build" / "generated"
 generated.mkdir(parents=True, exist_ok=True)
-(generated / "options.md").write_text(config.markdown_table())
+(generated / "options.md").write_text(config.markdown_list())
 (generated / "commands.md").write_text(command_reference.page(group))
 
 # The kernels of notebooks take no settings of whoever builds the pages, and leave nothing in their history.

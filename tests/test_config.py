@@ -84,11 +84,10 @@ def test_native_form():
     assert resolve({"pool_max_bytes": 5}).to_native()["pool_max_bytes"] == 5
 
 
-def test_the_table_lists_every_option():
-    table = config.markdown_table()
+def test_the_documentation_lists_every_option():
+    listed = config.markdown_list()
     for option in config.OPTIONS.values():
-        assert f"| `{option.name}` |" in table
-        assert option.meaning in table
+        assert f"`{option.name}`\n: {option.meaning}\n" in listed
         assert option.meaning.endswith(".")
 
 

@@ -1,7 +1,8 @@
 """The directive `example-card`: a picture of a page, its title, and what it shows, as one link to it.
 
 The picture is an image that the page itself has, so a notebook's is the one that the notebook drew while the pages were
-built. `:picture:` counts the page's images from 1, and from the end with a negative number.
+built. `:picture:` counts the page's images from 1, and from the end with a negative number. `:crop:` shows the upper part
+of one that would be too small as a whole, such as a picture of a screen.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ class ExampleCard(SphinxDirective):
 
     required_arguments = 1
     has_content = True
-    option_spec: ClassVar[dict[str, Any]] = {"picture": directives.unchanged}
+    option_spec: ClassVar[dict[str, Any]] = {"picture": int, "crop": directives.flag}
 
     def run(self) -> list[nodes.Node]:
         """A placeholder, with the sentences in it."""
         page, _ = self.env.relfn2path(self.arguments[0])
-        found = card(page=str(Path(page)), picture=int(self.options.get("picture", -1)))
+        found = card(page=str(Path(page)), picture=self.options.get("picture", -1), crop="crop" in self.options)
         self.set_source_info(found)
         found += self.parse_content_to_nodes()
         return [found]
@@ -47,7 +48,7 @@ def fill_cards(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             continue
         title = app.env.titles[page].astext()
         target = app.builder.get_relative_uri(docname, page)
-        box = nodes.container(classes=["example-card"])
+        box = nodes.container(classes=["example-card", "cropped"] if placeholder["crop"] else ["example-card"])
         images = list(app.env.get_doctree(page).findall(nodes.image))
         place = placeholder["picture"]
         try:

@@ -347,18 +347,16 @@ def base_dir() -> Path:
     return Path(state) / "broadleaf"
 
 
-def markdown_table() -> str:
-    """The table of options for the documentation."""
-    lines = ["| Option | Meaning |", "|---|---|"]
+def markdown_list() -> str:
+    """The options for the documentation, as a list of definitions."""
+    lines = []
     for option in OPTIONS.values():
         kind = ", ".join(f"`{choice}`" for choice in option.choices) or option.kind
         if option.kind in ("int", "float"):
             kind += f", {option.least:,} to {option.most:,}"
-        lines.append(
-            f"| `{option.name}` | {option.meaning}<br>*{kind}; default `{format_value(option.default)}`; acts in "
-            f"{option.acts}* |"
-        )
-    return "\n".join(lines) + "\n"
+        about = f"*{kind}; default `{format_value(option.default)}`; acts in {option.acts}*"
+        lines += [f"`{option.name}`", f": {option.meaning}", "", f"  {about}", ""]
+    return "\n".join(lines)
 
 
 def format_value(value: Value) -> str:

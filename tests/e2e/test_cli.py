@@ -172,7 +172,7 @@ def test_config_show():
     rows = json.loads(run("config", "show", "--json", BROADLEAF_STEAL="off"))
     assert set(rows) == set(config.OPTIONS)
     assert rows["steal"] == {"value": False, "origin": "environment BROADLEAF_STEAL"}
-    assert run("config", "show", "--markdown") == config.markdown_table()
+    assert run("config", "show", "--markdown") == config.markdown_list()
     assert "from: environment BROADLEAF_TLS" in run("config", "show", "tls", BROADLEAF_TLS="0")
     assert "expected on or off" in run("config", "show", code=1, BROADLEAF_TLS="maybe")
 

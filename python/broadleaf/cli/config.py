@@ -32,7 +32,12 @@ def command() -> None:
               help="Explain each option: meaning, type, range, default. Options that you name are "
               "explained anyway.")  # fmt: skip
 @click.option("--json", "form", flag_value="json", help="Print one JSON object; with --long, all that is known.")
-@click.option("--markdown", "form", flag_value="markdown", help="Print the table of all options in the documentation.")
+@click.option(
+    "--markdown",
+    "form",
+    flag_value="markdown",
+    help="Print the list of all options, as the documentation has it, in Markdown.",
+)
 def show(names: tuple[str, ...], profile: str, long_: bool, form: str | None) -> None:
     """Show each option's value and where it comes from.
 
@@ -43,7 +48,7 @@ def show(names: tuple[str, ...], profile: str, long_: bool, form: str | None) ->
     from broadleaf.cluster import files
 
     if form == "markdown":
-        click.echo(config.markdown_table(), nl=False)
+        click.echo(config.markdown_list(), nl=False)
         return
     for name in names:
         if name not in config.OPTIONS:
