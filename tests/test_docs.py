@@ -1,5 +1,6 @@
 """The Python examples of the README and the pages run as they stand, each page from top to bottom as one script."""
 
+import importlib.util
 import itertools
 import os
 import re
@@ -8,7 +9,9 @@ import sys
 from pathlib import Path
 
 import broadleaf
+import click
 import pytest
+from broadleaf.cli import group
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -45,6 +48,37 @@ def test_the_reference_has_every_public_name():
     public = {name for name in dir(broadleaf) if not name.startswith("_")}
     assert documented | modules >= public, sorted(public - documented - modules)
     assert documented <= public | {"broadleaf"}, sorted(documented - public)
+
+
+def test_the_page_on_commands_has_every_command_and_option():
+    spec = importlib.util.spec_from_file_location(
+        "command_reference", ROOT / "docs" / "extensions" / "command_reference.py"
+    )
+    assert spec
+    assert spec.loader
+    command_reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(command_reference)
+    page = command_reference.page(group)
+    sections = dict(re.findall(r"^#+ (broadleaf.*)\n((?:(?!^#+ broadleaf).*\n)*)", page, re.MULTILINE))
+
+    def check(command, ctx):
+        section = sections[ctx.command_path]
+        options = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
+        missing = [option.opts for option in options if not any(name in section for name in option.opts)]
+        assert missing == [], ctx.command_path
+        for name in command.list_commands(ctx) if isinstance(command, click.Group) else ():
+            below = command.get_command(ctx, name)
+            check(below, click.Context(below, info_name=name, parent=ctx))
+
+    check(group, click.Context(group, info_name="broadleaf"))
+
+
+def test_the_gallery_has_ten_examples_that_are_there():
+    folder = ROOT / "docs" / "gallery"
+    shown = re.findall(r"^:::\{example-card\} (\S+)$", (folder / "index.md").read_text(), re.MULTILINE)
+    assert len(shown) >= 10
+    assert [page for page in shown if not (folder / f"{page}.md").exists()] == []
+    assert {page.stem for page in folder.glob("*.md")} - {"index"} <= set(shown)
 
 
 @pytest.mark.parametrize("page", PAGES)

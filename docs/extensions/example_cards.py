@@ -1,8 +1,8 @@
 """The directive `example-card`: a picture of a page, its title, and what it shows, as one link to it.
 
 The picture is an image that the page itself has, so a notebook's is the one that the notebook drew while the pages were
-built. `:picture:` counts the page's images from 1, and from the end with a negative number. `:crop:` shows the upper part
-of one that would be too small as a whole, such as a picture of a screen.
+built. `:picture:` counts the page's images from 1, and from the end with a negative number. `:crop:` shows the upper
+part of one that would be too small as a whole, such as a picture of a screen.
 """
 
 from __future__ import annotations
