@@ -83,8 +83,10 @@ def _table(root: Path, declared: dict[str, Any], titles: dict[str, str]) -> Tabl
 def _row(declared: dict[str, Any], systems: list[str], runs: list[dict[str, Any]]) -> Row:
     medians: dict[str, list[float]] = {}
     units, cases_run = set(), []
+    # What stands beside it, such as what the bare machine does, is `also` a record; it has the same metric.
+    selectors = [declared, *({"metric": declared["metric"]} | also for also in declared.get("also", ()))]
     for run in runs:
-        found = [record for record in run["records"] if _is_meant(record, declared)]
+        found = [record for record in run["records"] if any(_is_meant(record, each) for each in selectors)]
         for system in systems:
             values = [record["median"] for record in found if record["peer"] == system]
             units |= {record["unit"] for record in found if record["peer"] == system}
@@ -98,19 +100,17 @@ def _row(declared: dict[str, Any], systems: list[str], runs: list[dict[str, Any]
     return Row(declared["label"], units.pop(), medians, list(dict.fromkeys(cases_run)))
 
 
-def _is_meant(record: dict[str, Any], declared: dict[str, Any]) -> bool:
-    cases = declared["case"] if isinstance(declared["case"], list) else [declared["case"]]
+def _is_meant(record: dict[str, Any], selector: dict[str, Any]) -> bool:
     params = record["params"]
-    wanted = declared.get("params", {})
-    mode = declared.get("modes", {}).get(record["peer"])
+    modes = selector.get("modes", {}).get(record["peer"])
     return (
-        record["case"] in cases
-        and record["metric"] == declared["metric"]
+        record["case"] == selector["case"]
+        and record["metric"] == selector["metric"]
         and record["median"] is not None
-        and record["peer"] in declared.get("only", [record["peer"]])
-        and all(params.get(name, value) == value for name, value in wanted.items())
-        and (not declared.get("exactly") or wanted.keys() <= params.keys())
-        and (mode is None or params.get("mode") == mode or params.get("mode", "").endswith(f", {mode}"))
+        and record["peer"] in selector.get("only", [record["peer"]])
+        and selector.get("params", {}).items() <= params.items()
+        and not set(selector.get("without", ())) & params.keys()
+        and (modes is None or params.get("mode") in modes)
     )
 
 
