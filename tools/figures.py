@@ -73,7 +73,7 @@ def load(root: Path) -> tuple[list[Table], list[dict[str, Any]]]:
 
 def _table(root: Path, declared: dict[str, Any], titles: dict[str, str]) -> Table:
     paths = [root / "benchmarks" / "results" / f"{name}.json" for name in declared["results"]]
-    runs = [json.loads(path.read_text()) for path in paths]
+    runs = [{"name": path.stem} | json.loads(path.read_text()) for path in paths]
     if any(run["machine"] != runs[0]["machine"] for run in runs):
         raise Mismatch(f"table {declared['name']!r} has figures of more than one machine")
     rows = [_row(row, declared["systems"], runs) for row in declared["rows"]]
@@ -86,6 +86,8 @@ def _row(declared: dict[str, Any], systems: list[str], runs: list[dict[str, Any]
     # What stands beside it, such as what the bare machine does, is `also` a record; it has the same metric.
     selectors = [declared, *({"metric": declared["metric"]} | also for also in declared.get("also", ()))]
     for run in runs:
+        if run["name"] not in declared.get("results", [run["name"]]):
+            continue
         found = [record for record in run["records"] if any(_is_meant(record, each) for each in selectors)]
         for system in systems:
             values = [record["median"] for record in found if record["peer"] == system]
@@ -140,13 +142,14 @@ def sources(runs: list[dict[str, Any]]) -> Iterator[str]:
     dates = sorted({run["date"][:10] for run in runs})
     commits = sorted({run["commit"] for run in runs if run["commit"]})
     span = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    line = f"From {span}"
+    transcribed = any("transcribed" in run for run in runs)
+    line = f"{'Noted on' if transcribed else 'Measured on'} {span}"
     if commits:
         line += f", of {' and '.join(commits)}"
     shared = [text for text in _remarks(runs[0]) if all(text in _remarks(run) for run in runs)]
     line += ". " + " ".join(shared) if shared else "."
-    if any("transcribed" in run for run in runs):
-        line += " These figures were written down before results were recorded as files, so their spread is not known."
+    if transcribed:
+        line += " They were written down before runs were recorded as files, so the spread is not known."
     commands = dict.fromkeys(run["command"] for run in runs)
     yield line + " Commands: " + ", ".join(f"`{command}`" for command in commands) + "."
 
