@@ -149,7 +149,7 @@ def sources(runs: list[dict[str, Any]]) -> Iterator[str]:
     shared = [text for text in _remarks(runs[0]) if all(text in _remarks(run) for run in runs)]
     line += ". " + " ".join(shared) if shared else "."
     if transcribed:
-        line += " They were written down before runs were recorded as files, so the spread is not known."
+        line += " The figures were written down before runs were recorded as files, so the spread is not known."
     commands = dict.fromkeys(run["command"] for run in runs)
     yield line + " Commands: " + ", ".join(f"`{command}`" for command in commands) + "."
 
