@@ -21,7 +21,7 @@ import coverage
 import numpy as np
 import truth
 from broadleaf.lab.analysis import frame as frames
-from broadleaf.lab.analysis.fit import fit
+from broadleaf.lab.analysis.model.fit import fit
 from broadleaf.lab.analysis.multiplicity import q_values
 from scipy import optimize, stats
 

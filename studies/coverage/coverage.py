@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "lab"))
 import numpy as np  # noqa: E402
 import truth  # noqa: E402
 from broadleaf.lab.analysis import frame as frames  # noqa: E402
-from broadleaf.lab.analysis.fit import fit  # noqa: E402
+from broadleaf.lab.analysis.model.fit import fit  # noqa: E402
 from broadleaf.lab.errors import AnalysisError  # noqa: E402
-from broadleaf.lab.factors import Factor  # noqa: E402
+from broadleaf.lab.spec.factors import Factor  # noqa: E402
 
 
 class Count:

@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "lab"))
 import numpy as np  # noqa: E402
 import truth  # noqa: E402
 from broadleaf.lab.analysis import frame as frames  # noqa: E402
-from broadleaf.lab.analysis.fit import fit  # noqa: E402
+from broadleaf.lab.analysis.model.fit import fit  # noqa: E402
 from broadleaf.lab.analysis.verdict import verdicts  # noqa: E402
-from broadleaf.lab.factors import Factor, Level  # noqa: E402
 from broadleaf.lab.settle.settler import DECIDED, Settler  # noqa: E402
+from broadleaf.lab.spec.factors import Factor, Level  # noqa: E402
 from broadleaf.lab.study import Study  # noqa: E402
 
 ROPE_PCT = 1.0

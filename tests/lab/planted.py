@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from broadleaf.lab.factors import Factor
+from broadleaf.lab.spec.factors import Factor
 from broadleaf.lab.study import Study
-from broadleaf.lab.synth import SyntheticSystem, simulate
+from broadleaf.lab.synthetic.system import SyntheticSystem, simulate
 
 LOG_OFF, LINES_OFF, PIN, DEBUG_OFF = "log_off", "lines_off", "pin", "debug_off"
 

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from broadleaf.cli.lab import command as lab
 from broadleaf.lab.analysis import frame as frames
-from broadleaf.lab.analysis import paths, remeasure
-from broadleaf.lab.analysis.fit import fit
+from broadleaf.lab.analysis.model.fit import fit
+from broadleaf.lab.analysis.paths import path as paths
+from broadleaf.lab.analysis.paths import remeasure
+from broadleaf.lab.designs.plan import Plan
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.plan import Plan
-from broadleaf.lab.runs import RunsFile
+from broadleaf.lab.spec.runs import RunsFile
 from broadleaf.lab.study import Study
-from broadleaf.lab.synth import simulate, two_level
+from broadleaf.lab.synthetic.system import simulate, two_level
 from click.testing import CliRunner
 
 FILE = """

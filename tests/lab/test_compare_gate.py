@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from broadleaf.cli.lab.compare import command as compare_command
 from broadleaf.cli.lab.gate import command as gate_command
-from broadleaf.lab.compare import (
+from broadleaf.lab.analysis.pairs.intervals import Interval
+from broadleaf.lab.comparisons.compare import (
     Judgement,
     PairFailures,
     Side,
@@ -21,14 +22,14 @@ from broadleaf.lab.compare import (
     sentence,
     side,
 )
-from broadleaf.lab.environments import Variant
+from broadleaf.lab.comparisons.gate import LOOKS, decide, looks_until
 from broadleaf.lab.errors import RunError
-from broadleaf.lab.execute import Quiet
-from broadleaf.lab.factors import Factor
-from broadleaf.lab.gate import LOOKS, decide, looks_until
-from broadleaf.lab.intervals import Interval
-from broadleaf.lab.runs import read_runs
-from broadleaf.lab.study import Calibrate, Study
+from broadleaf.lab.run.environments.environment import Variant
+from broadleaf.lab.run.single import Quiet
+from broadleaf.lab.spec.factors import Factor
+from broadleaf.lab.spec.runs import read_runs
+from broadleaf.lab.spec.study import Calibrate
+from broadleaf.lab.study import Study
 from click.testing import CliRunner
 
 AT_ONCE = Quiet(max_wait_s=0)
@@ -312,7 +313,8 @@ def test_importing_the_runner_needs_the_standard_library_only():
     modules = "run status export compare gate sweep doctor"
     code = (
         f"import sys\nfor m in {modules.split()!r}: __import__('broadleaf.cli.lab.' + m)\n"
-        "import broadleaf.lab.runner, broadleaf.lab.gate, broadleaf.lab.sweep, broadleaf.lab.export\n"
+        "import broadleaf.lab.run.planned, broadleaf.lab.comparisons.gate\n"
+        "import broadleaf.lab.comparisons.sweep, broadleaf.lab.report.export\n"
         "print([m for m in ('numpy', 'pandas', 'z3', 'scipy', 'statsmodels') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)

@@ -6,8 +6,8 @@ import pytest
 import truth
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis import verdict
-from broadleaf.lab.analysis.fit import fit
-from broadleaf.lab.factors import Factor
+from broadleaf.lab.analysis.model.fit import fit
+from broadleaf.lab.spec.factors import Factor
 
 SETS = 12
 

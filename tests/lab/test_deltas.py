@@ -4,13 +4,13 @@ import csv
 
 import numpy as np
 import pytest
-from broadleaf.lab import deltas as tables
 from broadleaf.lab.analysis import frame as frames
-from broadleaf.lab.analysis.fit import fit
+from broadleaf.lab.analysis.model.fit import fit
+from broadleaf.lab.analysis.pairs import deltas as tables
+from broadleaf.lab.designs.plan import Plan
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.factors import Factor, column_value
-from broadleaf.lab.plan import Plan
-from broadleaf.lab.synth import simulate, two_level
+from broadleaf.lab.spec.factors import Factor, column_value
+from broadleaf.lab.synthetic.system import simulate, two_level
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

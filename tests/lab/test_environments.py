@@ -4,12 +4,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from broadleaf.lab.environments import BuildFailed, Environments, Incompatible, Variant, with_excludes
 from broadleaf.lab.errors import RunError
-from broadleaf.lab.factors import Factor
-from broadleaf.lab.interpreters import Interpreter, Unavailable, check_level, check_variables, find_interpreter
+from broadleaf.lab.run.environments.environment import BuildFailed, Environments, Incompatible, Variant, with_excludes
+from broadleaf.lab.run.environments.interpreters import (
+    Interpreter,
+    Unavailable,
+    check_level,
+    check_variables,
+    find_interpreter,
+)
+from broadleaf.lab.run.environments.worktrees import Worktrees
+from broadleaf.lab.spec.factors import Factor
 from broadleaf.lab.study import Study
-from broadleaf.lab.worktrees import Worktrees
 
 LINES = [f"line {i}\n" for i in range(1, 31)]
 

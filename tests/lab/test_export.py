@@ -8,9 +8,9 @@ import subprocess
 import pytest
 from broadleaf.cli.lab.export import command
 from broadleaf.lab.errors import RunError
-from broadleaf.lab.export import export, read_table
-from broadleaf.lab.factors import Factor
-from broadleaf.lab.runs import RunsFile
+from broadleaf.lab.report.export import export, read_table
+from broadleaf.lab.spec.factors import Factor
+from broadleaf.lab.spec.runs import RunsFile
 from click.testing import CliRunner
 
 FACTORS = (Factor("log", "config", levels=("debug", "off"), default="debug"), Factor("fast", "flag"),

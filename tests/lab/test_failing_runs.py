@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from broadleaf.cli.lab import command as lab
-from broadleaf.lab.factors import Factor
+from broadleaf.lab.spec.factors import Factor
 from click.testing import CliRunner
 
 pytest.importorskip("statsmodels")
@@ -50,7 +50,7 @@ def drawn(seed, chance, n=120, background=0.0, only_with=None):
 
 
 def written(directory, rows):
-    from broadleaf.lab.runs import RunsFile
+    from broadleaf.lab.spec.runs import RunsFile
     from broadleaf.lab.study import Study
 
     (directory / "study.toml").write_text(STUDY)

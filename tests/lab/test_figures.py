@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 alt = pytest.importorskip("altair")
-from broadleaf.lab.figures import roles, strip  # noqa: E402
-from broadleaf.lab.figures.base import (  # noqa: E402
+from broadleaf.lab.report.figures import roles  # noqa: E402
+from broadleaf.lab.report.figures.base import (  # noqa: E402
     Figure,
     Missing,
     Unit,
@@ -21,19 +21,20 @@ from broadleaf.lab.figures.base import (  # noqa: E402
     percent,
     thinned,
 )
-from broadleaf.lab.figures.before_after import before_after  # noqa: E402
-from broadleaf.lab.figures.convergence import convergence  # noqa: E402
-from broadleaf.lab.figures.drift import drift  # noqa: E402
-from broadleaf.lab.figures.evidence import Evidence, Roles  # noqa: E402
-from broadleaf.lab.figures.interaction import two_by_two  # noqa: E402
-from broadleaf.lab.figures.means import means, side_by_side  # noqa: E402
-from broadleaf.lab.figures.model import actual_predicted, half_normal, tiles  # noqa: E402
-from broadleaf.lab.figures.pca import biplot, scree  # noqa: E402
-from broadleaf.lab.figures.placebo import placebo  # noqa: E402
-from broadleaf.lab.figures.registry import ENTRIES, draw_all  # noqa: E402
-from broadleaf.lab.figures.response import response  # noqa: E402
-from broadleaf.lab.figures.treemap import REST, treemap  # noqa: E402
-from broadleaf.lab.figures.waterfall import waterfall  # noqa: E402
+from broadleaf.lab.report.figures.effects import strip  # noqa: E402
+from broadleaf.lab.report.figures.effects.before_after import before_after  # noqa: E402
+from broadleaf.lab.report.figures.effects.interaction import two_by_two  # noqa: E402
+from broadleaf.lab.report.figures.effects.means import means, side_by_side  # noqa: E402
+from broadleaf.lab.report.figures.effects.placebo import placebo  # noqa: E402
+from broadleaf.lab.report.figures.effects.response import response  # noqa: E402
+from broadleaf.lab.report.figures.evidence import Evidence, Roles  # noqa: E402
+from broadleaf.lab.report.figures.paths.pca import biplot, scree  # noqa: E402
+from broadleaf.lab.report.figures.paths.treemap import REST, treemap  # noqa: E402
+from broadleaf.lab.report.figures.paths.waterfall import waterfall  # noqa: E402
+from broadleaf.lab.report.figures.quality.convergence import convergence  # noqa: E402
+from broadleaf.lab.report.figures.quality.drift import drift  # noqa: E402
+from broadleaf.lab.report.figures.quality.model import actual_predicted, half_normal, tiles  # noqa: E402
+from broadleaf.lab.report.figures.registry import ENTRIES, draw_all  # noqa: E402
 from converter import vl_convert  # noqa: E402
 
 

@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pytest
 from broadleaf.lab.analysis import frame as frames
-from broadleaf.lab.analysis import scale as scales
-from broadleaf.lab.analysis.coding import Coding
-from broadleaf.lab.analysis.fit import fit
-from broadleaf.lab.analysis.linear import Groups, Linear
+from broadleaf.lab.analysis.model import scale as scales
+from broadleaf.lab.analysis.model.coding import Coding
+from broadleaf.lab.analysis.model.fit import fit
+from broadleaf.lab.analysis.model.linear import Groups, Linear
 from broadleaf.lab.analysis.multiplicity import holm, q_values
-from broadleaf.lab.constraints import Constraints
+from broadleaf.lab.designs.plan import Plan
 from broadleaf.lab.errors import AnalysisError, ConstraintError
-from broadleaf.lab.factors import Factor, column_value
-from broadleaf.lab.plan import Plan
-from broadleaf.lab.synth import SyntheticSystem, simulate, two_level
+from broadleaf.lab.spec.constraints import Constraints
+from broadleaf.lab.spec.factors import Factor, column_value
+from broadleaf.lab.synthetic.system import SyntheticSystem, simulate, two_level
 
 
 def runs_of(system, configs, seed=0, per_block=8):

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from broadleaf.cli import group
-from broadleaf.lab import history, history_runs
+from broadleaf.lab.comparisons import history, history_runs
+from broadleaf.lab.comparisons.history import Point, change_points, coarse_grid, median_variance, pooled_sd, search
 from broadleaf.lab.errors import AnalysisError, RunError
-from broadleaf.lab.execute import Quiet
-from broadleaf.lab.history import Point, change_points, coarse_grid, median_variance, pooled_sd, search
+from broadleaf.lab.run.single import Quiet
 from broadleaf.lab.study import Study
 from click.testing import CliRunner
 

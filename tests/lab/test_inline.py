@@ -6,10 +6,10 @@ pytest.importorskip("altair")
 pytest.importorskip("IPython")
 
 import converter  # noqa: F401
-from broadleaf.lab import inline
-from broadleaf.lab.runner import Progress
+from broadleaf.lab.analysis import inline
+from broadleaf.lab.run.planned import Progress
 from broadleaf.lab.study import Study
-from broadleaf.lab.synth_study import write
+from broadleaf.lab.synthetic.study import write
 
 pytestmark = pytest.mark.timeout(120)
 

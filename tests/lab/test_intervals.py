@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from acceptance import coverage, discoveries, drift, power, scales
 from broadleaf.lab.analysis import frame
-from broadleaf.lab.analysis.fit import fit
-from broadleaf.lab.synth import simulate
+from broadleaf.lab.analysis.model.fit import fit
+from broadleaf.lab.synthetic.system import simulate
 
 
 @pytest.mark.timeout(120)

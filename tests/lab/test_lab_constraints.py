@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from broadleaf.lab.constraints import Constraints
 from broadleaf.lab.errors import ConstraintError
-from broadleaf.lab.factors import Factor
+from broadleaf.lab.spec.constraints import Constraints
+from broadleaf.lab.spec.factors import Factor
 
 FACTORS = (
     Factor("a", "flag"),

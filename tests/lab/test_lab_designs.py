@@ -10,11 +10,12 @@ import pytest
 from broadleaf.lab.designs import balanced, dopt, two_level
 from broadleaf.lab.designs.blocks import arrange, cut
 from broadleaf.lab.designs.entries import Entry
+from broadleaf.lab.designs.plan import Plan
 from broadleaf.lab.designs.terms import Terms, efficiency, independent
 from broadleaf.lab.errors import ConstraintError, DesignError
-from broadleaf.lab.factors import Factor
-from broadleaf.lab.plan import Plan
-from broadleaf.lab.study import DESIGNS, DesignSpec, Study
+from broadleaf.lab.spec.factors import Factor
+from broadleaf.lab.spec.study import DESIGNS, DesignSpec
+from broadleaf.lab.study import Study
 
 MIXED = Study(
     "mixed",

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from broadleaf.lab.errors import DesignError, StudyFileError
-from broadleaf.lab.factors import Factor, baseline, changed, column_value, config_id, describe
+from broadleaf.lab.spec.factors import Factor, baseline, changed, column_value, config_id, describe
 from broadleaf.lab.study import Study
 
 LOG = Factor("log", "config", ("debug", "info", "off"), "debug")

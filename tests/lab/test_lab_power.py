@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from broadleaf.lab.designs.power import detectable_pct, power_of, precision, runs_needed, smallest_pct, standard_error
 from broadleaf.lab.designs.terms import Terms
 from broadleaf.lab.errors import DesignError
-from broadleaf.lab.power import detectable_pct, power_of, precision, runs_needed, smallest_pct, standard_error
-from broadleaf.lab.synth import simulate, two_level
+from broadleaf.lab.synthetic.system import simulate, two_level
 from scipy import stats
 
 

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 from broadleaf.lab import DesignError, Study
-from broadleaf.lab.synth_study import write
+from broadleaf.lab.synthetic.study import write
 
 
 @pytest.fixture(scope="module")

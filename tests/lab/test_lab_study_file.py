@@ -2,7 +2,7 @@
 
 import pytest
 from broadleaf.lab import Study, StudyFileError
-from broadleaf.lab.study_file import parse_duration_s
+from broadleaf.lab.spec.file import parse_duration_s
 
 WHOLE = """
 [study]

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 from broadleaf.lab import Study, seedlike, simulate
-from broadleaf.lab.factors import Factor
-from broadleaf.lab.runs import COLUMNS, read_runs
-from broadleaf.lab.synth import SyntheticSystem, two_level
-from broadleaf.lab.synth_study import system, write
+from broadleaf.lab.spec.factors import Factor
+from broadleaf.lab.spec.runs import COLUMNS, read_runs
+from broadleaf.lab.synthetic.study import system, write
+from broadleaf.lab.synthetic.system import SyntheticSystem, two_level
 
 BASE_US = 1182.0
 NO_LOG, NO_LINES, AFFINITY = "cfg_no_init_logging", "src_submit_biglogs_remove", "affinity"

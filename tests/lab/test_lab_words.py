@@ -7,17 +7,17 @@ import csv
 import numpy as np
 import pytest
 from broadleaf.cli.lab import command as lab
-from broadleaf.lab.factors import Factor
-from broadleaf.lab.measure import measure
-from broadleaf.lab.process import Finished
-from broadleaf.lab.runs import RunsFile
+from broadleaf.lab.run.outcome import measure
+from broadleaf.lab.run.process import Finished
+from broadleaf.lab.spec.factors import Factor
+from broadleaf.lab.spec.runs import RunsFile
 from broadleaf.lab.study import Study
 from click.testing import CliRunner
 
 pytest.importorskip("statsmodels")
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis.convergence import Precision
-from broadleaf.lab.analysis.fit import fit
+from broadleaf.lab.analysis.model.fit import fit
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -70,8 +70,8 @@ def test_results_are_shown_where_they_cannot_be_written(tmp_path, monkeypatch, c
     def full(*_, **__):
         raise OSError(28, "No space left on device", str(tmp_path / "effects.csv"))
 
-    monkeypatch.setattr("broadleaf.lab.runs.replace_file", full)
-    monkeypatch.setattr("broadleaf.lab.deltas.save", full)
+    monkeypatch.setattr("broadleaf.lab.spec.runs.replace_file", full)
+    monkeypatch.setattr("broadleaf.lab.analysis.pairs.deltas.save", full)
     done = call(command, tmp_path)
     assert isinstance(done.exception, OSError), "the outermost command says it in one line"
     assert "a helps" in done.output or "mean change per task" in done.output
@@ -150,9 +150,9 @@ def test_the_report_of_a_study_with_few_runs_is_made(tmp_path):
 
 
 def test_a_gates_comment_is_markdown_that_names_cannot_break():
-    from broadleaf.lab.compare import Judgement
-    from broadleaf.lab.gate import Outcome, markdown
-    from broadleaf.lab.intervals import Interval
+    from broadleaf.lab.analysis.pairs.intervals import Interval
+    from broadleaf.lab.comparisons.compare import Judgement
+    from broadleaf.lab.comparisons.gate import Outcome, markdown
 
     said = "x|y against main: hinders; +5.0 % time."
     it = Interval(0.05, 0.04, 0.06, 12)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from broadleaf.lab.errors import RunError
-from broadleaf.lab.factors import Factor
-from broadleaf.lab.interpreters import Unavailable, find_interpreter
-from broadleaf.lab.launch import PLACEBO, Launch, Place, launch
-from broadleaf.lab.process import PADDING
-from broadleaf.lab.runs import read_runs
-from broadleaf.lab.settings import RunSettings
+from broadleaf.lab.run.command import PLACEBO, Launch, Place, launch
+from broadleaf.lab.run.environments.interpreters import Unavailable, find_interpreter
+from broadleaf.lab.run.process import PADDING
+from broadleaf.lab.spec.factors import Factor
+from broadleaf.lab.spec.runs import read_runs
+from broadleaf.lab.spec.settings import RunSettings
 from broadleaf.lab.study import Study
 
 FACTORS = (
@@ -141,8 +141,8 @@ def bench(n_tasks, size):
 
 
 if __name__ == "__main__":
-    from broadleaf.lab.execute import Quiet
-    from broadleaf.lab.runner import run_plan
+    from broadleaf.lab.run.single import Quiet
+    from broadleaf.lab.run.planned import run_plan
 
     rows = tuple(PlanRow(i, "design", 0, i, None, None, 0, {"size": size}) for i, size in enumerate((1, 4)))
     run_plan(study, Plan("script", 1, rows), quiet=Quiet(max_wait_s=0))

@@ -6,14 +6,15 @@ import random
 from dataclasses import replace
 
 import pytest
-from broadleaf.lab.calibrate import Calibration, calibrate, kalibera_jones, round_up, variance_components
-from broadleaf.lab.environments import Environments
-from broadleaf.lab.execute import Executor, Quiet
-from broadleaf.lab.factors import Factor
-from broadleaf.lab.machine import CpuTimes, wait_until_quiet
-from broadleaf.lab.measure import marginal_us, measure
-from broadleaf.lab.process import Finished
-from broadleaf.lab.study import Calibrate, Study
+from broadleaf.lab.run.calibrate import Calibration, calibrate, kalibera_jones, round_up, variance_components
+from broadleaf.lab.run.environments.environment import Environments
+from broadleaf.lab.run.environments.machine import CpuTimes, wait_until_quiet
+from broadleaf.lab.run.outcome import marginal_us, measure
+from broadleaf.lab.run.process import Finished
+from broadleaf.lab.run.single import Executor, Quiet
+from broadleaf.lab.spec.factors import Factor
+from broadleaf.lab.spec.study import Calibrate
+from broadleaf.lab.study import Study
 
 
 def row(stdout: str, score: str, n_tasks: int = 100, *, direction: str = "min", duration_s: float = 2.0, **more):

@@ -5,7 +5,7 @@ import random
 import statistics
 
 import pytest
-from broadleaf.lab.intervals import (
+from broadleaf.lab.analysis.pairs.intervals import (
     f_tail,
     heterogeneity_p,
     incomplete_beta,

@@ -7,8 +7,8 @@ pytest.importorskip("statsmodels")
 
 import truth
 from broadleaf.lab.analysis import frame as frames
-from broadleaf.lab.analysis.fit import fit
-from broadleaf.lab.factors import Factor
+from broadleaf.lab.analysis.model.fit import fit
+from broadleaf.lab.spec.factors import Factor
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -6,14 +6,14 @@ import math
 import numpy as np
 import pytest
 from broadleaf.lab.analysis import frame as frames
-from broadleaf.lab.analysis import paths
-from broadleaf.lab.analysis.fit import fit
-from broadleaf.lab.analysis.shapley import shapley
-from broadleaf.lab.constraints import Constraints
+from broadleaf.lab.analysis.model.fit import fit
+from broadleaf.lab.analysis.paths import path as paths
+from broadleaf.lab.analysis.paths.shapley import shapley
+from broadleaf.lab.designs.plan import Plan
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.factors import Factor, column_value
-from broadleaf.lab.plan import Plan
-from broadleaf.lab.synth import SyntheticSystem, simulate, two_level
+from broadleaf.lab.spec.constraints import Constraints
+from broadleaf.lab.spec.factors import Factor, column_value
+from broadleaf.lab.synthetic.system import SyntheticSystem, simulate, two_level
 
 SCALES = ("us", "rate", "log")
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from broadleaf.lab.analysis import frame as frames
-from broadleaf.lab.analysis import paths
-from broadleaf.lab.analysis.pca import CAUTION, pca
+from broadleaf.lab.analysis.paths import path as paths
+from broadleaf.lab.analysis.paths.pca import CAUTION, pca
+from broadleaf.lab.designs.plan import Plan
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.plan import Plan
-from broadleaf.lab.synth import simulate, two_level
+from broadleaf.lab.synthetic.system import simulate, two_level
 
 EFFECTS = {"a": -0.3, "b": -0.4, "c": -0.1, "d": -0.2, "e": 0.0}
 

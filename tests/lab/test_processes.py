@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broadleaf.lab.process import Finished, run_command, run_directory
+from broadleaf.lab.run.process import Finished, run_command, run_directory
 
 MARKER = "LAB_TEST_PROCESS"
 
@@ -99,7 +99,7 @@ def test_nothing_outlives_a_runner_that_is_killed():
     name = uuid.uuid4().hex
     code = f"""
 import os
-from broadleaf.lab.process import run_command, run_directory
+from broadleaf.lab.run.process import run_command, run_directory
 with run_directory() as d:
     print(d, flush=True)
     run_command([{sys.executable!r}, "-c", {STUBBORN!r}], cwd=d, env=dict(os.environ), timeout_s=600, run_dir=d)

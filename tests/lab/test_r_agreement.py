@@ -9,15 +9,15 @@ import subprocess
 
 import numpy as np
 import pytest
-from broadleaf.lab import deltas as tables
 from broadleaf.lab.analysis import frame as frames
-from broadleaf.lab.analysis import paths
-from broadleaf.lab.analysis.fit import fit
-from broadleaf.lab.analysis.pca import pca
-from broadleaf.lab.factors import Factor
-from broadleaf.lab.plan import Plan
-from broadleaf.lab.runs import RunsFile, read_runs
-from broadleaf.lab.synth import SyntheticSystem, simulate
+from broadleaf.lab.analysis.model.fit import fit
+from broadleaf.lab.analysis.pairs import deltas as tables
+from broadleaf.lab.analysis.paths import path as paths
+from broadleaf.lab.analysis.paths.pca import pca
+from broadleaf.lab.designs.plan import Plan
+from broadleaf.lab.spec.factors import Factor
+from broadleaf.lab.spec.runs import RunsFile, read_runs
+from broadleaf.lab.synthetic.system import SyntheticSystem, simulate
 from debian_layer import LayerUnavailable, in_layer, layer
 
 FACTORS = (

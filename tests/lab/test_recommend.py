@@ -11,8 +11,8 @@ pytest.importorskip("statsmodels")
 
 from broadleaf.cli import group
 from broadleaf.lab.errors import RunError
-from broadleaf.lab.recommend import keys, recommend, write
-from broadleaf.lab.runs import RunsFile
+from broadleaf.lab.report.recommend import keys, recommend, write
+from broadleaf.lab.spec.runs import RunsFile
 from broadleaf.lab.study import Study
 
 STUDY = """

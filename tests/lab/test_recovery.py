@@ -5,9 +5,9 @@ import functools
 import pytest
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis import verdict
-from broadleaf.lab.analysis.fit import Fit, fit
-from broadleaf.lab.plan import Plan
-from broadleaf.lab.synth import seedlike, simulate
+from broadleaf.lab.analysis.model.fit import Fit, fit
+from broadleaf.lab.designs.plan import Plan
+from broadleaf.lab.synthetic.system import seedlike, simulate
 
 SYSTEM = seedlike()
 LOGGING = ("cfg_no_init_logging", "src_submit_biglogs_remove")

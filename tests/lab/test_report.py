@@ -17,12 +17,12 @@ pytest.importorskip("altair")
 import converter  # noqa: F401
 import pandas as pd
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.figures.base import Figure, Missing
-from broadleaf.lab.figures.registry import draw_all
 from broadleaf.lab.report import collect as collecting
 from broadleaf.lab.report.build import Report, write
+from broadleaf.lab.report.figures.base import Figure, Missing
+from broadleaf.lab.report.figures.registry import draw_all
 from broadleaf.lab.study import Study
-from broadleaf.lab.synth import SyntheticSystem, simulate
+from broadleaf.lab.synthetic.system import SyntheticSystem, simulate
 from planted import DEBUG_OFF, LINES_OFF, LOG_OFF, PIN, planted, written_study
 
 

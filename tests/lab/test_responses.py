@@ -11,7 +11,7 @@ pytest.importorskip("statsmodels")
 from broadleaf.cli import group
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.errors import AnalysisError, StudyFileError
-from broadleaf.lab.runs import read_runs
+from broadleaf.lab.spec.runs import read_runs
 from broadleaf.lab.study import Study
 from broadleaf.lab.tune.pareto import _front, pareto
 

@@ -5,12 +5,12 @@ import math
 
 import pytest
 from broadleaf.cli.lab import command as lab
-from broadleaf.lab import machine
-from broadleaf.lab.doctor import examine_study
-from broadleaf.lab.execute import Quiet
-from broadleaf.lab.runs import read_runs
+from broadleaf.lab.comparisons.sweep import sweep
+from broadleaf.lab.run.environments import machine
+from broadleaf.lab.run.environments.doctor import examine_study
+from broadleaf.lab.run.single import Quiet
+from broadleaf.lab.spec.runs import read_runs
 from broadleaf.lab.study import Study
-from broadleaf.lab.sweep import sweep
 from click.testing import CliRunner, Result
 
 PROGRAM = """

@@ -8,13 +8,14 @@ import uuid
 from pathlib import Path
 
 import pytest
+from broadleaf.lab.designs.plan import Plan, PlanRow
 from broadleaf.lab.errors import RunError
-from broadleaf.lab.execute import Quiet
-from broadleaf.lab.factors import Factor, config_id
-from broadleaf.lab.plan import Plan, PlanRow
-from broadleaf.lab.runner import Progress, noisy_blocks, run_plan
-from broadleaf.lab.runs import read_runs
-from broadleaf.lab.study import Calibrate, Study
+from broadleaf.lab.run.planned import Progress, noisy_blocks, run_plan
+from broadleaf.lab.run.single import Quiet
+from broadleaf.lab.spec.factors import Factor, config_id
+from broadleaf.lab.spec.runs import read_runs
+from broadleaf.lab.spec.study import Calibrate
+from broadleaf.lab.study import Study
 
 AT_ONCE = Quiet(max_wait_s=0)
 MARKER = "LAB_TEST_RUNNER"

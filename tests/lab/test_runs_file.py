@@ -4,8 +4,8 @@ import csv
 
 import pytest
 from broadleaf.lab.errors import RunError
-from broadleaf.lab.factors import Factor
-from broadleaf.lab.runs import COLUMNS, RunsFile, read_runs
+from broadleaf.lab.spec.factors import Factor
+from broadleaf.lab.spec.runs import COLUMNS, RunsFile, read_runs
 
 FLAG = Factor("flag", "flag")
 LEVEL = Factor("level", "config", levels=(1, 4, 16), default=4, scale="log2")

@@ -13,11 +13,11 @@ pytest.importorskip("statsmodels")
 
 import truth
 from broadleaf.cli import group
-from broadleaf.lab.factors import Factor
-from broadleaf.lab.runs import read_runs
 from broadleaf.lab.settle.next_runs import NextRuns
 from broadleaf.lab.settle.settler import DECIDED, Settler
 from broadleaf.lab.settle.spending import ALPHA, Looks, spent
+from broadleaf.lab.spec.factors import Factor
+from broadleaf.lab.spec.runs import read_runs
 from broadleaf.lab.study import Study
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "studies" / "settle"))

@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from broadleaf.lab.execute import Quiet
-from broadleaf.lab.runner import run_plan
+from broadleaf.lab.run.planned import run_plan
+from broadleaf.lab.run.single import Quiet
 from broadleaf.lab.study import Study
 
 pytest.importorskip("z3")

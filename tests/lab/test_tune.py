@@ -16,17 +16,17 @@ pytest.importorskip("optuna")
 pytest.importorskip("sklearn")
 
 from broadleaf.cli import group
-from broadleaf.lab.constraints import Constraints
+from broadleaf.lab.analysis.pairs.paired import holm, ratio, slower_p
 from broadleaf.lab.errors import DesignError, RunError
-from broadleaf.lab.execute import Quiet
-from broadleaf.lab.factors import Factor, config_id
-from broadleaf.lab.runs import read_runs
+from broadleaf.lab.run.single import Quiet
+from broadleaf.lab.spec.constraints import Constraints
+from broadleaf.lab.spec.factors import Factor, config_id
+from broadleaf.lab.spec.runs import read_runs
 from broadleaf.lab.study import Study
-from broadleaf.lab.synth import SyntheticSystem
+from broadleaf.lab.synthetic.system import SyntheticSystem
 from broadleaf.lab.tune import race
 from broadleaf.lab.tune.measured import MeasuredRuns, known_trials
 from broadleaf.lab.tune.meter import Budget, Meter, Trial
-from broadleaf.lab.tune.paired import holm, ratio, slower_p
 from broadleaf.lab.tune.surrogate import PairModel, changes_of_one
 from broadleaf.lab.tune.tuner import screening, tune
 

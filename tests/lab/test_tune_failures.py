@@ -10,8 +10,8 @@ pytest.importorskip("optuna")
 pytest.importorskip("sklearn")
 
 from broadleaf.cli import group
-from broadleaf.lab.factors import Factor
-from broadleaf.lab.synth import SyntheticSystem
+from broadleaf.lab.spec.factors import Factor
+from broadleaf.lab.synthetic.system import SyntheticSystem
 from broadleaf.lab.tune import outcome
 from broadleaf.lab.tune.meter import Budget, Trial
 from broadleaf.lab.tune.tuner import tune
@@ -72,7 +72,7 @@ def test_without_failures_nothing_is_said_of_them():
 
 
 def test_failures_of_earlier_runs_count():
-    from broadleaf.lab.factors import config_id
+    from broadleaf.lab.spec.factors import config_id
 
     study = system().study()
     known = []

@@ -8,11 +8,11 @@ import pytest
 from broadleaf.lab.analysis import convergence, verdict
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis.effects import Effect
-from broadleaf.lab.analysis.fit import fit
-from broadleaf.lab.analysis.scale import answer
+from broadleaf.lab.analysis.model.fit import fit
+from broadleaf.lab.analysis.model.scale import answer
+from broadleaf.lab.designs.plan import Plan
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.plan import Plan
-from broadleaf.lab.synth import simulate, two_level
+from broadleaf.lab.synthetic.system import simulate, two_level
 
 
 def effect(estimate, half):

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from broadleaf.cli.lab import command as lab
+from broadleaf.lab.comparisons.versus import commands as making
+from broadleaf.lab.comparisons.versus.commands import Commands, Hooks, words_of
+from broadleaf.lab.comparisons.versus.duel import duel
 from broadleaf.lab.errors import RunError
-from broadleaf.lab.process import Finished
-from broadleaf.lab.versus import commands as making
-from broadleaf.lab.versus.commands import Commands, Hooks, words_of
-from broadleaf.lab.versus.duel import duel
+from broadleaf.lab.run.process import Finished
 from click.testing import CliRunner
 
 PYTHON = shlex.quote(sys.executable)

@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from broadleaf.lab.constraints import Constraints
+    from broadleaf.lab.designs.plan import Plan, PlanRow
     from broadleaf.lab.errors import (
         AnalysisError,
         ConstraintError,
@@ -20,33 +20,34 @@ if TYPE_CHECKING:
         RunError,
         StudyFileError,
     )
-    from broadleaf.lab.factors import Config, Factor, Level, config_id
-    from broadleaf.lab.plan import Plan, PlanRow
-    from broadleaf.lab.runs import read_runs
-    from broadleaf.lab.study import Calibrate, DesignSpec, Study
-    from broadleaf.lab.synth import SyntheticSystem, seedlike, simulate
+    from broadleaf.lab.spec.constraints import Constraints
+    from broadleaf.lab.spec.factors import Config, Factor, Level, config_id
+    from broadleaf.lab.spec.runs import read_runs
+    from broadleaf.lab.spec.study import Calibrate, DesignSpec
+    from broadleaf.lab.study import Study
+    from broadleaf.lab.synthetic.system import SyntheticSystem, seedlike, simulate
 
 _MODULES = {
     "AnalysisError": "errors",
-    "Calibrate": "study",
-    "Config": "factors",
+    "Calibrate": "spec.study",
+    "Config": "spec.factors",
     "ConstraintError": "errors",
-    "Constraints": "constraints",
+    "Constraints": "spec.constraints",
     "DesignError": "errors",
-    "DesignSpec": "study",
-    "Factor": "factors",
+    "DesignSpec": "spec.study",
+    "Factor": "spec.factors",
     "LabError": "errors",
-    "Level": "factors",
-    "Plan": "plan",
-    "PlanRow": "plan",
+    "Level": "spec.factors",
+    "Plan": "designs.plan",
+    "PlanRow": "designs.plan",
     "RunError": "errors",
     "Study": "study",
     "StudyFileError": "errors",
-    "SyntheticSystem": "synth",
-    "config_id": "factors",
-    "read_runs": "runs",
-    "seedlike": "synth",
-    "simulate": "synth",
+    "SyntheticSystem": "synthetic.system",
+    "config_id": "spec.factors",
+    "read_runs": "spec.runs",
+    "seedlike": "synthetic.system",
+    "simulate": "synthetic.system",
 }
 
 __all__ = [

@@ -17,13 +17,14 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-from broadleaf.lab.analysis import frame, paths
-from broadleaf.lab.analysis.fit import Covariance, fit
-from broadleaf.lab.compare import Side, conclude
-from broadleaf.lab.constraints import Constraints
-from broadleaf.lab.factors import column_value
-from broadleaf.lab.plan import Plan
-from broadleaf.lab.synth import SyntheticSystem, simulate, two_level
+from broadleaf.lab.analysis import frame
+from broadleaf.lab.analysis.model.fit import Covariance, fit
+from broadleaf.lab.analysis.paths import path as paths
+from broadleaf.lab.comparisons.compare import Side, conclude
+from broadleaf.lab.designs.plan import Plan
+from broadleaf.lab.spec.constraints import Constraints
+from broadleaf.lab.spec.factors import column_value
+from broadleaf.lab.synthetic.system import SyntheticSystem, simulate, two_level
 
 K = 8
 PATH_REPLICATES = 5

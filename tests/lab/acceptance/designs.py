@@ -15,11 +15,12 @@ import sys
 from collections import Counter
 
 import numpy as np
-from broadleaf.lab.constraints import Constraints
 from broadleaf.lab.designs import balanced, two_level
 from broadleaf.lab.errors import ConstraintError, DesignError
-from broadleaf.lab.factors import Factor
-from broadleaf.lab.study import DesignSpec, Study
+from broadleaf.lab.spec.constraints import Constraints
+from broadleaf.lab.spec.factors import Factor
+from broadleaf.lab.spec.study import DesignSpec
+from broadleaf.lab.study import Study
 
 KINDS = ("auto", "full", "dopt", "paths", "edges", "balanced", "greedy", "random")
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from broadleaf.lab import power
 from broadleaf.lab.analysis import frame
-from broadleaf.lab.analysis.fit import fit
-from broadleaf.lab.plan import Plan
-from broadleaf.lab.synth import simulate, two_level
+from broadleaf.lab.analysis.model.fit import fit
+from broadleaf.lab.designs import power
+from broadleaf.lab.designs.plan import Plan
+from broadleaf.lab.synthetic.system import simulate, two_level
 
 NAMES = [*(f"f{i}" for i in range(7)), "placebo"]
 PLANTED = [("f0", "f1"), ("f0", "f2"), ("f3", "f4"), ("f5", "f6")]

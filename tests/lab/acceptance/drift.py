@@ -16,9 +16,9 @@ from dataclasses import replace
 
 import numpy as np
 from broadleaf.lab.analysis import frame
-from broadleaf.lab.analysis.fit import fit
-from broadleaf.lab.plan import Plan
-from broadleaf.lab.synth import SyntheticSystem, simulate, two_level
+from broadleaf.lab.analysis.model.fit import fit
+from broadleaf.lab.designs.plan import Plan
+from broadleaf.lab.synthetic.system import SyntheticSystem, simulate, two_level
 
 K = 8
 SECONDS_PER_RUN = 900.0

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-from broadleaf.lab.history import History, search
+from broadleaf.lab.comparisons.history import History, search
 
 NOISE = 0.02
 STEP = 0.03

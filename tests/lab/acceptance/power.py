@@ -12,11 +12,11 @@ import argparse
 import math
 import sys
 
-from broadleaf.lab import power
 from broadleaf.lab.analysis import frame
-from broadleaf.lab.analysis.fit import fit
-from broadleaf.lab.plan import Plan
-from broadleaf.lab.synth import SyntheticSystem, simulate, two_level
+from broadleaf.lab.analysis.model.fit import fit
+from broadleaf.lab.designs import power
+from broadleaf.lab.designs.plan import Plan
+from broadleaf.lab.synthetic.system import SyntheticSystem, simulate, two_level
 
 NAMES = [f"f{i}" for i in range(8)]
 # Disjoint pairs, so that the average effects stay what they are.

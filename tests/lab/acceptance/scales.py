@@ -13,10 +13,10 @@ import sys
 
 import numpy as np
 from broadleaf.lab.analysis import frame
-from broadleaf.lab.analysis.fit import fit
-from broadleaf.lab.analysis.scale import Scale
-from broadleaf.lab.plan import Plan
-from broadleaf.lab.synth import SyntheticSystem, simulate, two_level
+from broadleaf.lab.analysis.model.fit import fit
+from broadleaf.lab.analysis.model.scale import Scale
+from broadleaf.lab.designs.plan import Plan
+from broadleaf.lab.synthetic.system import SyntheticSystem, simulate, two_level
 
 K = 6
 

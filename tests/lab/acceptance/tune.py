@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from broadleaf.lab.factors import Config, Factor, Level
-from broadleaf.lab.synth import SyntheticSystem, two_level
+from broadleaf.lab.spec.factors import Config, Factor, Level
+from broadleaf.lab.synthetic.system import SyntheticSystem, two_level
 from broadleaf.lab.tune.meter import Budget
 from broadleaf.lab.tune.tuner import Tuned, tune
 

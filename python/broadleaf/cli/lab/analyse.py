@@ -61,7 +61,7 @@ def command(
     from broadleaf.lab.analysis import failures
     from broadleaf.lab.analysis import frame as frames
     from broadleaf.lab.analysis.summary import summarise
-    from broadleaf.lab.runs import replace_file
+    from broadleaf.lab.spec.runs import replace_file
 
     study = load_study(study_path)
     blocks: Literal["auto", "none"] = "none" if no_blocks else "auto"

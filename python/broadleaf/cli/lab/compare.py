@@ -14,7 +14,7 @@ from broadleaf.cli.lab.options import load_study
 from broadleaf.cli.lab.running import COULD_NOT_RUN, quiet, quiet_options, seconds, study_option
 
 if TYPE_CHECKING:
-    from broadleaf.lab.runs import Run
+    from broadleaf.lab.spec.runs import Run
 
 
 @click.command("compare")
@@ -47,9 +47,9 @@ def command(
 
     Exit codes: 0 no harm, 1 hinders, 2 undecided or a wrong option, 3 could not run.
     """
-    from broadleaf.lab.compare import compare, patched, side
+    from broadleaf.lab.comparisons.compare import compare, patched, side
     from broadleaf.lab.errors import LabError
-    from broadleaf.lab.factors import describe
+    from broadleaf.lab.spec.factors import describe
 
     if (patch is None) == (a is None) or (a is None) != (b is None):
         raise click.UsageError("give either A and B, or --patch FILE")

@@ -36,8 +36,8 @@ def command(
 ) -> None:
     """Write the table of every X and X + treatment, and show the mean change of each treatment."""
     require("lab", ("numpy", "pandas"), "`broadleaf lab deltas`")
-    from broadleaf.lab import deltas
     from broadleaf.lab.analysis import frame as frames
+    from broadleaf.lab.analysis.pairs import deltas
 
     study = load_study(study_path)
     runs = frames.load(study.runs_path, study.factors, where)

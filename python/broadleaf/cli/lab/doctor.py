@@ -24,8 +24,8 @@ def command(study_path: Path | None) -> None:
 
     from rich.text import Text
 
-    from broadleaf.lab.doctor import examine_machine, examine_study
-    from broadleaf.lab.study_file import FILE_NAME
+    from broadleaf.lab.run.environments.doctor import examine_machine, examine_study
+    from broadleaf.lab.spec.file import FILE_NAME
 
     if study_path is None and Path(FILE_NAME).is_file():
         study_path = Path()

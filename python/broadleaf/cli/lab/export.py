@@ -18,7 +18,7 @@ from broadleaf.cli.lab.options import load_study, study_argument
               "`export` beside the study file if left out.")  # fmt: skip
 def command(study_path: Path, dialect: str, target: Path | None) -> None:
     """Write the data for R, Excel, SQLite or Parquet."""
-    from broadleaf.lab.export import export
+    from broadleaf.lab.report.export import export
 
     study = load_study(study_path)
     for path in export(study.directory, dialect, target or study.directory / "export"):

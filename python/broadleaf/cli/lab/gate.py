@@ -15,7 +15,7 @@ from broadleaf.cli.lab.running import COULD_NOT_RUN, quiet, quiet_options, secon
 from broadleaf.units import duration
 
 if TYPE_CHECKING:
-    from broadleaf.lab.intervals import Interval
+    from broadleaf.lab.analysis.pairs.intervals import Interval
 
 
 @click.command("gate")
@@ -48,8 +48,8 @@ def command(
 
     Exit codes: 0 no harm, 1 hinders, 2 undecided or a wrong option, 3 could not run.
     """
+    from broadleaf.lab.comparisons.gate import gate, look_line, markdown
     from broadleaf.lab.errors import LabError
-    from broadleaf.lab.gate import gate, look_line, markdown
 
     out = console()
 

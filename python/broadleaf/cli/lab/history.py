@@ -41,7 +41,7 @@ def command(
     history-otava.csv for Apache Otava.
     """
     require("lab", ("numpy", "ruptures"), "`broadleaf lab history`")
-    from broadleaf.lab import history_runs
+    from broadleaf.lab.comparisons import history_runs
 
     study = load_study(study_path)
     names = [name.strip() for name in configs.split(",") if name.strip()]

@@ -29,7 +29,7 @@ def command(directory: Path, template: str, name: str | None, force: bool) -> No
     Both work as they are: change them step by step into your own.
     """
     name = name or directory.resolve().name
-    source = files("broadleaf.lab") / "templates"
+    source = files("broadleaf.lab.spec") / "templates"
     study = (source / f"{template}.toml").read_text(encoding="utf-8").replace('"@NAME@"', json.dumps(name))
     texts = {"study.toml": study, "bench.py": (source / f"{template}.py.txt").read_text(encoding="utf-8")}
     there = [str(directory / file) for file in texts if (directory / file).exists()]

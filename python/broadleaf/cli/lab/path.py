@@ -14,7 +14,7 @@ from broadleaf.cli.extras import require
 from broadleaf.cli.lab.options import load_study
 
 if TYPE_CHECKING:
-    from broadleaf.lab.analysis.paths import Path as Steps
+    from broadleaf.lab.analysis.paths.path import Path as Steps
     from broadleaf.lab.study import Study
 
 _BAR = 30
@@ -37,9 +37,9 @@ def command(order: str, study_path: Path, all_steps: bool, again: int | None, as
     """
     require("lab", ("numpy", "pandas", "scipy", "statsmodels"), "`broadleaf lab path`")
     from broadleaf.lab.analysis import frame as frames
-    from broadleaf.lab.analysis import remeasure
-    from broadleaf.lab.analysis.fit import fit
-    from broadleaf.lab.plan import Plan
+    from broadleaf.lab.analysis.model.fit import fit
+    from broadleaf.lab.analysis.paths import remeasure
+    from broadleaf.lab.designs.plan import Plan
 
     study = load_study(study_path)
     runs = frames.load(study.runs_path, study.factors)
@@ -80,7 +80,8 @@ def command(order: str, study_path: Path, all_steps: bool, again: int | None, as
 
 
 def _chosen(made: Any, study: Study, order: str, all_steps: bool, scale: Any) -> Steps:
-    from broadleaf.lab.analysis import failures, paths
+    from broadleaf.lab.analysis import failures
+    from broadleaf.lab.analysis.paths import path as paths
 
     # What fails is in no path that the laboratory chooses; one that you name is yours.
     rules = failures.without(study, failures.of_study(study.runs_path, study.factors)).rules()
@@ -100,7 +101,7 @@ def _chosen(made: Any, study: Study, order: str, all_steps: bool, scale: Any) ->
 def _write(study: Study, runs: Any, path: Steps) -> None:
     import pandas as pd
 
-    from broadleaf.lab.analysis.paths import path_vectors
+    from broadleaf.lab.analysis.paths.path import path_vectors
     from broadleaf.lab.errors import AnalysisError
 
     rows = [

@@ -12,12 +12,12 @@ import click
 
 from broadleaf.cli.console import console, fail
 from broadleaf.cli.lab.options import load_study, study_argument
-from broadleaf.lab.study import DESIGNS
+from broadleaf.lab.spec.study import DESIGNS
 from broadleaf.units import duration
 
 if TYPE_CHECKING:
-    from broadleaf.lab.plan import Plan
-    from broadleaf.lab.power import Precision
+    from broadleaf.lab.designs.plan import Plan
+    from broadleaf.lab.designs.power import Precision
     from broadleaf.lab.study import Study
 
 _SECONDS_PER_RUN = 4.0
@@ -78,7 +78,7 @@ def command(
 
 def _faults(study: Study) -> list[str]:
     """What would make every run of some level fail or be skipped, found before the first run."""
-    from broadleaf.lab.environments import Environments
+    from broadleaf.lab.run.environments.environment import Environments
 
     if not any(factor.kind in ("patch", "git", "python") for factor in study.factors):
         return []
@@ -89,7 +89,7 @@ def _seconds_per_run(study: Study) -> tuple[float, str]:
     from statistics import median
 
     if study.runs_path.exists():
-        from broadleaf.lab.runs import read_runs
+        from broadleaf.lab.spec.runs import read_runs
 
         times = [row["duration_s"] for row in read_runs(study.runs_path) if row.get("duration_s")]
         numbers = [float(time) for time in times if isinstance(time, int | float)]
@@ -99,7 +99,7 @@ def _seconds_per_run(study: Study) -> tuple[float, str]:
 
 
 def _precision(plan: Plan, study: Study) -> list[Precision]:
-    from broadleaf.lab.power import precision
+    from broadleaf.lab.designs.power import precision
 
     return precision(plan, study.factors, study.design.noise_pct)
 
@@ -133,7 +133,7 @@ def _show(plan: Plan, study: Study, each_s: float, origin: str, found: list[Prec
     from rich.markup import escape
     from rich.table import Table
 
-    from broadleaf.lab.power import smallest_pct
+    from broadleaf.lab.designs.power import smallest_pct
 
     out = console()
     out.print(f"[bold]{escape(study.name)}[/]: {len(study.factors)} factors, {len(study.constraints)} constraints\n")

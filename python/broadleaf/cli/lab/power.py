@@ -43,7 +43,7 @@ def command(
     For designs of off/on factors in which every effect is clear of the others. What a study's own plan can tell is
     shown by `broadleaf lab plan`.
     """
-    from broadleaf.lab import power
+    from broadleaf.lab.designs import power
 
     k = factors or 12
     if study_path is not None:

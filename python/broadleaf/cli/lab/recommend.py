@@ -27,8 +27,8 @@ def command(study_path: Path, most_tier: int, file: Path | None, as_json: bool) 
     Makes no runs. What fails more than its default is left out, and said first.
     """
     require("lab", ("numpy", "pandas", "scipy", "statsmodels"), "`broadleaf lab recommend`")
-    from broadleaf.lab.factors import column_value
-    from broadleaf.lab.recommend import keys, recommend, sentences, write
+    from broadleaf.lab.report.recommend import keys, recommend, sentences, write
+    from broadleaf.lab.spec.factors import column_value
 
     study = load_study(study_path)
     found = recommend(study, most_tier)

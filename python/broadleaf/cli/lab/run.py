@@ -17,8 +17,8 @@ from broadleaf.units import duration
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from broadleaf.lab.runner import Progress
-    from broadleaf.lab.runs import Run
+    from broadleaf.lab.run.planned import Progress
+    from broadleaf.lab.spec.runs import Run
     from broadleaf.lab.study import Study
 
 _SHOWN = 8
@@ -51,7 +51,7 @@ def command(
     """
     from rich.live import Live
 
-    from broadleaf.lab.runner import run_plan
+    from broadleaf.lab.run.planned import run_plan
 
     study = load_study(study_path)
     out = console()
@@ -141,7 +141,7 @@ class _View:
         return Group(table, ProgressBar(total=progress.total, completed=progress.done, width=60), Text(f"  {foot}"))
 
     def _config(self, run: Run) -> str:
-        from broadleaf.lab.factors import describe
+        from broadleaf.lab.spec.factors import describe
 
         return describe({f.name: run[f.column] for f in self.study.factors}, self.study.factors)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from broadleaf.lab.execute import Quiet
+    from broadleaf.lab.run.single import Quiet
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -20,7 +20,7 @@ COULD_NOT_RUN = 3
 def seconds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
     """Callback of an option that is a duration such as `90`, `90s`, `60m` or `2h`."""
     from broadleaf.lab.errors import StudyFileError
-    from broadleaf.lab.study_file import parse_duration_s
+    from broadleaf.lab.spec.file import parse_duration_s
 
     if text is None:
         return None
@@ -47,6 +47,6 @@ def quiet_options(command: _Command) -> _Command:
 
 def quiet(max_busy_cores: float, max_wait_s: float) -> Quiet:
     """The two options together."""
-    from broadleaf.lab.execute import Quiet
+    from broadleaf.lab.run.single import Quiet
 
     return Quiet(max_busy_cores, max_wait_s)

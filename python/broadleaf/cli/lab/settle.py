@@ -47,7 +47,7 @@ def command(
     """
     require("lab", ("numpy", "statsmodels"), "`broadleaf lab settle`")
     from broadleaf.lab.errors import RunError
-    from broadleaf.lab.execute import Quiet
+    from broadleaf.lab.run.single import Quiet
     from broadleaf.lab.settle.measured import settle
 
     study = load_study(study_path)
@@ -71,7 +71,7 @@ def command(
 
 
 def _plain(it: Question) -> dict[str, object]:
-    from broadleaf.lab.factors import column_value
+    from broadleaf.lab.spec.factors import column_value
 
     return {
         "factor": it.factor,

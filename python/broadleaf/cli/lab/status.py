@@ -21,10 +21,10 @@ def command(study_path: Path) -> None:
     """Show how far a study is."""
     from rich.table import Table
 
-    from broadleaf.lab.factors import config_id
-    from broadleaf.lab.plan import Plan
-    from broadleaf.lab.runner import PLAN_FILE, remaining
-    from broadleaf.lab.runs import read_runs
+    from broadleaf.lab.designs.plan import Plan
+    from broadleaf.lab.run.planned import PLAN_FILE, remaining
+    from broadleaf.lab.spec.factors import config_id
+    from broadleaf.lab.spec.runs import read_runs
 
     study = load_study(study_path)
     out = console()

@@ -13,7 +13,7 @@ from broadleaf.cli.lab.options import load_study
 from broadleaf.cli.lab.running import quiet, quiet_options, study_option
 
 if TYPE_CHECKING:
-    from broadleaf.lab.runs import Run
+    from broadleaf.lab.spec.runs import Run
 
 
 @click.command("sweep")
@@ -39,8 +39,8 @@ def command(
     """
     from rich.table import Table
 
-    from broadleaf.lab.compare import parse_settings
-    from broadleaf.lab.sweep import sweep
+    from broadleaf.lab.comparisons.compare import parse_settings
+    from broadleaf.lab.comparisons.sweep import sweep
 
     study = load_study(study_path)
     out = console()

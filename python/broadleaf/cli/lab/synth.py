@@ -60,7 +60,7 @@ def command(
     target = directory or Path(system)
     if not force and any((target / name).exists() for name in ("study.toml", "runs.csv")):
         fail(f"{target} holds a study already. Name another directory, or replace it with --force.")
-    from broadleaf.lab import synth_study
+    from broadleaf.lab.synthetic import study as synth_study
 
     design: dict[str, Any] = {"kind": kind, "replicates": replicates}
     if paths is not None:

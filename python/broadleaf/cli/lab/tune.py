@@ -56,8 +56,8 @@ def command(
     """
     require("lab", ("numpy", "optuna"), "`broadleaf lab tune`")
     from broadleaf.lab.analysis.frame import TIME
-    from broadleaf.lab.environments import with_excludes
     from broadleaf.lab.errors import RunError
+    from broadleaf.lab.run.environments.environment import with_excludes
     from broadleaf.lab.tune import outcome
     from broadleaf.lab.tune.measured import MeasuredRuns, known_trials
     from broadleaf.lab.tune.meter import Budget

@@ -14,7 +14,7 @@ from broadleaf.cli.lab.running import COULD_NOT_RUN, seconds
 from broadleaf.units import duration
 
 if TYPE_CHECKING:
-    from broadleaf.lab.intervals import Interval
+    from broadleaf.lab.analysis.pairs.intervals import Interval
 
 
 @click.command("vs")
@@ -58,12 +58,12 @@ def command(
     Exit codes: 0 B is faster or makes no practical difference, 1 B is slower or fails more, 2 undecided or a wrong
     option, 3 could not run.
     """
+    from broadleaf.lab.comparisons.versus.commands import Commands, Hooks
+    from broadleaf.lab.comparisons.versus.duel import duel
     from broadleaf.lab.errors import LabError
-    from broadleaf.lab.versus.commands import Commands, Hooks
-    from broadleaf.lab.versus.duel import duel
 
     def on_look(interval: Interval, pairs: int, left_s: float) -> None:
-        from broadleaf.lab.gate import look_line
+        from broadleaf.lab.comparisons.gate import look_line
 
         click.echo(f"{look_line(interval, pairs)}, at most {duration(left_s)} left", err=True)
 

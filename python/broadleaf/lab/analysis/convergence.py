@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from broadleaf.lab.analysis.coding import Coding
-from broadleaf.lab.analysis.scale import Scale
+from broadleaf.lab.analysis.model.coding import Coding
+from broadleaf.lab.analysis.model.scale import Scale
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.factors import Factor
+from broadleaf.lab.spec.factors import Factor
 
 if TYPE_CHECKING:
-    from broadleaf.lab.analysis.fit import Fit
+    from broadleaf.lab.analysis.model.fit import Fit
 
 MOST_TIMES_MORE = 10
 """Beyond so many times the runs that were made, "about N more runs" is no advice."""
@@ -79,7 +79,7 @@ def convergence(
     The last rows are those of all runs. Pairs are in the model at every point or at none: at every one if half of the
     runs suffice for them (None decides so), since dropping them on the way would move the estimates.
     """
-    from broadleaf.lab.analysis.fit import fit
+    from broadleaf.lab.analysis.model.fit import fit
 
     size = len(Coding(factors, True).column_names)
     with_pairs = pairs if pairs is not None else 4 * size <= len(frame)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from broadleaf.lab.analysis import scale as scales
-from broadleaf.lab.analysis.contrasts import Interval, intervals
+from broadleaf.lab.analysis.model import scale as scales
+from broadleaf.lab.analysis.model.contrasts import Interval, intervals
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.factors import Factor, Level
+from broadleaf.lab.spec.factors import Factor, Level
 
 if TYPE_CHECKING:
-    from broadleaf.lab.analysis.fit import Fit
+    from broadleaf.lab.analysis.model.fit import Fit
 
 Context = Literal["average", "baseline", "best"] | Mapping[str, Level]
 _DRAWS = 2000

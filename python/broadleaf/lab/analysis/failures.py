@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from broadleaf.lab.factors import Factor, Level
+from broadleaf.lab.spec.factors import Factor, Level
 
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.verdict import Verdict
-    from broadleaf.lab.study import Study
+    from broadleaf.lab.spec.study import StudySpec
 
 BAD = ("failed", "timeout", "invalid")
 FAILS = "fails more"
@@ -156,7 +156,7 @@ def beside(factor: str, level: Level, its: Rate, default: Rate) -> Failing:
 
 def of_runs(rows: Iterable[Mapping[str, Any]], factors: Sequence[Factor], where: str | None = None) -> Failures:
     """The failures among rows of runs.csv, as `read_runs` gives them; `where` as in `frame.load`."""
-    from broadleaf.lab import expressions
+    from broadleaf.lab.spec import expressions
 
     kept = [row for row in _last(rows) if row.get("status") in ("ok", *BAD)]
     if where is not None:
@@ -211,7 +211,7 @@ def _last(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def of_study(runs_path: Path, factors: Sequence[Factor], where: str | None = None) -> Failures:
     """The failures among the runs of a file."""
-    from broadleaf.lab.runs import read_runs
+    from broadleaf.lab.spec.runs import read_runs
 
     return of_runs(read_runs(runs_path, factors), factors, where)
 
@@ -238,7 +238,7 @@ def judged(verdicts: Sequence[Verdict], failures: Failures) -> list[Verdict]:
     return sorted(said, key=lambda v: {FAILS: 0, MAY_FAIL: 1}.get(v.word, 2))
 
 
-def without(study: Study, failures: Failures) -> Study:
+def without(study: StudySpec, failures: Failures) -> StudySpec:
     """The study with constraints that leave out the settings proven to fail, for a path that can be recommended."""
     rules = dict(study.constraints)
     for it in failures.levels:

@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from broadleaf.lab import expressions
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.factors import Factor, Level, column_value, config_id
+from broadleaf.lab.spec import expressions
+from broadleaf.lab.spec.factors import Factor, Level, column_value, config_id
 
 _NUMBERS = ("y_us", "started_unix", "block", "order_in_block", "plan_row", "path_id", "path_step", "replicate")
 _SMALL_BYTES = 1 << 18
@@ -108,7 +108,7 @@ def read(path: Path, factors: Sequence[Factor]) -> pd.DataFrame:
     """All rows of a runs.csv; words as categories, so that a million runs have room. A last line that was not written
     to its end is left out. AnalysisError if the file is not a table of runs."""
     from broadleaf.lab.errors import RunError
-    from broadleaf.lab.runs import read_runs
+    from broadleaf.lab.spec.runs import read_runs
 
     if not path.exists() or path.stat().st_size < _SMALL_BYTES:
         return pd.DataFrame(read_runs(path, factors))

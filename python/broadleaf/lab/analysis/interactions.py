@@ -11,11 +11,11 @@ import numpy as np
 
 from broadleaf.lab.analysis.effects import levels_of
 from broadleaf.lab.analysis.multiplicity import pair_rates
-from broadleaf.lab.factors import Level
+from broadleaf.lab.spec.factors import Level
 
 if TYPE_CHECKING:
-    from broadleaf.lab.analysis.contrasts import Interval
-    from broadleaf.lab.analysis.fit import Fit
+    from broadleaf.lab.analysis.model.contrasts import Interval
+    from broadleaf.lab.analysis.model.fit import Fit
 
 Kind = Literal["additive", "either-or", "antagonistic", "synergistic", "sign-flip", "undetermined"]
 _Q = 0.05
@@ -86,7 +86,7 @@ class Interaction:
 
 def interactions(fit: Fit, rope_pct: float = 1.0) -> list[Interaction]:
     """Every pair of levels that the runs tell, each over the defaults, strongest evidence first."""
-    from broadleaf.lab.analysis.scale import UNITS
+    from broadleaf.lab.analysis.model.scale import UNITS
 
     rope = practical(fit, rope_pct)
     found = []

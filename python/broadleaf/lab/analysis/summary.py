@@ -12,13 +12,13 @@ import pandas as pd
 from broadleaf.lab.analysis import failures as failing
 from broadleaf.lab.analysis.convergence import Precision, precision
 from broadleaf.lab.analysis.effects import DifferenceUs, Effect
-from broadleaf.lab.analysis.fit import Fit, LackOfFit, fit
 from broadleaf.lab.analysis.interactions import Interaction
-from broadleaf.lab.analysis.scale import LambdaProfile, Scale, answer
-from broadleaf.lab.analysis.sensitivity import Shift
+from broadleaf.lab.analysis.model.fit import Fit, LackOfFit, fit
+from broadleaf.lab.analysis.model.scale import LambdaProfile, Scale, answer
+from broadleaf.lab.analysis.model.sensitivity import Shift
 from broadleaf.lab.analysis.verdict import Verdict, verdicts
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.factors import Factor
+from broadleaf.lab.spec.factors import Factor
 
 Choice = Literal["auto"] | Scale
 _CONTEXTS: tuple[Literal["average", "baseline", "best"], ...] = ("average", "baseline", "best")

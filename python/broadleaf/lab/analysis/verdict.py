@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.factors import Factor, Level
+from broadleaf.lab.spec.factors import Factor, Level
 
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.effects import Effect
-    from broadleaf.lab.analysis.fit import Fit
+    from broadleaf.lab.analysis.model.fit import Fit
 
 Word = Literal["helps", "hinders", "no practical difference", "depends on", "unknown"]
 _NINETY = 1.645 / 1.96

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.lab.constraints import Constraints
+from broadleaf.lab.designs.plan import Plan
 from broadleaf.lab.errors import DesignError
-from broadleaf.lab.factors import Factor
-from broadleaf.lab.plan import Plan
-from broadleaf.lab.study import DESIGNS, Study
+from broadleaf.lab.spec.constraints import Constraints
+from broadleaf.lab.spec.factors import Factor
+from broadleaf.lab.spec.study import DESIGNS, StudySpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,7 @@ _MOST_FACTORS, _LEAST_PATHS, _PATH_RUNS = 20, 3, 200
 _POINTS = 10
 
 
-def build(study: Study, excludes: Mapping[str, str] | None = None) -> Plan:
+def build(study: StudySpec, excludes: Mapping[str, str] | None = None) -> Plan:
     """The plan of a study. `excludes` are further constraints, such as patches that do not apply together; they count
     as the study's own and are kept in the plan's `spec`."""
     try:
@@ -65,7 +65,7 @@ def build(study: Study, excludes: Mapping[str, str] | None = None) -> Plan:
     return Plan(study.name, spec.seed, rows, account)
 
 
-def _chosen(study: Study, rules: Constraints, rng: np.random.Generator) -> list[Chosen]:
+def _chosen(study: StudySpec, rules: Constraints, rng: np.random.Generator) -> list[Chosen]:
     from broadleaf.lab.designs import balanced, dopt, listed, orders, two_level
 
     spec, factors = study.design, study.factors

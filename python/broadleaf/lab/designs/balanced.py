@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.lab.constraints import Constraints, ConstraintSolver
 from broadleaf.lab.designs.entries import Chosen, loose
 from broadleaf.lab.errors import DesignError
-from broadleaf.lab.factors import Factor, Level
+from broadleaf.lab.spec.constraints import Constraints, ConstraintSolver
+from broadleaf.lab.spec.factors import Factor, Level
 
 if TYPE_CHECKING:
     import numpy as np

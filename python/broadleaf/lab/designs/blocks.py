@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broadleaf.lab.designs.entries import Entry
-from broadleaf.lab.factors import Level
-from broadleaf.lab.plan import PlanRow
+from broadleaf.lab.designs.plan import PlanRow
+from broadleaf.lab.spec.factors import Level
 
 if TYPE_CHECKING:
     import numpy as np

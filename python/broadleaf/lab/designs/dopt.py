@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from broadleaf.lab.constraints import Constraints
 from broadleaf.lab.designs.entries import Chosen, loose
 from broadleaf.lab.designs.terms import Terms, efficiency, independent
 from broadleaf.lab.errors import DesignError
-from broadleaf.lab.factors import Factor, Level, config_id
+from broadleaf.lab.spec.constraints import Constraints
+from broadleaf.lab.spec.factors import Factor, Level, config_id
 
 if TYPE_CHECKING:
     import numpy as np

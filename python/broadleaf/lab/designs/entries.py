@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from broadleaf.lab.factors import Config, Level
+from broadleaf.lab.spec.factors import Config, Level
 
 
 @dataclass(frozen=True, slots=True)

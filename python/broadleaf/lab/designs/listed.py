@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from broadleaf.lab.constraints import Constraints
 from broadleaf.lab.designs.entries import Chosen, loose
 from broadleaf.lab.errors import DesignError
-from broadleaf.lab.factors import Factor, Level, baseline, describe
+from broadleaf.lab.spec.constraints import Constraints
+from broadleaf.lab.spec.factors import Factor, Level, baseline, describe
 
 if TYPE_CHECKING:
     import numpy as np

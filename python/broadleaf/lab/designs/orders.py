@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from broadleaf.lab.constraints import Constraints
 from broadleaf.lab.designs.entries import Chosen, Entry
-from broadleaf.lab.factors import Factor, Level, baseline
+from broadleaf.lab.spec.constraints import Constraints
+from broadleaf.lab.spec.factors import Factor, Level, baseline
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from broadleaf.lab.factors import Config, Factor
+from broadleaf.lab.spec.factors import Config, Factor
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,10 +10,10 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.lab.constraints import Constraints
 from broadleaf.lab.designs.entries import Chosen, Entry
 from broadleaf.lab.errors import DesignError
-from broadleaf.lab.factors import Factor, Level
+from broadleaf.lab.spec.constraints import Constraints
+from broadleaf.lab.spec.factors import Factor, Level
 
 if TYPE_CHECKING:
     import numpy as np

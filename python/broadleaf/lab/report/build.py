@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.figures.base import Figure, Missing
-from broadleaf.lab.figures.registry import draw_all
 from broadleaf.lab.report.collect import collect
 from broadleaf.lab.report.contents import contents_of
+from broadleaf.lab.report.figures.base import Figure, Missing
+from broadleaf.lab.report.figures.registry import draw_all
 from broadleaf.lab.report.page import MOST_BYTES, render
 
 if TYPE_CHECKING:
-    from broadleaf.lab.study import Study
+    from broadleaf.lab.spec.study import StudySpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Report:
     missing: tuple[Missing, ...]
 
 
-def write(study: Study, folder: Path | None = None, images: bool = True) -> Report:
+def write(study: StudySpec, folder: Path | None = None, images: bool = True) -> Report:
     """Writes the report of a study into `folder` (by default `report` beside its runs) and says what was written.
 
     `images` False leaves out PNG and SVG. AnalysisError if there are no runs to report on.

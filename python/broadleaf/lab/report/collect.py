@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 
-from broadleaf.lab import deltas as delta_tables
 from broadleaf.lab.analysis import failures as failing
-from broadleaf.lab.analysis import fit as fits
 from broadleaf.lab.analysis import frame as frames
-from broadleaf.lab.analysis import paths
-from broadleaf.lab.analysis import scale as scales
 from broadleaf.lab.analysis.convergence import convergence
-from broadleaf.lab.analysis.remeasure import measured_again
+from broadleaf.lab.analysis.model import fit as fits
+from broadleaf.lab.analysis.model import scale as scales
+from broadleaf.lab.analysis.pairs import deltas as delta_tables
+from broadleaf.lab.analysis.paths import path as paths
+from broadleaf.lab.analysis.paths.remeasure import measured_again
+from broadleaf.lab.designs.plan import Plan
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.factors import Factor, Level, column_value
-from broadleaf.lab.figures import roles
-from broadleaf.lab.figures.evidence import Evidence, Model, Roles
-from broadleaf.lab.plan import Plan
 from broadleaf.lab.report.components import components_of
+from broadleaf.lab.report.figures import roles
+from broadleaf.lab.report.figures.evidence import Evidence, Model, Roles
+from broadleaf.lab.spec.factors import Factor, Level, column_value
 
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.interactions import Interaction
-    from broadleaf.lab.study import Study
+    from broadleaf.lab.spec.study import StudySpec
 
 MOST_PANELS = 6
 SOURCES = {"model": "Times are the model's predictions.", "measured": "Times were measured again in fresh runs."}
@@ -42,7 +42,7 @@ _PERCENT = {"estimate_pct": "estimate", "ci_low_pct": "ci_low", "ci_high_pct": "
 class Collected:
     """A study's data and models. `log` is the model of ratios that verdicts are about; None if the runs give none."""
 
-    study: Study
+    study: StudySpec
     frame: pd.DataFrame
     factors: tuple[Factor, ...]
     failures: failing.Failures
@@ -54,7 +54,7 @@ class Collected:
     notes: list[str] = field(default_factory=list)
 
 
-def collect(study: Study) -> Collected:
+def collect(study: StudySpec) -> Collected:
     """Everything the report of a study is made of. AnalysisError if it has no runs."""
     if not study.runs_path.exists():
         raise AnalysisError(f"{study.runs_path}: there are no runs yet. Make them with `broadleaf lab run`.")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from broadleaf.lab.analysis import paths
-from broadleaf.lab.analysis.pca import pca
+from broadleaf.lab.analysis.paths import path as paths
+from broadleaf.lab.analysis.paths.pca import pca
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.figures.evidence import Components
+from broadleaf.lab.report.figures.evidence import Components
 
 if TYPE_CHECKING:
     from broadleaf.lab.report.collect import Collected

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 
 from broadleaf.lab.analysis import failures as failing
 from broadleaf.lab.analysis.convergence import MOST_TIMES_MORE, precision
-from broadleaf.lab.analysis.scale import answer
+from broadleaf.lab.analysis.model.scale import answer
 from broadleaf.lab.analysis.verdict import Verdict, verdicts
-from broadleaf.lab.factors import Level, column_value
-from broadleaf.lab.figures.base import Figure, Missing, Unit, listed, number
 from broadleaf.lab.report.collect import CONTEXTS, Collected
+from broadleaf.lab.report.figures.base import Figure, Missing, Unit, listed, number
 from broadleaf.lab.report.page import Contents, Sentence, Table, explorer_data
+from broadleaf.lab.spec.factors import Level, column_value
 
 MOST_PAIRS = 30
 METHOD = (

@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from broadleaf.lab.factors import Factor, column_value
-from broadleaf.lab.figures.base import Figure, Missing, Unit, in_order, shown_levels
+from broadleaf.lab.report.figures.base import Figure, Missing, Unit, in_order, shown_levels
+from broadleaf.lab.spec.factors import Factor, column_value
 
 MOST_BYTES = 5_000_000
 MOST_ROWS_PER_TREATMENT = 250

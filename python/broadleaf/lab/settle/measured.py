@@ -6,17 +6,17 @@ import random
 import time
 from collections.abc import Callable
 
-from broadleaf.lab.environments import with_excludes
 from broadleaf.lab.errors import RunError
-from broadleaf.lab.execute import Executor, Quiet, record
-from broadleaf.lab.runner import ready
-from broadleaf.lab.runs import Run, RunsFile
+from broadleaf.lab.run.environments.environment import with_excludes
+from broadleaf.lab.run.planned import make_plan, ready
+from broadleaf.lab.run.single import Executor, Quiet, record
 from broadleaf.lab.settle.settler import Settler
-from broadleaf.lab.study import Study
+from broadleaf.lab.spec.runs import Run, RunsFile
+from broadleaf.lab.spec.study import StudySpec
 
 
 def settle(
-    study: Study,
+    study: StudySpec,
     most_runs: int | None = None,
     *,
     budget_s: float | None = None,
@@ -29,7 +29,7 @@ def settle(
     `budget_s` is spent. RunError if nothing can be run, or the first block has no run that ended well."""
     begin = time.monotonic()
     study = with_excludes(study)
-    settler = Settler(study, most_runs if most_runs is not None else len(study.plan()), seed)
+    settler = Settler(study, most_runs if most_runs is not None else len(make_plan(study)), seed)
     environments, calibration = ready(study, [study.all_on], quiet=quiet, say=say)
     executor = Executor(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
     rng = random.Random(seed)

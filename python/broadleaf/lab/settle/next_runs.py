@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from broadleaf.lab.constraints import Constraints
 from broadleaf.lab.designs.terms import Terms
-from broadleaf.lab.factors import Config, Factor, Level
+from broadleaf.lab.spec.constraints import Constraints
+from broadleaf.lab.spec.factors import Config, Factor, Level
 
 _CANDIDATES = 400
 _PRIOR_RUNS = 0.5

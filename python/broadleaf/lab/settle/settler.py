@@ -12,13 +12,13 @@ import numpy as np
 from broadleaf.lab.analysis import failures as failing
 from broadleaf.lab.analysis import frame as frames
 from broadleaf.lab.analysis.effects import Effect
-from broadleaf.lab.analysis.fit import Fit, fit
+from broadleaf.lab.analysis.model.fit import Fit, fit
 from broadleaf.lab.analysis.verdict import Verdict, verdict_of
 from broadleaf.lab.errors import AnalysisError
-from broadleaf.lab.factors import Level
 from broadleaf.lab.settle.next_runs import NextRuns
 from broadleaf.lab.settle.spending import Looks
-from broadleaf.lab.study import Study
+from broadleaf.lab.spec.factors import Level
+from broadleaf.lab.spec.study import StudySpec
 
 Key = tuple[str, Level]
 OPEN, DECIDED, OUT_OF_REACH = "open", "decided", "out of reach"
@@ -62,7 +62,7 @@ class Settler:
     """Chooses blocks of runs until every setting has a verdict that may be believed at whichever look it comes, or the
     runs that are left cannot give one. Runs come back through `add`."""
 
-    def __init__(self, study: Study, most_runs: int, seed: int = 1) -> None:
+    def __init__(self, study: StudySpec, most_runs: int, seed: int = 1) -> None:
         """`most_runs` is the budget; what easy questions do not need goes to the hard ones."""
         self.study, self.most_runs = study, most_runs
         self.rows: list[Mapping[str, Any]] = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from broadleaf.lab.analysis import failures
 from broadleaf.lab.analysis.failures import Failing, Failures, Rate
-from broadleaf.lab.factors import Config, changed, column_value
-from broadleaf.lab.study import Study
+from broadleaf.lab.spec.factors import Config, changed, column_value
+from broadleaf.lab.spec.study import StudySpec
 from broadleaf.lab.tune.meter import Meter
 
 
@@ -21,7 +21,7 @@ def found_in(meter: Meter) -> Failures:
     return failures.of_runs(rows, meter.factors)
 
 
-def bar(meter: Meter, study: Study) -> Failures:
+def bar(meter: Meter, study: StudySpec) -> Failures:
     """Takes the settings that are proven to fail more than their default out of what may be run from now on."""
     found = found_in(meter)
     if any(it.proven for it in found.levels):

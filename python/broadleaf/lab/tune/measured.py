@@ -6,12 +6,12 @@ from collections.abc import Callable
 from types import TracebackType
 
 from broadleaf.lab.analysis.failures import BAD
-from broadleaf.lab.execute import Executor, Quiet, record
-from broadleaf.lab.factors import Config
-from broadleaf.lab.machine import machine_id
-from broadleaf.lab.runner import ready
-from broadleaf.lab.runs import Run, RunsFile, read_runs
-from broadleaf.lab.study import Study
+from broadleaf.lab.run.environments.machine import machine_id
+from broadleaf.lab.run.planned import ready
+from broadleaf.lab.run.single import Executor, Quiet, record
+from broadleaf.lab.spec.factors import Config
+from broadleaf.lab.spec.runs import Run, RunsFile, read_runs
+from broadleaf.lab.spec.study import StudySpec
 from broadleaf.lab.tune.meter import Trial
 
 
@@ -20,7 +20,7 @@ class MeasuredRuns:
 
     def __init__(
         self,
-        study: Study,
+        study: StudySpec,
         *,
         quiet: Quiet | None = None,
         say: Callable[[str], None] = lambda line: None,
@@ -58,7 +58,7 @@ _PURPOSES = {"pilot": "tune", "screen": "tune", "race": "tune", "ablate": "tune"
 """runs.csv knows two purposes here: what looked for the best, and the fresh runs that confirm it."""
 
 
-def known_trials(study: Study) -> list[Trial]:
+def known_trials(study: StudySpec) -> list[Trial]:
     """The runs that runs.csv has of this machine, whatever they were made for, failed ones among them."""
     here = machine_id()
     return [

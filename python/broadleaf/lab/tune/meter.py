@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from broadleaf.lab.constraints import Constraints
 from broadleaf.lab.errors import DesignError
-from broadleaf.lab.factors import Config, Factor, Level, config_id, describe
+from broadleaf.lab.spec.constraints import Constraints
+from broadleaf.lab.spec.factors import Config, Factor, Level, config_id, describe
 
 
 class Evaluate(Protocol):

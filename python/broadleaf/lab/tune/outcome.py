@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf.lab.analysis.failures import Failing
+from broadleaf.lab.analysis.pairs.paired import Ratio
 from broadleaf.lab.errors import RunError
-from broadleaf.lab.factors import Config, Factor, changed, column_value, config_id, describe
-from broadleaf.lab.launch import level_value
-from broadleaf.lab.runs import replace_file
-from broadleaf.lab.study import Study
-from broadleaf.lab.tune.paired import Ratio
+from broadleaf.lab.run.command import level_value
+from broadleaf.lab.spec.factors import Config, Factor, changed, column_value, config_id, describe
+from broadleaf.lab.spec.runs import replace_file
+from broadleaf.lab.spec.study import StudySpec
 from broadleaf.lab.tune.pareto import Point
 from broadleaf.lab.tune.tuner import Tuned
 
@@ -22,7 +22,7 @@ CONFIG_FILE = "tuned.toml"
 RESULT_FILE = "tuned.json"
 
 
-def sentences(study: Study, tuned: Tuned) -> list[str]:
+def sentences(study: StudySpec, tuned: Tuned) -> list[str]:
     """The result for a reader."""
     lines: list[str] = []
     n_runs = len(tuned.trials)
@@ -78,7 +78,7 @@ def _counted(it: Failing) -> str:
     return f"{it.name}, which {it.word}{where} ({counts})" if it.proven else f"{it.name} {it.word} ({counts})"
 
 
-def front_sentences(study: Study, front: Sequence[Point]) -> list[str]:
+def front_sentences(study: StudySpec, front: Sequence[Point]) -> list[str]:
     """What gains in one response cost in the others, a line for each configuration that none beats in all."""
     if not front:
         return []
@@ -97,7 +97,7 @@ def front_dicts(front: Sequence[Point]) -> list[dict[str, Any]]:
     return [{"levels": _levels(point.config), "ratios": point.ratios} for point in front]
 
 
-def to_dict(study: Study, tuned: Tuned) -> dict[str, Any]:
+def to_dict(study: StudySpec, tuned: Tuned) -> dict[str, Any]:
     """Everything but the single runs, ready for JSON."""
     return {
         "study": study.name,
@@ -136,7 +136,7 @@ def _failing(it: Failing) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write(study: Study, tuned: Tuned, directory: Path) -> tuple[Path, Path]:
+def write(study: StudySpec, tuned: Tuned, directory: Path) -> tuple[Path, Path]:
     """Writes the settings and the result; their paths. RunError if the directory cannot be written."""
     settings, result = directory / CONFIG_FILE, directory / RESULT_FILE
     try:
@@ -148,7 +148,7 @@ def write(study: Study, tuned: Tuned, directory: Path) -> tuple[Path, Path]:
     return settings, result
 
 
-def settings_toml(study: Study, tuned: Tuned) -> str:
+def settings_toml(study: StudySpec, tuned: Tuned) -> str:
     """The recommended levels, and by kind what to set: options, variables, arguments, wrappers, patches."""
     lines = [f"# {line}" for line in sentences(study, tuned)]
     lines += ["", "[levels]", *_table({n: column_value(x) for n, x in changed(tuned.config, study.factors).items()})]

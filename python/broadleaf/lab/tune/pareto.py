@@ -10,9 +10,9 @@ import numpy as np
 
 from broadleaf.lab.analysis import failures
 from broadleaf.lab.analysis import frame as frames
-from broadleaf.lab.analysis.fit import Fit, fit
-from broadleaf.lab.factors import Level, config_id
-from broadleaf.lab.study import Study
+from broadleaf.lab.analysis.model.fit import Fit, fit
+from broadleaf.lab.spec.factors import Level, config_id
+from broadleaf.lab.spec.study import StudySpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Point:
     ratios: dict[str, tuple[float, float, float]]
 
 
-def pareto(study: Study, responses: Sequence[str]) -> list[Point]:
+def pareto(study: StudySpec, responses: Sequence[str]) -> list[Point]:
     """The front of the study's runs over several responses, the fastest first: configurations that were run and never
     failed, of which none is better in one response by more than makes a practical difference and as good in all others.
     AnalysisError if a response is no column of numbers."""
@@ -50,8 +50,8 @@ def pareto(study: Study, responses: Sequence[str]) -> list[Point]:
     return sorted(points, key=lambda point: point.ratios[responses[0]][0])
 
 
-def _failed(study: Study) -> set[str]:
-    from broadleaf.lab.runs import read_runs
+def _failed(study: StudySpec) -> set[str]:
+    from broadleaf.lab.spec.runs import read_runs
 
     rows = read_runs(study.runs_path, study.factors)
     return {str(row["config_id"]) for row in rows if row["status"] in failures.BAD}

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from broadleaf.lab.factors import Config, Level, changed
+from broadleaf.lab.analysis.pairs.paired import Ratio, holm, ratio, slower_p
+from broadleaf.lab.spec.factors import Config, Level, changed
 from broadleaf.lab.tune.meter import Meter
-from broadleaf.lab.tune.paired import Ratio, holm, ratio, slower_p
 from broadleaf.lab.tune.surrogate import PairModel
 
 _FIRST_DECISION = 4

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from broadleaf.lab.errors import DesignError
-from broadleaf.lab.factors import Config, Factor, Level
+from broadleaf.lab.spec.factors import Config, Factor, Level
 from broadleaf.lab.tune.meter import Meter, Trial
 from broadleaf.lab.tune.surrogate import PairModel, changes_of_one
 

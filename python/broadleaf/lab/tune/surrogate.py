@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from broadleaf.lab.constraints import Constraints
-from broadleaf.lab.factors import Config, Factor, Level
+from broadleaf.lab.spec.constraints import Constraints
+from broadleaf.lab.spec.factors import Config, Factor, Level
 from broadleaf.lab.tune.meter import Trial
 
 _SOLVER_TIMEOUT_MS = 3000

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from broadleaf.lab.analysis.failures import Failing, Failures
+from broadleaf.lab.analysis.pairs.paired import Ratio
 from broadleaf.lab.designs import build
 from broadleaf.lab.errors import DesignError, RunError
-from broadleaf.lab.factors import Config, Level, changed
-from broadleaf.lab.study import DesignSpec, Study
+from broadleaf.lab.spec.factors import Config, Level, changed
+from broadleaf.lab.spec.study import DesignSpec, StudySpec
 from broadleaf.lab.tune import failing, race
 from broadleaf.lab.tune.meter import Budget, Evaluate, Meter, Trial
-from broadleaf.lab.tune.paired import Ratio
 from broadleaf.lab.tune.search import ALGORITHMS, Search, ranked
 from broadleaf.lab.tune.surrogate import PairModel
 
@@ -80,7 +80,7 @@ class Tuned:
 
 
 def tune(
-    study: Study,
+    study: StudySpec,
     evaluate: Evaluate,
     budget: Budget,
     *,
@@ -199,7 +199,7 @@ def _failed_before(meter: Meter, known: Sequence[Trial]) -> list[Trial]:
     return [t for t in known if t.time_us is None and all(t.config[name] in levels for name, levels in listed.items())]
 
 
-def screening(study: Study, n_runs: int, seed: int) -> list[dict[str, Level]]:
+def screening(study: StudySpec, n_runs: int, seed: int) -> list[dict[str, Level]]:
     """The configurations of a design that shows main effects and pairs as far as `n_runs` runs go, in random order:
     every configuration, the fraction of resolution V, or the best runs by D-optimality, whichever first is small
     enough."""
@@ -240,7 +240,7 @@ def _distinct(
 
 
 def _decide(
-    meter: Meter, study: Study, winner: Config, model: PairModel, total: int, rng: np.random.Generator,
+    meter: Meter, study: StudySpec, winner: Config, model: PairModel, total: int, rng: np.random.Generator,
     say: Callable[[str], None],
 ) -> tuple[Config, Ratio | None, Ratio | None, tuple[race.Kept, ...]]:  # fmt: skip
     """The recommendation, its ratio, the winner's ratio, and what became of the winner's settings."""
@@ -279,7 +279,7 @@ def _decide(
     return winner, first, first, kept
 
 
-def given_up(study: Study, config: Config) -> tuple[str, ...]:
+def given_up(study: StudySpec, config: Config) -> tuple[str, ...]:
     """What the settings of a configuration lose, in words."""
     return tuple(
         f"{name}: {study.factor(name).loses}" for name in changed(config, study.factors) if study.factor(name).loses
@@ -287,7 +287,7 @@ def given_up(study: Study, config: Config) -> tuple[str, ...]:
 
 
 def _front(
-    study: Study, order: list[tuple[float, Config]], model: PairModel, default: Config
+    study: StudySpec, order: list[tuple[float, Config]], model: PairModel, default: Config
 ) -> tuple[FrontPoint, ...]:
     """Speed against tier: a point wherever giving up more is expected to be faster."""
     tiers = {factor.name: factor.tier for factor in study.factors}

@@ -1,0 +1,429 @@
+"""The model of a study: main effects, pairs, blocks and time, with robust intervals for any contrast."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from broadleaf.lab.analysis import frame as frames
+from broadleaf.lab.analysis.model import curves, misfit, robust, selection
+from broadleaf.lab.analysis.model import scale as scales
+from broadleaf.lab.analysis.model.coding import Coding
+from broadleaf.lab.analysis.model.contrasts import Contrasts, Covariance, Interval
+from broadleaf.lab.analysis.model.linear import Blocks, Linear
+from broadleaf.lab.analysis.model.misfit import LackOfFit
+from broadleaf.lab.analysis.model.sample import Sample
+from broadleaf.lab.analysis.model.scale import LambdaProfile, Scale
+from broadleaf.lab.analysis.model.selection import Beside
+from broadleaf.lab.errors import AnalysisError
+from broadleaf.lab.spec.factors import Factor, Level
+from broadleaf.lab.spec.study import StudySpec
+
+if TYPE_CHECKING:
+    from broadleaf.lab.analysis.effects import Context, DifferenceUs, Effect
+    from broadleaf.lab.analysis.interactions import Interaction
+    from broadleaf.lab.analysis.model.sensitivity import Shift
+
+__all__ = ["Fit", "Interval", "LackOfFit", "fit"]
+_Q = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class DriftTerm:
+    """A coefficient of time: `time` is the change from the first run to the last, `day.cos` and `day.sin` the hour."""
+
+    name: str
+    interval: Interval
+    unit: str
+
+
+class Fit:
+    """A fitted model. Made by `fit`; rows of contrasts have one number per `coding.column_names`.
+
+    `full` is the coding with all pairs that were asked for: where the runs do not suffice for all at once `coding` has
+    those of the model, and the others are told beside it. `stray` is the variance by which levels of a number may stray
+    from its spline. `linear` may be given where another fit of the same runs has it already.
+    """
+
+    def __init__(
+        self,
+        sample: Sample,
+        coding: Coding,
+        blocks: Literal["auto"] | Blocks = "auto",
+        covariance: Covariance = "HC2",
+        use_robust: bool = True,
+        notes: tuple[str, ...] = (),
+        full: Coding | None = None,
+        stray: Mapping[str, float] | None = None,
+        linear: Linear | None = None,
+        alpha: float = 0.05,
+    ) -> None:
+        self.sample, self.coding, self.notes = sample, coding, notes
+        self.scale: Scale = sample.scale
+        self.frame, self.factors = sample.frame, coding.factors
+        self.full = coding if full is None else full
+        self.stray = dict(stray or {})
+        self.covariance_type: Covariance = covariance
+        self.use_robust, self.alpha = use_robust, alpha
+        if linear is None:
+            linear = sample.linear(coding, sample.choose_blocks(blocks, len(coding.column_names)))
+        if linear.df < 1:
+            raise AnalysisError(
+                f"{linear.n_runs} runs cannot tell {linear.n_parameters} parameters: make more runs, or leave out "
+                "pairs."
+            )
+        self.blocks: Blocks = linear.blocks
+        self.estimate = robust.estimate(linear, sample.y, sample.level(linear), use_robust)
+        self.linear = self.estimate.linear
+        self.kept = linear.kept
+        self.block_share = self.linear.ratio
+        self.contrasts = Contrasts(self.estimate, covariance, alpha)
+        self.params: np.ndarray = self.estimate.params
+        self.df = linear.df
+        self._size = linear.size
+        self._pairs: dict[float, list[Interaction]] = {}
+
+    # --- what was fitted -------------------------------------------------------------------------------------------
+
+    @property
+    def treatment_params(self) -> np.ndarray:
+        """The coefficients of the kept columns of the coding."""
+        return self.params[: self._size]
+
+    @property
+    def design_names(self) -> list[str]:
+        """Names of the coefficients: kept treatment columns, then time."""
+        time = [n for n, k in zip(self.sample.time.names, self.linear.kept_time, strict=True) if k]
+        return [n for n, k in zip(self.coding.column_names, self.kept, strict=True) if k] + time
+
+    @property
+    def coefficients(self) -> dict[str, float]:
+        """Every coefficient by name."""
+        return dict(zip(self.design_names, self.params.tolist(), strict=True))
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """The robust covariance of `coefficients`."""
+        return self.contrasts.covariance
+
+    @property
+    def dropped(self) -> list[str]:
+        """Columns the runs cannot tell from others, such as the product of two factors that exclude each other. They
+        count as zero: the effect of such a factor is the one where the other is at its default."""
+        return [n for n, k in zip(self.coding.column_names, self.kept, strict=True) if not k]
+
+    @property
+    def fitted(self) -> np.ndarray:
+        """The model's value of every run, on the fit's scale, with its block and time."""
+        return self.linear.fitted(self.params, self.estimate.pseudo)
+
+    @property
+    def residuals(self) -> np.ndarray:
+        """Measured less fitted, on the fit's scale."""
+        rest: np.ndarray = self.sample.y - self.fitted
+        return rest
+
+    @property
+    def weights(self) -> np.ndarray:
+        """How much each run counts: 1 fully, 0 not at all."""
+        return self.estimate.weight
+
+    @property
+    def sigma(self) -> float:
+        """The standard deviation of a run on the fit's scale, disturbed ones apart."""
+        return float(np.sqrt(np.mean(self.estimate.spread**2)))
+
+    @property
+    def r_squared(self) -> float:
+        """The part of the variance explained, each run counting as in the fit."""
+        y, weight = self.sample.y, self.weights
+        middle = float(weight @ y / weight.sum())
+        return float(1 - weight @ self.residuals**2 / (weight @ (y - middle) ** 2))
+
+    @property
+    def n_runs(self) -> int:
+        return len(self.sample.y)
+
+    def drift_terms(self) -> list[DriftTerm]:
+        """The coefficients of time and hour that could be told."""
+        names = self.design_names[self._size :]
+        rows = np.eye(len(self.params))[self._size :]
+        told = self.contrasts.intervals(rows)
+        return [DriftTerm(name, it, scales.UNITS[self.scale]) for name, it in zip(names, told, strict=True)]
+
+    # --- contrasts -------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _aliases(self) -> np.ndarray:
+        gram = self.linear.treatment_gram
+        aliases: np.ndarray = np.linalg.lstsq(gram[np.ix_(self.kept, self.kept)], gram[np.ix_(self.kept, ~self.kept)])[
+            0
+        ]
+        return aliases
+
+    def estimable(self, row: np.ndarray) -> bool:
+        """Whether the runs tell this contrast: not if it is about a level that was never run. One of main effects alone
+        is told if each of them is."""
+        used = np.flatnonzero(row)
+        if np.isnan(row).any() or not len(used):
+            return False
+        if self.kept.all():
+            return True
+        main = [column for term in self.coding.terms if len(term.factors) == 1 for column in term.columns]
+        if not self.kept[used].any():
+            return False
+        if set(used) <= {0, *main}:
+            return bool(self.kept[used].all())
+        return bool(np.allclose(row[self.kept] @ self._aliases, row[~self.kept], atol=1e-6))
+
+    def contrast(self, row: np.ndarray) -> Interval:
+        """A linear combination of the coding's coefficients."""
+        return self.contrasts_of([row])[0]
+
+    def contrasts_of(self, rows: Sequence[np.ndarray] | np.ndarray) -> list[Interval]:
+        """Many at once."""
+        return self.contrasts.intervals(self._whole(rows))
+
+    def _whole(self, rows: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+        asked = np.asarray(rows, dtype=float).reshape(-1, len(self.kept))
+        answer: np.ndarray = np.hstack([asked[:, self.kept], np.zeros((len(asked), len(self.params) - self._size))])
+        return answer
+
+    def contrasts_beside(self, pair: tuple[str, str], rows: np.ndarray) -> list[Interval] | None:
+        """Combinations of the full coding's coefficients in the model with one pair more; None where the runs cannot
+        tell that pair."""
+        beside = self._beside(pair)
+        if beside is None:
+            return None
+        term = self.full.term_of(*pair)
+        assert term is not None
+        return beside.intervals(self._whole(rows[:, self._in_full]), rows[:, list(term.columns)])
+
+    @functools.cached_property
+    def _in_full(self) -> list[int]:
+        """The places of the model's columns among those of the full coding."""
+        place = {term.factors: term.columns for term in self.full.terms}
+        return [0, *(column for term in self.coding.terms for column in place[term.factors])]
+
+    @functools.cached_property
+    def _full_rows(self) -> np.ndarray:
+        return self.full.cell_rows(self.sample.cells)
+
+    def _beside(self, pair: tuple[str, str]) -> Beside | None:
+        term = self.full.term_of(*pair)
+        if term is None or not term.columns:
+            return None
+        made = Beside(self.contrasts, self._full_rows[:, list(term.columns)][self.sample.cells.index])
+        return made if made.told else None
+
+    def df_quantile(self, probability: float) -> float:
+        """The quantile of t at the fit's degrees of freedom."""
+        from scipy import stats
+
+        return float(stats.t.ppf(probability, self.df))
+
+    def effects(self, context: Context = "average") -> list[Effect]:
+        """The effect of every factor: on average over the others, at the baseline, the best, or a configuration."""
+        from broadleaf.lab.analysis.effects import effects
+
+        return effects(self, context)
+
+    def differences_us(self, context: Context = "average") -> list[DifferenceUs]:
+        """The same in microseconds per task."""
+        from broadleaf.lab.analysis.effects import differences_us
+
+        return differences_us(self, context)
+
+    def interactions(self, rope_pct: float = 1.0) -> list[Interaction]:
+        """Every pair that could be told, with its class and its q value."""
+        from broadleaf.lab.analysis.interactions import interactions
+
+        if rope_pct not in self._pairs:
+            self._pairs[rope_pct] = interactions(self, rope_pct)
+        return self._pairs[rope_pct]
+
+    def _repr_html_(self) -> str:
+        from broadleaf.lab.analysis.inline import fit_html
+
+        return fit_html(self)
+
+    def predict(self, configs: Sequence[Mapping[str, Level]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Microseconds per task of configurations with the 95 % interval of that mean, at the mean block and time."""
+        told = self.contrasts_of(self.coding.rows(configs))
+        centre, low, high = (
+            scales.to_us(np.array([getattr(it, name) for it in told]), self.scale)
+            for name in ("estimate", "low", "high")
+        )
+        return (centre, high, low) if self.scale == "rate" else (centre, low, high)
+
+    def bootstrap(self, rng: np.random.Generator, draws: int) -> np.ndarray:
+        """Treatment coefficients (kept x draws) as they may be: drawn from Student's distribution around the estimate
+        with the robust covariance. What refitting to resampled runs gives, at no cost per run."""
+        size, basis = np.linalg.eigh(self.covariance[: self._size, : self._size])
+        root = basis * np.sqrt(np.maximum(size, 0.0))
+        spread = np.sqrt(self.df / rng.chisquare(self.df, draws))
+        drawn: np.ndarray = self.treatment_params[:, None] + root @ rng.standard_normal((self._size, draws)) * spread
+        return drawn
+
+    # --- the data --------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def measured_configs(self) -> list[dict[str, Level]]:
+        """Every configuration that was run, once."""
+        return self.sample.cells.configs()
+
+    @functools.cached_property
+    def best_config(self) -> dict[str, Level]:
+        """Of the configurations that were run, the one predicted fastest."""
+        mean = self.linear.rows @ self.treatment_params
+        best = int(np.argmax(mean) if self.scale == "rate" else np.argmin(mean))
+        cells = self.sample.cells
+        return {n: known[c] for n, known, c in zip(cells.names, cells.levels, cells.codes[best], strict=True)}
+
+    @functools.cached_property
+    def lack_of_fit(self) -> LackOfFit | None:
+        """Whether the model misses something, as far as replicates tell; None where nothing repeats."""
+        rest = self.contrasts.residuals
+        return misfit.lack_of_fit(self.linear, self.estimate.pseudo, float(rest @ rest))
+
+    @functools.cached_property
+    def lambda_profile(self) -> LambdaProfile:
+        """On which scale effects add up; `scale.answer` also counts the interactions of each scale."""
+        return scales.profile_of(self.coding, self.sample)
+
+    def on(self, scale: Scale) -> Fit:
+        """The same model of the same runs on another scale."""
+        if scale == self.scale:
+            return self
+        sample = self.sample.on(scale)
+        if self.full is self.coding:
+            # Its columns do not depend on the scale.
+            return Fit(
+                sample,
+                self.coding,
+                self.blocks,
+                self.covariance_type,
+                self.use_robust,
+                linear=self.linear,
+                alpha=self.alpha,
+            )
+        return _selected(sample, self.full, self.blocks, self.covariance_type, self.use_robust, [], {}, self.alpha)
+
+    def sensitivity(self) -> list[Shift]:
+        """Effects that least squares or leaving out noisy blocks moves by more than a standard error."""
+        from broadleaf.lab.analysis.model.sensitivity import shifts
+
+        return shifts(self)
+
+
+def fit(
+    factors: Sequence[Factor],
+    frame: pd.DataFrame,
+    scale: Literal["auto"] | Scale = "log",
+    pairs: bool | Sequence[tuple[str, str]] = True,
+    blocks: Literal["auto"] | Blocks = "auto",
+    drift: bool = True,
+    covariance: Covariance = "HC2",
+    triples: bool = True,
+    robust: bool = True,
+    alpha: float = 0.05,
+) -> Fit:
+    """Fits a model to runs as `frame.load` gives them.
+
+    `scale` "auto" is the one on which effects are most nearly additive. `blocks` "auto" gives every block its own mean
+    if twice as many degrees of freedom as treatment parameters are left, else a random one. A number of up to six
+    levels has an effect for each, one of more a spline unless that misses something. Where the runs do not suffice for
+    all pairs at once, those that are real beyond doubt are in the model and each of the others is told beside it. Where
+    replicates show that pairs do not suffice, `triples` adds those of factors whose three pairs are all significant.
+
+    `robust` is Tukey's bisquare (MM): runs far from the model do not count; without it, least squares. Intervals use
+    HC2 errors, which allow for unequal variances, with the degrees of freedom that each contrast's own error has; they
+    miss in `alpha` of all cases.
+    AnalysisError if the runs cannot tell the main effects.
+    """
+    if frame.empty:
+        raise AnalysisError("no runs to fit: make runs first (`broadleaf lab run`).")
+    levels = frames.measured(frame, factors)
+    sample = Sample.of(frame, factors, "log" if scale == "auto" else scale, drift)
+    stray = curves.splines(factors, sample, levels, blocks)
+    full = Coding(factors, pairs, (), levels, stray)
+    if scale == "auto":
+        sample = sample.on(scales.profile_of(full, sample).best)
+    notes: list[str] = []
+    if full.pairs and not selection.suffices(len(frame), full, sample):
+        return _selected(sample, full, blocks, covariance, robust, notes, stray, alpha)
+    made = Fit(sample, full, blocks, covariance, robust, stray=stray, alpha=alpha)
+    lack = made.lack_of_fit
+    if lack is None or not lack.significant:
+        return made
+    notes.append(f"Higher-order interactions remain: lack of fit F = {lack.f:.2f}, p = {lack.p:.2g}.")
+    coding = full
+    found = _triples(made) if triples and full.pairs else []
+    if found and made.df > 3 * len(found):
+        wider = full.but(full.pairs, found)
+        whole = sample.linear(wider, sample.choose_blocks(blocks, len(wider.column_names)))
+        # A fraction of all configurations cannot tell every triple from the rest.
+        told = [t.factors for t in wider.terms if len(t.factors) == 3 and whole.kept[list(t.columns)].all()]
+        if told and whole.df > whole.size // 4:
+            coding = full.but(full.pairs, [(a, b, c) for a, b, c in told])
+            notes.append("Added three-way terms: " + ", ".join(" x ".join(names) for names in told) + ".")
+    if coding is full:
+        made.notes = tuple(notes)
+        return made
+    return Fit(sample, coding, blocks, covariance, robust, tuple(notes), stray=stray, alpha=alpha)
+
+
+def _selected(
+    sample: Sample,
+    full: Coding,
+    blocks: Literal["auto"] | Blocks,
+    covariance: Covariance,
+    use_robust: bool,
+    notes: list[str],
+    stray: Mapping[str, float],
+    alpha: float,
+) -> Fit:
+    """The model of main effects and those pairs that are real beyond doubt."""
+    mains = full.but(False)
+    if len(sample.y) < len(mains.column_names) + 3:
+        raise AnalysisError(
+            f"{len(sample.y)} runs cannot tell {len(mains.column_names) - 1} main effects: make more runs."
+        )
+    chosen = selection.choose_pairs(full, sample, blocks, use_robust)
+    notes = [*notes, chosen.sentence]
+    return Fit(
+        sample,
+        full.but(chosen.pairs),
+        blocks,
+        covariance,
+        use_robust,
+        tuple(notes),
+        full=full,
+        stray=stray,
+        alpha=alpha,
+    )
+
+
+def _triples(made: Fit) -> list[tuple[str, str, str]]:
+    significant = {frozenset((pair.a, pair.b)) for pair in made.interactions() if pair.q <= _Q}
+    names = [f.name for f in made.factors]
+    found = [
+        (a, b, c)
+        for a, b, c in itertools.combinations(names, 3)
+        if {frozenset((a, b)), frozenset((a, c)), frozenset((b, c))} <= significant
+    ]
+    return found
+
+
+def of_study(
+    study: StudySpec, scale: Literal["auto"] | Scale = "log", response: str = "time_per_task_us", **options: Any
+) -> Fit:
+    """The model over the factors that were varied in a study's runs. `options` are those of `fit`."""
+    runs = frames.load(study.runs_path, study.factors, None, response)
+    return fit([f for f in study.factors if runs[f.name].nunique() > 1], runs, scale, **options)

@@ -1,0 +1,66 @@
+"""The runs of a fit: their numbers on a scale, their cells, blocks and time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from broadleaf.lab.analysis.frame import Cells, coded
+from broadleaf.lab.analysis.model import nuisance
+from broadleaf.lab.analysis.model import scale as scales
+from broadleaf.lab.analysis.model.coding import Coding
+from broadleaf.lab.analysis.model.linear import Blocks, Groups, Linear
+from broadleaf.lab.analysis.model.nuisance import Nuisance
+from broadleaf.lab.analysis.model.scale import Scale
+from broadleaf.lab.spec.factors import Factor
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Made once, used by every model of the same runs."""
+
+    frame: pd.DataFrame
+    y: np.ndarray
+    scale: Scale
+    cells: Cells
+    time: Nuisance
+    groups: Groups
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, factors: Sequence[Factor], scale: Scale, drift: bool) -> Sample:
+        """Runs as `frame.load` gives them."""
+        y = scales.transform(frame["y_us"].to_numpy(dtype=float), scale)
+        time = nuisance.drift(frame) if drift else Nuisance(np.zeros((len(y), 0)), ())
+        groups = Groups(frame["block"].fillna(-1).to_numpy(dtype=float))
+        return cls(frame, y, scale, coded(frame, factors), time, groups)
+
+    def on(self, scale: Scale) -> Sample:
+        """The same runs on another scale."""
+        return replace(self, y=scales.transform(self.frame["y_us"].to_numpy(dtype=float), scale), scale=scale)
+
+    def linear(self, coding: Coding, blocks: Blocks) -> Linear:
+        """The columns of a model of these runs."""
+        return Linear(coding.cell_rows(self.cells), self.cells.index, self.time.matrix, self.groups, blocks)
+
+    def choose_blocks(self, asked: str, width: int) -> Blocks:
+        """A mean for each block if twice as many degrees of freedom as the `width` treatment parameters are left, else
+        random ones; what was asked for, unless that is "auto"."""
+        if self.groups.number < 2:
+            return "none"
+        if asked != "auto":
+            return asked  # type: ignore[return-value]
+        left = len(self.y) - width - (self.groups.number - 1) - len(self.time.names)
+        return "fixed" if left >= 2 * width else "random"
+
+    def level(self, linear: Linear) -> np.ndarray | None:
+        """In which proportion runs spread beforehand: on scales other than the logarithm as their own level, since what
+        disturbs runs multiplies."""
+        if self.scale == "log":
+            return None
+        bottom = float(np.median(self.y)) / 20
+        fitted = linear.fitted(linear.least_squares(self.y), self.y)
+        level: np.ndarray = np.maximum(fitted, bottom) / float(np.median(self.y))
+        return level

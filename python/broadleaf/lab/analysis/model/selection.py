@@ -1,0 +1,190 @@
+"""Choosing pairs where there are too few runs for all of them, with all runs used for both choice and sizes.
+
+Every pair is tested beside the main effects and the pairs chosen so far, by a t test that allows for unequal noise; the
+strongest joins as long as the false discovery rate over *all* pairs stays at 5 %, and one that no longer reaches it
+leaves. The interval of a pair that was not chosen comes from the model with that pair added. So all pairs have an
+interval, chosen or not, and no run is set aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from broadleaf.lab.analysis.model import robust
+from broadleaf.lab.analysis.model.coding import Coding
+from broadleaf.lab.analysis.model.contrasts import Contrasts, Interval, intervals
+from broadleaf.lab.analysis.model.linear import independent
+from broadleaf.lab.analysis.model.sample import Sample
+from broadleaf.lab.analysis.multiplicity import pair_rates
+
+Pair = tuple[str, str]
+_Q = 0.05
+_EXACT_RUNS = 400
+_LEAST_LEFT = 8
+
+
+class Beside:
+    """A fitted model with the columns of one more pair; `told` is false where the runs cannot tell them."""
+
+    def __init__(self, known: Contrasts, columns: np.ndarray) -> None:
+        linear = known.linear
+        moved = np.column_stack([linear.transform(column) for column in columns.T])
+        self._share = linear.solve(np.column_stack([linear.cross(column) for column in columns.T]))
+        rest = moved - np.column_stack([linear.transform(linear.values(part)) for part in self._share.T])
+        gram = rest.T @ rest
+        self.told = bool(independent(gram, (moved**2).sum(axis=0), 1e-6).all())
+        self._known = known
+        if not self.told:
+            return
+        self._inverse = np.linalg.inv(gram)
+        self._rest = rest
+        scaled = rest @ self._inverse
+        # Bounded residuals hold less of what the pair does than the residuals themselves: one step of Newton's method
+        # divides by their mean slope.
+        bounded = scaled.T @ known.moved
+        self.gamma = bounded / known.slope
+        self._residuals = known.residuals - rest @ bounded
+        self._leverages = np.minimum(linear.leverages + (scaled * rest).sum(axis=1), 1 - 1e-9)
+        self._variances = known.variances(self._leverages, self._residuals)
+
+    def intervals(self, rows: np.ndarray, pair_rows: np.ndarray) -> list[Interval]:
+        """Intervals of combinations of the model's parameters and the pair's columns."""
+        own = pair_rows - rows @ self._share
+        estimates = rows @ self._known.params + own @ self.gamma
+        influence = self._rest @ (self._inverse @ own.T)
+        if np.any(rows):
+            influence += self._known.linear.design @ self._known.linear.solve(rows.T)
+        square = self._known.inflation * (influence**2 * self._variances[:, None]).sum(axis=0)
+        df = max(self._known.linear.df - self._rest.shape[1], 1)
+        sigma_square = self._known.inflation * float(self._residuals @ self._residuals) / df
+        return intervals(
+            estimates,
+            square,
+            self._degrees(influence),
+            sigma_square * (influence**2).sum(axis=0),
+            df,
+            self._known.alpha,
+        )
+
+    def _degrees(self, influence: np.ndarray) -> np.ndarray:
+        linear = self._known.linear
+        df = float(max(linear.df - self._rest.shape[1], 1))
+        if linear.n_runs > _EXACT_RUNS:
+            answer: np.ndarray = np.full(influence.shape[1], df)
+            return answer
+        weight = influence**2 / (1 - self._leverages)[:, None]
+        hat = linear.hat - self._rest @ self._inverse @ self._rest.T
+        below = np.einsum("ij,ij->j", weight, hat**2 @ weight)
+        degrees: np.ndarray = np.clip((influence**2).sum(axis=0) ** 2 / np.maximum(below, 1e-300), 1.0, df)
+        return degrees
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The pairs of the model, and how many were to choose from."""
+
+    pairs: tuple[Pair, ...]
+    candidates: int
+
+    @property
+    def sentence(self) -> str:
+        """What was done, for the reader."""
+        return (
+            f"Too few runs to fit all {self.candidates} pairs at once: {len(self.pairs)} are in the model; each of the "
+            "others was tested beside these."
+        )
+
+
+def suffices(n_runs: int, full: Coding, sample: Sample) -> bool:
+    """Whether the runs tell all parameters and leave enough to know their errors by: with fewer than two runs per
+    parameter only where a quarter of their number is left and all columns are nearly orthogonal, as in a fraction made
+    for all pairs."""
+    p = len(full.column_names)
+    if n_runs >= 2 * p:
+        return True
+    if n_runs < 1.25 * p + 5:
+        return False
+    linear = sample.linear(full, "none")
+    if not linear.kept.all():
+        return False
+    # The variance inflation of every column against those of a design in which none overlap.
+    inverse = np.diag(linear.solve(np.eye(linear.width)))[1 : linear.size]
+    square = np.diag(linear.gram)[1 : linear.size]
+    return bool((inverse * square).max() < _MOST_INFLATED)
+
+
+_MOST_INFLATED = 2.5
+
+
+def pair_columns(full: Coding, sample: Sample) -> dict[Pair, tuple[int, ...]]:
+    """The columns of every pair in the rows of the full coding."""
+    return {(t.factors[0], t.factors[1]): t.columns for t in full.terms if len(t.factors) == 2 and t.columns}
+
+
+def choose_pairs(full: Coding, sample: Sample, blocks: str, use_robust: bool) -> Chosen:
+    """The pairs of the model; all of `full` are tried."""
+    columns = pair_columns(full, sample)
+    rows = full.cell_rows(sample.cells)
+    chosen: list[Pair] = []
+    seen: set[frozenset[Pair]] = set()
+    while True:
+        known = _fitted(full.but(chosen), sample, blocks, use_robust)
+        p = _p_values(known, rows, columns, chosen, full.but(chosen), sample)
+        listed = [(pair, min(1.0, value * len(values))) for pair, values in p.items() for value in values]
+        rate: dict[Pair, float] = {}
+        for (pair, _), q in zip(listed, pair_rates([value for _, value in listed]), strict=True):
+            if q == q:
+                rate[pair] = min(rate.get(pair, 1.0), q)
+        weak = [pair for pair in chosen if rate.get(pair, 1.0) > _Q]
+        if weak:
+            following = [pair for pair in chosen if pair != max(weak, key=lambda pair: rate.get(pair, 1.0))]
+        else:
+            best = min((min(v), pair) for pair, v in _untried(p, chosen).items()) if _untried(p, chosen) else None
+            room = known.linear.df - (len(columns[best[1]]) if best else 0)
+            if best is None or rate[best[1]] > _Q or room < max(_LEAST_LEFT, len(sample.y) // 5):
+                return Chosen(tuple(chosen), len(columns))
+            following = [*chosen, best[1]]
+        if frozenset(following) in seen:
+            # Two pairs that stand for each other: the larger model has both or the stronger.
+            return Chosen(tuple(chosen), len(columns))
+        seen.add(frozenset(following))
+        chosen = following
+
+
+def _untried(p: Mapping[Pair, Sequence[float]], chosen: Sequence[Pair]) -> dict[Pair, list[float]]:
+    told = {pair: [v for v in values if v == v] for pair, values in p.items() if pair not in chosen}
+    return {pair: values for pair, values in told.items() if values}
+
+
+def _fitted(coding: Coding, sample: Sample, blocks: str, use_robust: bool) -> Contrasts:
+    width = len(coding.column_names)
+    linear = sample.linear(coding, sample.choose_blocks(blocks, width))
+    return Contrasts(robust.estimate(linear, sample.y, sample.level(linear), use_robust))
+
+
+def _p_values(
+    known: Contrasts,
+    rows: np.ndarray,
+    columns: Mapping[Pair, tuple[int, ...]],
+    chosen: Sequence[Pair],
+    coding: Coding,
+    sample: Sample,
+) -> dict[Pair, list[float]]:
+    found: dict[Pair, list[float]] = {}
+    linear = known.linear
+    place = np.cumsum(linear.kept) - 1
+    for pair, own in columns.items():
+        if pair in chosen:
+            term = coding.term_of(*pair)
+            assert term is not None
+            at = [int(place[c]) for c in term.columns if linear.kept[c]]
+            found[pair] = [it.p for it in known.intervals(np.eye(linear.width)[at])]
+            continue
+        beside = Beside(known, rows[:, list(own)][sample.cells.index])
+        if beside.told:
+            size = len(own)
+            found[pair] = [it.p for it in beside.intervals(np.zeros((size, linear.width)), np.eye(size))]
+    return found

@@ -1,0 +1,1 @@
+"""Runs beside each other: every X beside X + treatment, and intervals for their ratios."""

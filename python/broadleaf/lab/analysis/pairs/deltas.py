@@ -1,0 +1,385 @@
+"""Deltas: every measured X beside X + {treatment}, before and after.
+
+A delta needs two configurations that differ in one factor. Fractional designs have next to none of these, paths and
+full designs many: `deltas` returns an empty table then and `missing_pairs` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pandas as pd
+
+from broadleaf.lab.analysis.frame import cells, identify, pooled_sd, select
+from broadleaf.lab.errors import AnalysisError
+from broadleaf.lab.spec.factors import Factor, Level, column_value
+
+if TYPE_CHECKING:
+    from broadleaf.lab.analysis.model.fit import Fit
+
+Pairing = Literal["cell", "block", "cross"]
+COLUMNS = (
+    "treatment", "level_from", "level_to", "before_us", "after_us", "delta_us", "log2_ratio", "n_before", "n_after",
+    "se_log2", "same_block", "gap_s", "source", "context_id",
+)  # fmt: skip
+_BLOCKS = 10
+"""Fewer blocks than this are too few to draw from: runs are drawn instead."""
+DIALECTS: dict[str, dict[str, str]] = {
+    "comma": {"sep": ",", "decimal": "."},
+    "seed": {"sep": ";", "decimal": "."},
+    "excel-es": {"sep": ";", "decimal": ","},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """Pairs of cells that differ in one factor."""
+
+    factor: int
+    level_to: Level
+    before: np.ndarray
+    after: np.ndarray
+
+
+def deltas(
+    frame: pd.DataFrame, factors: Sequence[Factor], pairing: Pairing = "cell", where: str | None = None
+) -> pd.DataFrame:
+    """Every delta of runs as `analysis.frame.load` gives them: of an off/on factor from off to on, of one with levels
+    from its default to each other one.
+
+    `pairing`: "cell" compares the medians of the two configurations, `n_before` and `n_after` runs each; "block" pairs
+    each run with the nearest in time of the other configuration in the same block, every run once; "cross" pairs all
+    with all (the r x r pairs of 2 r runs are not independent: intervals over them are too narrow by sqrt(r)). `where`
+    keeps runs by an expression over the factors, before pairing. `se_log2` is the standard error of `log2_ratio` from
+    the spread within configurations, `gap_s` the time between the two. After the columns of `COLUMNS` comes one per
+    factor: the context X, empty for the treatment itself.
+    """
+    if pairing not in ("cell", "block", "cross"):
+        raise AnalysisError(f"no pairing {pairing!r}: choose cell, block or cross.")
+    if where is not None:
+        frame = select(frame, factors, where)
+    cell, kept = cells(frame, factors)
+    y = frame["y_us"].to_numpy(dtype=float)
+    clock = frame["started_unix"].to_numpy(dtype=float)
+    block = frame["block"].to_numpy(dtype=float)
+    runs = [np.flatnonzero(cell == number) for number in range(len(kept))]
+    sd_log2 = pooled_sd(np.log2(y), cell)[0] if len(y) else float("nan")
+    parts = []
+    for pairs in _one_flips(kept, factors):
+        if pairing == "cell":
+            part = _by_cell(pairs, runs, y, clock, block, sd_log2)
+        else:
+            join = _nearest if pairing == "block" else _all
+            part = _by_run(pairs, runs, y, clock, block, sd_log2, join)
+        if len(part):
+            parts.append(_named(part, pairs, factors, kept))
+    names = [*COLUMNS, *(f.name for f in factors)]
+    if not parts:
+        return pd.DataFrame({name: pd.Series(dtype=object) for name in names})
+    return pd.concat(parts, ignore_index=True)[names]
+
+
+def _one_flips(kept: list[dict[str, Level]], factors: Sequence[Factor]) -> list[_Pairs]:
+    number = {tuple(config.values()): place for place, config in enumerate(kept)}
+    found = []
+    for place, factor in enumerate(factors):
+        starts = [(key, cell) for key, cell in number.items() if key[place] == factor.default]
+        for level in _levels_run(kept, factor):
+            pairs = [
+                (cell, number[other])
+                for key, cell in starts
+                if (other := (*key[:place], level, *key[place + 1 :])) in number
+            ]
+            if pairs:
+                before, after = np.array(pairs).T
+                found.append(_Pairs(place, level, before, after))
+    return found
+
+
+def _levels_run(kept: list[dict[str, Level]], factor: Factor) -> list[Level]:
+    """The levels other than the default that occur; a scale may have been run between its listed ones."""
+    seen = dict.fromkeys(config[factor.name] for config in kept)
+    listed = [level for level in factor.others if level in seen]
+    return listed + sorted((s for s in seen if s not in factor.levels), key=float)
+
+
+def _by_cell(
+    pairs: _Pairs, runs: list[np.ndarray], y: np.ndarray, clock: np.ndarray, block: np.ndarray, sd_log2: float
+) -> pd.DataFrame:
+    median = np.array([np.median(y[r]) for r in runs])
+    middle = np.array([np.median(clock[r]) for r in runs])
+    count = np.array([len(r) for r in runs])
+    variance = np.array([_median_variance(len(r)) for r in runs])
+    sets = [set(block[r][~np.isnan(block[r])].tolist()) for r in runs]
+    b, a = pairs.before, pairs.after
+    return pd.DataFrame({
+        "cell": b,
+        "before_us": median[b],
+        "after_us": median[a],
+        "n_before": count[b],
+        "n_after": count[a],
+        "se_log2": sd_log2 * np.sqrt(variance[b] + variance[a]),
+        "same_block": [bool(sets[i] & sets[j]) for i, j in zip(b, a, strict=True)],
+        "gap_s": middle[a] - middle[b],
+    })  # fmt: skip
+
+
+def _median_variance(n: int) -> float:
+    """The variance of the median of n normal values, in units of that of one; exact for the small n of replicates."""
+    small = {1: 1.0, 2: 0.5, 3: 0.4487, 4: 0.2982, 5: 0.2868, 6: 0.2147, 7: 0.2104}
+    return small.get(n, np.pi / (2 * n))
+
+
+def _by_run(
+    pairs: _Pairs,
+    runs: list[np.ndarray],
+    y: np.ndarray,
+    clock: np.ndarray,
+    block: np.ndarray,
+    sd_log2: float,
+    join: object,
+) -> pd.DataFrame:
+    rows: list[tuple[int, int, int]] = []
+    for b, a in zip(pairs.before.tolist(), pairs.after.tolist(), strict=True):
+        rows += [(b, i, j) for i, j in join(runs[b], runs[a], clock, block)]  # type: ignore[operator]
+    if not rows:
+        return pd.DataFrame()
+    cell, before, after = np.array(rows).T
+    return pd.DataFrame({
+        "cell": cell,
+        "before_us": y[before],
+        "after_us": y[after],
+        "n_before": 1,
+        "n_after": 1,
+        "se_log2": sd_log2 * np.sqrt(2),
+        "same_block": block[before] == block[after],
+        "gap_s": clock[after] - clock[before],
+    })  # fmt: skip
+
+
+def _nearest(before: np.ndarray, after: np.ndarray, clock: np.ndarray, block: np.ndarray) -> list[tuple[int, int]]:
+    candidates = sorted(
+        (abs(clock[j] - clock[i]), int(i), int(j)) for i in before for j in after if block[i] == block[j]
+    )
+    used: set[int] = set()
+    found = []
+    for _, i, j in candidates:
+        if i not in used and j not in used:
+            used |= {i, j}
+            found.append((i, j))
+    return found
+
+
+def _all(before: np.ndarray, after: np.ndarray, clock: np.ndarray, block: np.ndarray) -> list[tuple[int, int]]:
+    return [(int(i), int(j)) for i in before for j in after]
+
+
+def _named(part: pd.DataFrame, pairs: _Pairs, factors: Sequence[Factor], kept: list[dict[str, Level]]) -> pd.DataFrame:
+    factor = factors[pairs.factor]
+    others = [f for f in factors if f is not factor]
+    out = part.copy()
+    out["treatment"] = factor.name
+    out["level_from"] = column_value(factor.default)
+    out["level_to"] = column_value(pairs.level_to)
+    out["delta_us"] = out["after_us"] - out["before_us"]
+    out["log2_ratio"] = np.log2(out["after_us"] / out["before_us"])
+    if "source" not in out:
+        out["source"] = "measured"
+    context = [kept[cell] for cell in out["cell"]]
+    for f in others:
+        out[f.name] = [column_value(config[f.name]) for config in context]
+    out[factor.name] = None
+    out["context_id"] = identify(out, others, "x")
+    return out
+
+
+def model_deltas(fit: Fit) -> pd.DataFrame:
+    """Deltas as the model predicts them in every configuration that was run, `source` "model": what a design without
+    pairs can show, and what before/after figures use where noise in `before` would pass for an effect."""
+    parts = []
+    for place, factor in enumerate(fit.factors):
+        contexts = list({
+            tuple(c.items()): c
+            for c in ({**config, factor.name: factor.default} for config in fit.measured_configs)
+            if fit.coding.exists(factor.name, c)
+        }.values())  # fmt: skip
+        for level in factor.others:
+            rows = fit.coding.rows([{**c, factor.name: level} for c in contexts]) - fit.coding.rows(contexts)
+            good = [number for number, row in enumerate(rows) if fit.estimable(row)]
+            if not good:
+                continue
+            chosen = [contexts[number] for number in good]
+            before = fit.predict(chosen)[0]
+            after = fit.predict([{**c, factor.name: level} for c in chosen])[0]
+            se = np.array([fit.contrast(rows[number]).se for number in good]) if fit.scale == "log" else np.nan
+            part = pd.DataFrame({
+                "cell": np.arange(len(chosen)), "before_us": before, "after_us": after, "n_before": 0, "n_after": 0,
+                "se_log2": se / np.log(2), "same_block": False, "gap_s": np.nan, "source": "model",
+            })  # fmt: skip
+            parts.append(_named(part, _Pairs(place, level, np.array([]), np.array([])), fit.factors, chosen))
+    names = [*COLUMNS, *(f.name for f in fit.factors)]
+    if not parts:
+        return pd.DataFrame({name: pd.Series(dtype=object) for name in names})
+    return pd.concat(parts, ignore_index=True)[names]
+
+
+def missing_pairs(table: pd.DataFrame, factors: Sequence[Factor]) -> str | None:
+    """What to tell the user where factors have no delta; None if all have some."""
+    counts = table["treatment"].value_counts() if len(table) else pd.Series(dtype=int)
+    without = [f.name for f in factors if not counts.get(f.name, 0)]
+    if not without:
+        return None
+    advice = (
+        "Fractional and random designs have next to no two configurations that differ in one factor only. Add "
+        '`paths = 40` or `edges = 16` to [design], or use kind = "full"; `broadleaf lab analyse` needs no pairs.'
+    )
+    if len(without) == len(factors):
+        return f"These runs have no pair X, X + treatment at all: 0 deltas. {advice}"
+    return f"No pair X, X + treatment for {', '.join(without)}. {advice}"
+
+
+def cross_warning(table: pd.DataFrame) -> str | None:
+    """What to tell the user about the pairing "cross" where configurations were run more than once."""
+    per = table.groupby(["treatment", "level_to", "context_id"]).size() if len(table) else pd.Series(dtype=int)
+    if not len(per) or per.max() < 2:
+        return None
+    return (
+        f"Pairing all with all makes up to {per.max()} pairs of the same two configurations. They share runs: an "
+        "interval that takes them for independent is too narrow, for r runs of each by sqrt(r). Use --pairing cell or "
+        "block for intervals."
+    )
+
+
+def mean_deltas(
+    frame: pd.DataFrame,
+    factors: Sequence[Factor],
+    pairing: Pairing = "cell",
+    where: str | None = None,
+    draws: int = 1000,
+    seed: int = 1,
+) -> pd.DataFrame:
+    """The mean delta of every treatment and level with a 95 % bootstrap interval: treatment, level_from, level_to,
+    mean_us, ci_low, ci_high, log2_ratio, n_pairs.
+
+    Deltas of cells are weighted with the harmonic mean of their runs. The bootstrap draws whole blocks (runs, with
+    fewer than ten blocks) and pairs anew each time, so that pairs that share runs do not pass for independent ones.
+    """
+    if where is not None:
+        frame = select(frame, factors, where)
+    table = deltas(frame, factors, pairing)
+    cell, kept = cells(frame, factors)
+    y = frame["y_us"].to_numpy(dtype=float)
+    flips = _one_flips(kept, factors)
+    rng = np.random.default_rng(seed)
+    block = frame["block"].to_numpy(dtype=float)
+    if pairing == "block":
+        observed, drawn = _drawn_pairs(flips, cell, y, frame["started_unix"].to_numpy(dtype=float), block, rng, draws)
+    else:
+        observed = _means(flips, cell, y, len(kept), pairing)
+        drawn = np.full((draws, len(flips)), np.nan)
+        runs_of_block = _runs_of_blocks(block)
+        for number in range(draws if flips else 0):
+            if len(runs_of_block) >= _BLOCKS:
+                blocks = rng.integers(0, len(runs_of_block), len(runs_of_block))
+                chosen = np.concatenate([runs_of_block[b] for b in blocks])
+            else:
+                chosen = rng.integers(0, len(y), len(y))
+            drawn[number] = _means(flips, cell[chosen], y[chosen], len(kept), pairing)
+    rows = []
+    for place, pairs in enumerate(flips):
+        factor = factors[pairs.factor]
+        level_to = column_value(pairs.level_to)
+        mine = table[(table["treatment"] == factor.name) & (table["level_to"] == level_to)]
+        if mine.empty:
+            continue
+        told = drawn[:, place][np.isfinite(drawn[:, place])]
+        low, high = np.quantile(told, [0.025, 0.975]) if len(told) else (np.nan, np.nan)
+        rows.append({
+            "treatment": factor.name, "level_from": column_value(factor.default), "level_to": level_to,
+            "mean_us": observed[place], "ci_low": low, "ci_high": high, "log2_ratio": float(mine["log2_ratio"].mean()),
+            "n_pairs": len(mine),
+        })  # fmt: skip
+    names = ["treatment", "level_from", "level_to", "mean_us", "ci_low", "ci_high", "log2_ratio", "n_pairs"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def _runs_of_blocks(block: np.ndarray) -> list[np.ndarray]:
+    return [np.flatnonzero(block == label) for label in np.unique(block[~np.isnan(block)])]
+
+
+def _drawn_pairs(
+    flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, clock: np.ndarray, block: np.ndarray,
+    rng: np.random.Generator, draws: int,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Mean deltas of pairs within blocks, observed and drawn: a block that is drawn brings its pairs with it, and no
+    two pairs of one treatment, level and context share a run."""
+    runs = [np.flatnonzero(cell == number) for number in range(cell.max(initial=-1) + 1)]
+    labels = np.unique(block[~np.isnan(block)])
+    weights = (
+        rng.multinomial(len(labels), np.full(len(labels), 1 / max(len(labels), 1)), draws) if len(labels) else None
+    )
+    observed, drawn = np.full(len(flips), np.nan), np.full((draws, len(flips)), np.nan)
+    for place, pairs in enumerate(flips):
+        told = [
+            (y[j] - y[i], block[i])
+            for b, a in zip(pairs.before.tolist(), pairs.after.tolist(), strict=True)
+            for i, j in _nearest(runs[b], runs[a], clock, block)
+        ]
+        if not told:
+            continue
+        change, where = np.array(told).T
+        observed[place] = change.mean()
+        if weights is not None and len(labels) >= _BLOCKS:
+            column = np.searchsorted(labels, where)
+            sums, counts = np.bincount(column, change, len(labels)), np.bincount(column, minlength=len(labels))
+            with np.errstate(invalid="ignore"):
+                drawn[:, place] = (weights @ sums) / (weights @ counts)
+        else:
+            drawn[:, place] = change[rng.integers(0, len(change), (draws, len(change)))].mean(axis=1)
+    return observed, drawn
+
+
+def _means(flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, n: int, pairing: Pairing) -> np.ndarray:
+    """The mean delta of every treatment in a sample of runs; nan where it has no pair."""
+    out = np.full(len(flips), np.nan)
+    count = np.bincount(cell, minlength=n).astype(float)
+    if pairing == "cell":
+        order = np.lexsort((y, cell))
+        ends = np.cumsum(count).astype(int)
+        starts = ends - count.astype(int)
+        ordered = y[order]
+        there = count > 0
+        low, high = starts + (count.astype(int) - 1) // 2, starts + count.astype(int) // 2
+        centre = np.full(n, np.nan)
+        centre[there] = (ordered[low[there]] + ordered[high[there]]) / 2
+    else:
+        centre = np.bincount(cell, y, minlength=n) / np.where(count > 0, count, np.nan)
+    for place, pairs in enumerate(flips):
+        b, a = count[pairs.before], count[pairs.after]
+        # All pairs of two cells average to the difference of their means, as many as they are.
+        weight = 2 * b * a / np.maximum(b + a, 1) if pairing == "cell" else b * a
+        good = weight > 0
+        if good.any():
+            change = centre[pairs.after][good] - centre[pairs.before][good]
+            out[place] = float(change @ weight[good] / weight[good].sum())
+    return out
+
+
+def save(table: pd.DataFrame, path: Path, dialect: str = "comma") -> None:
+    """Writes deltas.csv. `dialect`: "comma", "seed" (semicolons, decimal points) or "excel-es" (semicolons,
+    decimal commas). The file appears whole or not at all."""
+    import os
+
+    if dialect not in DIALECTS:
+        raise AnalysisError(f"no dialect {dialect!r}: choose {', '.join(DIALECTS)}.")
+    form = DIALECTS[dialect]
+    out = table.copy()
+    if "same_block" in out:
+        out["same_block"] = out["same_block"].astype(int)
+    partial = path.with_name(path.name + ".part")
+    out.to_csv(partial, sep=form["sep"], decimal=form["decimal"], index=False)
+    os.replace(partial, path)

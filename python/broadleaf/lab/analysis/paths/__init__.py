@@ -1,0 +1,1 @@
+"""From the slow to the fast setting, one treatment after the other."""

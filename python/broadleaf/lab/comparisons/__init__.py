@@ -1,0 +1,1 @@
+"""Two versions beside each other, and whole ranges of them."""

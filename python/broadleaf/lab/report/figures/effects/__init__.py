@@ -1,0 +1,1 @@
+"""What one factor does, and two together."""

@@ -1,0 +1,1 @@
+"""Orders of applying treatments, as waterfalls, areas and components."""

@@ -1,0 +1,1 @@
+"""How far the runs and the model can be trusted."""

@@ -1,0 +1,175 @@
+"""One number of tasks for the whole study, and how often to repeat within a run.
+
+The number is never chosen per treatment: a faster treatment would get a bigger batch, and the effect of the batch's
+size would be taken for the treatment's.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from broadleaf.lab.errors import RunError
+from broadleaf.lab.run.command import uses
+from broadleaf.lab.run.environments.environment import HERE, Environments, Variant
+from broadleaf.lab.run.outcome import Invalid
+from broadleaf.lab.run.single import Executor, Quiet
+from broadleaf.lab.spec.factors import Config, Level
+from broadleaf.lab.spec.lock import read_lock, write_lock
+from broadleaf.lab.spec.study import StudySpec
+
+_ROUNDS = 25
+_MARGIN = 1.15
+PILOT_STARTS = 6
+PILOT_ITERATIONS = 5
+MAX_ITERATIONS = 20
+PILOT_LIMIT_S = 15.0
+"""A start of the pilot that takes longer ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What holds for every run of a study. `fastest_s` is how long the fastest calibrating run took; the spreads are
+    relative standard deviations between starts and between iterations of one start, None where no pilot was made."""
+
+    n_tasks: int
+    iterations: int
+    fastest_s: float | None = None
+    sd_start_pct: float | None = None
+    sd_iteration_pct: float | None = None
+
+    @classmethod
+    def load(cls, study: StudySpec) -> Calibration | None:
+        """The calibration that runs of this study were made with, if there are any."""
+        table = read_lock(study.directory).get("calibration")
+        if table is None:
+            return None
+        try:
+            return cls(**table)
+        except TypeError:
+            raise RunError(f"{study.directory}/study.lock.toml: [calibration] has other keys than expected.") from None
+
+    def save(self, study: StudySpec) -> None:
+        """Keeps it for the runs to come."""
+        write_lock(study.directory, {"calibration": {name: getattr(self, name) for name in self.__slots__}})
+
+
+def calibrate(
+    environments: Environments,
+    variant: Variant = HERE,
+    *,
+    quiet: Quiet | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Calibration:
+    """Chooses the number of tasks so that the faster of baseline and all-on takes `min_s`, then, where the study leaves
+    it at 1 and the workload can repeat itself, the iterations. RunError if the baseline cannot be run at all."""
+    study = environments.study
+    limits = study.calibrate
+    executor = Executor(environments, n_tasks=limits.min_tasks, iterations=1, quiet=quiet)
+    fastest_s: float | None = None
+    if limits.n_tasks is not None:
+        executor.n_tasks = limits.n_tasks
+    elif uses(study, "n_tasks"):
+        fastest_s = _grow(executor, variant, limits.min_s, limits.max_tasks, say)
+    else:
+        executor.n_tasks = 1
+    iterations, sd_start, sd_iteration = study.iterations, None, None
+    if uses(study, "iterations") and study.iterations == 1:
+        say(f"pilot: {PILOT_STARTS} starts of {PILOT_ITERATIONS} iterations")
+        executor.iterations = PILOT_ITERATIONS + 1
+        iterations, sd_start, sd_iteration = pilot(executor, study.baseline, variant)
+    return Calibration(executor.n_tasks, iterations, fastest_s, sd_start, sd_iteration)
+
+
+def _grow(executor: Executor, variant: Variant, min_s: float, max_tasks: int, say: Callable[[str], None]) -> float:
+    """Multiplies the tasks until every run takes `min_s`."""
+    study = executor.study
+    fastest = math.inf
+    configs = [study.baseline]
+    if (other := reachable_all_on(executor, variant)) not in configs:
+        configs.append(other)
+    for _ in range(_ROUNDS):
+        times = []
+        for config in configs:
+            row = executor.run(config, variant, n_tasks=executor.n_tasks)
+            if row["status"] == "ok":
+                times.append(float(row["total_s"]))
+                if row["n_tasks"] != executor.n_tasks:
+                    # It does not take a number of tasks: what it says is what there is.
+                    executor.n_tasks = row["n_tasks"]
+                    return times[-1]
+            elif config is configs[0]:
+                raise RunError(
+                    f"study {study.name!r}: the baseline cannot be run ({row['status']}): {row['error']} Run the "
+                    "command by hand; `broadleaf lab doctor` shows it."
+                )
+        fastest = min(times)
+        say(f"calibrating: {executor.n_tasks:,} tasks take {fastest:.3f} s at the fastest")
+        if fastest >= min_s or executor.n_tasks >= max_tasks:
+            return fastest
+        # Far from the goal the start-up hides what a task costs, so the steps are bounded.
+        step = min(10.0, max(_MARGIN, _MARGIN * min_s / fastest))
+        executor.n_tasks = min(max_tasks, max(executor.n_tasks + 1, round_up(executor.n_tasks * step)))
+    return fastest
+
+
+def reachable_all_on(executor: Executor, variant: Variant = HERE) -> dict[str, Level]:
+    """All on, without the levels that this machine does not have."""
+    study = executor.study
+    config = study.all_on
+    for factor in study.factors:
+        if executor.can_run(config, variant):
+            break
+        if not executor.can_run({**study.baseline, factor.name: config[factor.name]}, variant):
+            config[factor.name] = factor.default
+    # What an exclusion leaves may be impossible without the level that was taken out.
+    return config if study.rules().allows(config) else study.baseline
+
+
+def round_up(number: float) -> int:
+    """To two leading digits, which are easier to read."""
+    size = 10 ** max(0, math.floor(math.log10(number)) - 1)
+    return int(math.ceil(number / size) * size)
+
+
+def pilot(executor: Executor, config: Config, variant: Variant = HERE) -> tuple[int, float | None, float | None]:
+    """Measures how starts and iterations vary and what they cost; the iterations per start that pay best."""
+    starts: list[list[float]] = []
+    start_cost_s, iteration_cost_s = [], []
+    for _ in range(PILOT_STARTS):
+        try:
+            times, finished = executor.iteration_times_us(config, variant)
+        except Invalid as error:
+            raise RunError(f"study {executor.study.name!r}: the pilot of the baseline failed: {error}") from None
+        if len(times) < 2 or finished.duration_s > PILOT_LIMIT_S:
+            # It reports no iterations, or takes so long that its start hardly counts: there is nothing to weigh.
+            return 1, None, None
+        each_s = statistics.mean(times) * executor.n_tasks / 1e6
+        iteration_cost_s.append(each_s)
+        start_cost_s.append(max(0.0, finished.duration_s - each_s * len(times)))
+        starts.append([math.log(t) for t in times[1:]])
+    var_start, var_iteration = variance_components(starts)
+    chosen = kalibera_jones(var_start, var_iteration, statistics.mean(start_cost_s), statistics.mean(iteration_cost_s))
+    # One more: the first is dropped as warm-up.
+    return chosen + 1, 100 * math.sqrt(var_start), 100 * math.sqrt(var_iteration)
+
+
+def variance_components(starts: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Variance between starts and between iterations within a start (one-way random effects, equal sizes)."""
+    size = len(starts[0])
+    within = statistics.mean(statistics.variance(start) for start in starts)
+    between = statistics.variance([statistics.mean(start) for start in starts])
+    return max(0.0, between - within / size), within
+
+
+def kalibera_jones(var_start: float, var_iteration: float, cost_start: float, cost_iteration: float) -> int:
+    """Iterations per start that give the narrowest interval for the time: ceil(sqrt(cost ratio x variance ratio)),
+    between 1 and 20."""
+    if var_iteration <= 0 or cost_start <= 0:
+        return 1
+    if var_start <= 0 or cost_iteration <= 0:
+        return MAX_ITERATIONS
+    best = math.sqrt((cost_start / cost_iteration) * (var_iteration / var_start))
+    return max(1, min(MAX_ITERATIONS, math.ceil(best)))

@@ -1,0 +1,1 @@
+"""What a configuration runs in: source trees with patches, interpreters, this machine."""

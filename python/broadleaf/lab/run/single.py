@@ -1,0 +1,214 @@
+"""Makes single runs and records them: what `run`, `compare`, `gate`, `sweep`, `tune` and `history` have in common."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from broadleaf.lab.run.command import Launch, Place, launch
+from broadleaf.lab.run.environments import machine
+from broadleaf.lab.run.environments.environment import HERE, BuildFailed, Environments, Incompatible, Variant
+from broadleaf.lab.run.environments.interpreters import Unavailable
+from broadleaf.lab.run.outcome import iteration_times_us, marginal_us, measure
+from broadleaf.lab.run.process import Finished, run_command, run_directory
+from broadleaf.lab.spec.factors import Config, config_id
+from broadleaf.lab.spec.runs import Run, RunsFile
+
+BUSY_LIMIT_CORES = 0.5
+MAX_WAIT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Before each run, wait until fewer than `limit_cores` are busy with other things, at most `max_wait_s`; a run
+    made nevertheless is flagged `busy`, and the next waits at most half as long, until the machine was quiet again."""
+
+    limit_cores: float = BUSY_LIMIT_CORES
+    max_wait_s: float = MAX_WAIT_S
+
+
+class Executor:
+    """Runs configurations of a study on this machine, one at a time."""
+
+    def __init__(
+        self,
+        environments: Environments,
+        *,
+        n_tasks: int,
+        iterations: int = 1,
+        session_id: str | None = None,
+        quiet: Quiet | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.environments = environments
+        self.study = environments.study
+        self.n_tasks = n_tasks
+        self.iterations = iterations
+        self.session_id = session_id or new_session_id()
+        self.quiet = quiet or Quiet()
+        self._patience_s = self.quiet.max_wait_s
+        self._told_busy = False
+        # The length of the padding must differ from session to session too.
+        self._rng = random.Random(seed)
+
+    def run(self, config: Config, variant: Variant = HERE, *, n_tasks: int | None = None) -> Run:
+        """Makes one run. What goes wrong with it is in the row; RunError only if no run can be made at all."""
+        return self._run(config, variant, n_tasks, quiet=self._wait())
+
+    def run_side_by_side(self, versions: Sequence[tuple[Config, Variant]]) -> list[Run]:
+        """Makes a run of each version, all at once on one processor. The kernel gives it to them in turns of a few
+        milliseconds, so that what else slows the machine down meets all of them alike: "duet benchmarking" (Bulej et
+        al., ICPE 2020), on one processor instead of several since neighbours of a virtual machine disturb each of its
+        processors at other times. Their scores must count processor time. RunError as for `run`."""
+        quiet = self._wait()
+        cpus = {max(os.sched_getaffinity(0))}
+        with ThreadPoolExecutor(len(versions)) as pool:
+            return list(pool.map(lambda version: self._run(*version, quiet=quiet, cpus=cpus), versions))
+
+    def _run(
+        self,
+        config: Config,
+        variant: Variant,
+        n_tasks: int | None = None,
+        *,
+        quiet: bool,
+        cpus: Collection[int] | None = None,
+    ) -> Run:
+        study = self.study
+        n = n_tasks or self.n_tasks
+        row: Run = {
+            "study": study.name,
+            "session_id": self.session_id,
+            "machine_id": machine.machine_id(),
+            "config_id": config_id(config, study.factors),
+            **_now(),
+            "load1_before": machine.load1(),
+            "cpu_mhz": machine.cpu_mhz(),
+            "temp_c": machine.temperature_c(),
+            "n_tasks": n,
+            "duration_s": 0.0,
+            "flags": "",
+        }
+        before = machine.cpu_times()
+        try:
+            finished, place_facts = self.attempt(config, variant, n, cpus)
+        except Unavailable as error:
+            return row | {"status": "skipped", "error": str(error)}
+        except Incompatible as error:
+            return row | {"status": "invalid", "error": str(error)}
+        except BuildFailed as error:
+            return row | {"status": "failed", "error": str(error)}
+        _, steal = machine.cpu_times().since(before)
+        row |= place_facts | measure(study, finished, n) | {"steal_pct": 100 * steal}
+        if self.environments.settings.marginal and n_tasks is None and n >= 4 and row["status"] == "ok":
+            row["marginal_us"] = marginal_us(row, self._run(config, variant, n // 4, quiet=quiet, cpus=cpus))
+        if not quiet:
+            row["flags"] = " ".join(filter(None, (row["flags"], "busy")))
+        return row
+
+    def _wait(self) -> bool:
+        """Waits for quiet; whether it came. On a machine that is never quiet the waits become short."""
+        if self.quiet.max_wait_s <= 0:
+            return True
+        quiet = machine.wait_until_quiet(self.quiet.limit_cores, self._patience_s, on_busy=self._say_busy)
+        self._patience_s = self.quiet.max_wait_s if quiet else self._patience_s / 2
+        return quiet
+
+    def _say_busy(self, cores: float) -> None:
+        if self._told_busy:
+            return
+        self._told_busy = True
+        self.environments.say(
+            f"the machine is busy: {cores:.1f} cores are at work for others; waiting up to {self._patience_s:.0f} s "
+            "for quiet, less each time; runs made nevertheless are flagged `busy` (--max-busy, --max-wait)"
+        )
+
+    def attempt(
+        self, config: Config, variant: Variant, n_tasks: int, cpus: Collection[int] | None = None
+    ) -> tuple[Finished, Run]:
+        """The bare run, and the columns that say where it was made."""
+        place = self.environments.place(config, variant)
+        with run_directory() as run_dir:
+            what = self._launch(config, place, n_tasks, run_dir)
+            finished = run_command(
+                what.command, cwd=what.cwd, env=what.env, timeout_s=self.study.timeout_s, run_dir=run_dir, cpus=cpus
+            )
+        return finished, {"python": place.python.text, "git_sha": place.git_sha, "dirty": int(place.dirty)}
+
+    def _launch(self, config: Config, place: Place, n_tasks: int, run_dir: Path) -> Launch:
+        return launch(
+            self.study,
+            self.environments.settings,
+            config,
+            place,
+            n_tasks=n_tasks,
+            iterations=self.iterations,
+            run_dir=run_dir,
+            rng=self._rng,
+        )
+
+    def can_run(self, config: Config, variant: Variant = HERE) -> bool:
+        """Whether this machine has what the configuration needs, without running it."""
+        try:
+            place = self.environments.place(config, variant)
+            with run_directory() as run_dir:
+                self._launch(config, place, self.n_tasks, run_dir)
+        except (Unavailable, Incompatible, BuildFailed):
+            return False
+        return True
+
+    def iteration_times_us(self, config: Config, variant: Variant = HERE) -> tuple[list[float], Finished]:
+        """The scores of one run's iterations."""
+        finished, _ = self.attempt(config, variant, self.n_tasks)
+        return iteration_times_us(self.study, finished, self.n_tasks), finished
+
+
+def record(
+    executor: Executor,
+    runs: RunsFile | None,
+    config: Config,
+    variant: Variant = HERE,
+    *,
+    on_run: Callable[[Run], None] | None = None,
+    **columns: Any,
+) -> Run:
+    """Makes a run and appends it to `runs` with these further columns (purpose, block, plan_row, ...)."""
+    return keep(executor.run(config, variant), runs, config, on_run=on_run, **columns)
+
+
+def keep(
+    run: Run,
+    runs: RunsFile | None,
+    config: Config,
+    *,
+    on_run: Callable[[Run], None] | None = None,
+    **columns: Any,
+) -> Run:
+    """Appends a run that was made to `runs` with these further columns."""
+    row = {**columns, **run}
+    if flags := " ".join(filter(None, (columns.get("flags"), row.get("flags")))):
+        row["flags"] = flags
+    if runs is not None:
+        # The file may have a factor more than the study: the change that is being compared.
+        row["config_id"] = config_id(config, runs.factors)
+    kept = runs.append(row, config) if runs is not None else row
+    if on_run is not None:
+        on_run(kept)
+    return kept
+
+
+def new_session_id() -> str:
+    """`s` and the time in hexadecimal: sessions sort by it."""
+    return f"s{time.time_ns() // 1_000_000:x}"
+
+
+def _now() -> Run:
+    now = time.time()
+    return {"started_at": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"), "started_unix": now}

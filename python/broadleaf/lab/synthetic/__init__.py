@@ -1,0 +1,1 @@
+"""Systems whose truth is known, as studies to hold an analysis against."""
