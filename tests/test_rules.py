@@ -116,7 +116,7 @@ def test_python_parts_import_only_what_they_may():
         ("bench", "from .._native import Link"),
         ("engine", "from ..client import views"),
         ("client", "def f():\n    import broadleaf.engine.main"),
-        ("lab", "from broadleaf.client.results import AsyncResult"),
+        ("lab", "from broadleaf.client.results.async_result import AsyncResult"),
         ("cli", "from broadleaf.serialize import pickle5"),
     ],
 )

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from broadleaf import plan as plan
     from broadleaf.client.arrays import asarray, empty, zeros
     from broadleaf.client.client import Client
-    from broadleaf.client.dependency import Dependency
-    from broadleaf.client.execute_reply import ExecuteReply
-    from broadleaf.client.hub_results import AsyncHubResult
-    from broadleaf.client.map_results import AsyncMapResult, MapIterator
-    from broadleaf.client.nested import get_client
-    from broadleaf.client.remote_functions import ParallelFunction, RemoteFunction, parallel, remote
-    from broadleaf.client.results import AsyncResult
+    from broadleaf.client.results.async_result import AsyncResult
+    from broadleaf.client.results.execute_reply import ExecuteReply
+    from broadleaf.client.results.hub_results import AsyncHubResult
+    from broadleaf.client.results.map_results import AsyncMapResult, MapIterator
+    from broadleaf.client.tasks.dependency import Dependency
+    from broadleaf.client.tasks.nested import get_client
+    from broadleaf.client.tasks.remote_functions import ParallelFunction, RemoteFunction, parallel, remote
     from broadleaf.client.views.balanced import LoadBalancedView
     from broadleaf.client.views.broadcast import BroadcastView
     from broadleaf.client.views.direct import DirectView
@@ -85,9 +85,9 @@ _ERRORS = "broadleaf.errors"
 _HOMES = {
     "ALL_COMPLETED": "concurrent.futures",
     "AlreadyDisplayedError": _ERRORS,
-    "AsyncHubResult": "broadleaf.client.hub_results",
-    "AsyncMapResult": "broadleaf.client.map_results",
-    "AsyncResult": "broadleaf.client.results",
+    "AsyncHubResult": "broadleaf.client.results.hub_results",
+    "AsyncMapResult": "broadleaf.client.results.map_results",
+    "AsyncResult": "broadleaf.client.results.async_result",
     "AuthenticationFailed": _ERRORS,
     "BroadcastView": "broadleaf.client.views.broadcast",
     "Client": "broadleaf.client.client",
@@ -97,12 +97,12 @@ _HOMES = {
     "ClusterStopping": _ERRORS,
     "CompositeError": _ERRORS,
     "DeathCertificate": _ERRORS,
-    "Dependency": "broadleaf.client.dependency",
+    "Dependency": "broadleaf.client.tasks.dependency",
     "DependencyTimeout": _ERRORS,
     "DirectView": "broadleaf.client.views.direct",
     "EngineError": _ERRORS,
     "EngineSet": "broadleaf.cluster.engine_sets.base",
-    "ExecuteReply": "broadleaf.client.execute_reply",
+    "ExecuteReply": "broadleaf.client.results.execute_reply",
     "FIRST_COMPLETED": "concurrent.futures",
     "FIRST_EXCEPTION": "concurrent.futures",
     "IPythonError": _ERRORS,
@@ -113,17 +113,17 @@ _HOMES = {
     "LazyMapIterator": "broadleaf.client.views.lazy_map",
     "LinkLost": _ERRORS,
     "LoadBalancedView": "broadleaf.client.views.balanced",
-    "MapIterator": "broadleaf.client.map_results",
+    "MapIterator": "broadleaf.client.results.map_results",
     "NoEnginesRegistered": _ERRORS,
     "OnDask": "broadleaf.cluster.engine_sets.dask",
     "OnRay": "broadleaf.cluster.engine_sets.ray",
     "OverLimit": _ERRORS,
-    "ParallelFunction": "broadleaf.client.remote_functions",
+    "ParallelFunction": "broadleaf.client.tasks.remote_functions",
     "PrePickled": "broadleaf.serialize.pickle",
     "Reference": "broadleaf.serialize.reference",
     "Relay": "broadleaf.cluster.relay",
     "RemoteError": _ERRORS,
-    "RemoteFunction": "broadleaf.client.remote_functions",
+    "RemoteFunction": "broadleaf.client.tasks.remote_functions",
     "ResultNotKept": _ERRORS,
     "MPI": "broadleaf.cluster.engine_sets.mpi",
     "SGE": "broadleaf.cluster.engine_sets.sge",
@@ -145,11 +145,11 @@ _HOMES = {
     "depend": "broadleaf.serialize.requirements",
     "dependent": "broadleaf.serialize.requirements",
     "empty": "broadleaf.client.arrays",
-    "get_client": "broadleaf.client.nested",
+    "get_client": "broadleaf.client.tasks.nested",
     "interactive": "broadleaf.serialize.interactive",
-    "parallel": "broadleaf.client.remote_functions",
+    "parallel": "broadleaf.client.tasks.remote_functions",
     "register_joblib_backend": "broadleaf.interop.joblib",
-    "remote": "broadleaf.client.remote_functions",
+    "remote": "broadleaf.client.tasks.remote_functions",
     "require": "broadleaf.serialize.requirements",
     "unwrap_exception": _ERRORS,
     "use_cloudpickle": "broadleaf.serialize.asked_for",

@@ -6,7 +6,7 @@ import time
 import broadleaf as ipp
 import pytest
 from broadleaf import error
-from broadleaf.client.partition import automatic_chunk_items
+from broadleaf.client.tasks.partition import automatic_chunk_items
 
 
 def square(x):
@@ -190,7 +190,7 @@ def test_one_item_a_task_is_the_item_itself(rc, lview):
 
 
 def test_items_that_go_one_by_one_are_not_pickled(rc, lview, monkeypatch):
-    from broadleaf.client import hooks
+    from broadleaf.client.connection import hooks
     from broadleaf.serialize.pickle import dump_args
 
     pickled = []

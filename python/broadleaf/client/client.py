@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
 
 from broadleaf.awaited_engines import wait_for_engines
-from broadleaf.client.connection_text import connection_text, profile_name
-from broadleaf.client.control import Control
-from broadleaf.client.descriptions import client_in_words
-from broadleaf.client.failures import connection_error, death_certificate
-from broadleaf.client.hooks import Hooks
-from broadleaf.client.hub_results import AsyncHubResult, Hub
-from broadleaf.client.interactive import Interactive
-from broadleaf.client.known_results import KnownResults, RegisteredResults, listed
-from broadleaf.client.local_modules import LocalModules
-from broadleaf.client.lost_link import LinkEnd
-from broadleaf.client.options import TaskOptions
-from broadleaf.client.pending import ResultTypes, result_types
-from broadleaf.client.results import AsyncResult, seconds
+from broadleaf.client.connection.connection_text import connection_text, profile_name
+from broadleaf.client.connection.control import Control
+from broadleaf.client.connection.failures import connection_error, death_certificate
+from broadleaf.client.connection.hooks import Hooks
+from broadleaf.client.connection.known_results import KnownResults, RegisteredResults, listed
+from broadleaf.client.connection.local_modules import LocalModules
+from broadleaf.client.connection.lost_link import LinkEnd
+from broadleaf.client.display.descriptions import client_in_words
+from broadleaf.client.display.interactive import Interactive
+from broadleaf.client.results.async_result import AsyncResult, seconds
+from broadleaf.client.results.hub_results import AsyncHubResult, Hub
+from broadleaf.client.results.pending import ResultTypes, result_types
+from broadleaf.client.tasks.options import TaskOptions
 from broadleaf.client.views.base import HISTORY_TASKS
 from broadleaf.config import OPTIONS
 from broadleaf.errors import ClusterConnectionError, DeathCertificate, NoEnginesRegistered

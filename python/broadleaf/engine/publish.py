@@ -1,6 +1,6 @@
 """What a task tells its client besides its output and its value: data and rich displays, as pickled messages.
 
-The messages are those of `broadleaf.client.metadata.outputs_of`.
+The messages are those of `broadleaf.client.results.metadata.outputs_of`.
 """
 
 from __future__ import annotations

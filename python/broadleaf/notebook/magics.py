@@ -16,7 +16,7 @@ from broadleaf.notebook.completion import EngineCompleter
 from broadleaf.notebook.targets import parse_targets
 
 if TYPE_CHECKING:
-    from broadleaf.client.results import AsyncResult
+    from broadleaf.client.results.async_result import AsyncResult
     from broadleaf.client.views.direct import DirectView
 
 _GROUPINGS = ("type", "engine", "order", "lines")

@@ -22,7 +22,7 @@ from broadleaf.serialize.pickle import loads
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
-    from broadleaf.client.results import AsyncResult
+    from broadleaf.client.results.async_result import AsyncResult
 
 # Time between two looks whether an engine that steps is still there.
 _LOOK_S = 0.5

@@ -6,11 +6,11 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
-from broadleaf.client.metadata import STDOUT
+from broadleaf.client.results.metadata import STDOUT
 from broadleaf.error_display import id_ranges
 
 if TYPE_CHECKING:
-    from broadleaf.client.results import AsyncResult
+    from broadleaf.client.results.async_result import AsyncResult
 
 
 class LineGroups:

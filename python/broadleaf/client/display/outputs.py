@@ -6,11 +6,11 @@ import importlib
 import sys
 from typing import Any, TextIO
 
+from broadleaf.client.connection.failures import STATUS_OK
 from broadleaf.client.display.line_groups import LineGroups
 from broadleaf.client.display.progress import inside_ipython, inside_kernel
-from broadleaf.client.failures import STATUS_OK
-from broadleaf.client.metadata import STDERR, STDOUT
-from broadleaf.client.results import AsyncResult
+from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.results.metadata import STDERR, STDOUT
 
 GROUPINGS = ("type", "engine", "order", "lines")
 

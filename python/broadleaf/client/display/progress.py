@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
-    from broadleaf.client.results import AsyncResult
+    from broadleaf.client.results.async_result import AsyncResult
 
 # Time between two redraws of a bar that does not move, so that its clock does.
 _REDRAW_S = 1.0

@@ -8,13 +8,13 @@ import sys
 import time
 from typing import Any
 
-from broadleaf.client.control import signal_number
-from broadleaf.client.descriptions import engines_in_words
+from broadleaf.client.connection.control import signal_number
+from broadleaf.client.connection.failures import link_lost
+from broadleaf.client.display.descriptions import engines_in_words
 from broadleaf.client.display.outputs import GROUPINGS, show_outputs, show_values
 from broadleaf.client.display.progress import can_write_over, progress_bar
 from broadleaf.client.display.streaming import OutputStream
-from broadleaf.client.failures import link_lost
-from broadleaf.client.results import AsyncResult
+from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.errors import AlreadyDisplayedError, CompositeError, hides_frames
 
 __tracebackhide__ = hides_frames

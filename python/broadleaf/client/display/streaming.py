@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
+from broadleaf.client.connection.failures import STATUS_OK
 from broadleaf.client.display.line_groups import LineGroups
 from broadleaf.client.display.outputs import engine_label, show_bundle, write_labelled
 from broadleaf.client.display.progress import can_write_over, inside_ipython
-from broadleaf.client.failures import STATUS_OK
-from broadleaf.client.metadata import STDERR, STDOUT, outputs_of
-from broadleaf.client.results import AsyncResult
+from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.results.metadata import STDERR, STDOUT, outputs_of
 from broadleaf.error_display import coloured_traceback, headline, id_ranges
 
 

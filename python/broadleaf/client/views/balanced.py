@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.client.dependency import is_dependency, resolve_dependency
-from broadleaf.client.failures import link_lost
-from broadleaf.client.map_results import AsyncMapResult
-from broadleaf.client.options import TaskOptions
-from broadleaf.client.origin import Origin
-from broadleaf.client.partition import as_rows, as_sequence, automatic_chunk_items, chunks
-from broadleaf.client.results import AsyncResult
+from broadleaf.client.connection.failures import link_lost
+from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.results.map_results import AsyncMapResult
+from broadleaf.client.tasks.dependency import is_dependency, resolve_dependency
+from broadleaf.client.tasks.options import TaskOptions
+from broadleaf.client.tasks.origin import Origin
+from broadleaf.client.tasks.partition import as_rows, as_sequence, automatic_chunk_items, chunks
 from broadleaf.client.views.base import Flag, View
 from broadleaf.errors import hides_frames
 from broadleaf.serialize.functions import MapChunk
@@ -190,7 +190,7 @@ class LoadBalancedView(View):
     ) -> AsyncMapResult:
         """Submits one task per call, each for `items` items of `n_items`."""
         if n_calls == 0:
-            from broadleaf.client.combined import EmptyMapResult
+            from broadleaf.client.results.combined import EmptyMapResult
 
             return EmptyMapResult(Origin(self.client, None, False), function)
         if self._submit_one is None:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from broadleaf.client.descriptions import targets_in_words
-from broadleaf.client.results import AsyncResult
+from broadleaf.client.display.descriptions import targets_in_words
+from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.errors import hides_frames
 from broadleaf.public_names import PublicNames
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
-    from broadleaf.client.remote_functions import ParallelFunction, RemoteFunction
+    from broadleaf.client.tasks.remote_functions import ParallelFunction, RemoteFunction
     from broadleaf.interop.concurrent import ViewExecutor
 
 __tracebackhide__ = hides_frames
@@ -78,7 +78,7 @@ class View(PublicNames):
         return f"<{type(self).__name__} of {self._described()}>"
 
     def _repr_html_(self) -> str:
-        from broadleaf.client.html_reprs import view_html
+        from broadleaf.client.display.html_reprs import view_html
 
         return view_html(self)
 
@@ -158,13 +158,13 @@ class View(PublicNames):
 
     def imap(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> Iterator[Any]:
         """`map` that returns an iterator over the values as they arrive."""
-        from broadleaf.client.map_results import MapIterator
+        from broadleaf.client.results.map_results import MapIterator
 
         return MapIterator(self.map_async(function, *sequences, **options))
 
     def remote(self, block: bool | None = None, **flags: Any) -> Callable[[Callable[..., Any]], RemoteFunction]:
         """Decorator: calls of the function run on this view."""
-        from broadleaf.client.remote_functions import remote
+        from broadleaf.client.tasks.remote_functions import remote
 
         return remote(self, block=self.block if block is None else block, **flags)
 
@@ -172,7 +172,7 @@ class View(PublicNames):
         self, dist: str = "b", block: bool | None = None, **flags: Any
     ) -> Callable[[Callable[..., Any]], ParallelFunction]:
         """Decorator: calls of the function get parts of their sequences on the engines of this view."""
-        from broadleaf.client.remote_functions import parallel
+        from broadleaf.client.tasks.remote_functions import parallel
 
         return parallel(self, dist=dist, block=self.block if block is None else block, **flags)
 

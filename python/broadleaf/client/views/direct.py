@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.client.failures import link_lost
-from broadleaf.client.options import TaskOptions
-from broadleaf.client.origin import Origin
-from broadleaf.client.partition import as_rows, as_sequence, check_dist, join_parts, part_bounds, part_of
-from broadleaf.client.results import AsyncResult
-from broadleaf.client.rows import only_item
+from broadleaf.client.connection.failures import link_lost
+from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.tasks.options import TaskOptions
+from broadleaf.client.tasks.origin import Origin
+from broadleaf.client.tasks.partition import as_rows, as_sequence, check_dist, join_parts, part_bounds, part_of
+from broadleaf.client.tasks.rows import only_item
 from broadleaf.client.views.base import Flag, View
 from broadleaf.client.views.in_place import InPlace
 from broadleaf.errors import NoEnginesRegistered, hides_frames
@@ -21,7 +21,7 @@ from broadleaf.serialize import asked_for
 from broadleaf.serialize.functions import MapChunk
 
 if TYPE_CHECKING:
-    from broadleaf.client.map_results import AsyncMapResult
+    from broadleaf.client.results.map_results import AsyncMapResult
 
 __tracebackhide__ = hides_frames
 
@@ -377,7 +377,7 @@ class DirectView(View):
         if n_parts == 0:
             if not ids:
                 raise NoEnginesRegistered("this view has no engines; client.wait_for_engines(n) waits for them")
-            from broadleaf.client.combined import EmptyMapResult
+            from broadleaf.client.results.combined import EmptyMapResult
 
             return EmptyMapResult(Origin(self.client, (), False, label=label), function)
         calls = [tuple(part_of(part, i, n_parts, n_items, dist) for part in parts) for i in range(n_parts)]

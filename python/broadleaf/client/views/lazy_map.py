@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.client.nested_waits import wait_until
-from broadleaf.client.results import AsyncResult
+from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.tasks.nested_waits import wait_until
 from broadleaf.errors import RemoteError, hides_frames
 from broadleaf.public_names import PublicNames
 from broadleaf.serialize.functions import function_name
@@ -113,7 +113,7 @@ class LazyMapIterator(PublicNames):
         return self
 
     async def __anext__(self) -> Any:
-        from broadleaf.client.async_iteration import Wake, resolved
+        from broadleaf.client.results.async_iteration import Wake, resolved
 
         self._submit_more()
         if self._n_waiting and self._ordered:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from broadleaf.client import failures
+from broadleaf.client.connection import failures
 from broadleaf.serialize.functions import function_name, resolve_function
 from broadleaf.serialize.pickle import dump_args, load_result
 

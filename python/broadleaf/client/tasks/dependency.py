@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.client.results import AsyncResult
+from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.errors import InvalidDependency
 
 if TYPE_CHECKING:

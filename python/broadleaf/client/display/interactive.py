@@ -10,8 +10,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
 from broadleaf import own_cluster
-from broadleaf.client.known_results import listed
-from broadleaf.client.results import seconds
+from broadleaf.client.connection.known_results import listed
+from broadleaf.client.results.async_result import seconds
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
@@ -66,7 +66,7 @@ class Interactive:
             self.activate()
 
     def _repr_html_(self) -> str:
-        from broadleaf.client.html_reprs import client_html
+        from broadleaf.client.display.html_reprs import client_html
 
         return client_html(self._client())
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from broadleaf.client.origin import Origin
+from broadleaf.client.tasks.origin import Origin
 from broadleaf.errors import (
     AuthenticationFailed,
     ClusterConnectionError,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broadleaf import requests
-from broadleaf.client.descriptions import engines_in_words, targets_in_words
+from broadleaf.client.display.descriptions import engines_in_words, targets_in_words
 from broadleaf.error_display import headline
 from broadleaf.html_tables import engine_table, table, titled
 from broadleaf.units import duration
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
-    from broadleaf.client.results import AsyncResult
+    from broadleaf.client.results.async_result import AsyncResult
     from broadleaf.client.views.base import View
 
 # A cluster that does not answer must not hold up a notebook.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from broadleaf.client.origin import Origin
+from broadleaf.client.tasks.origin import Origin
 from broadleaf.public_names import PublicNames
 
 

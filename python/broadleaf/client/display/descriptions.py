@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.client.failures import STATUS_CANCELLED, STATUS_NAMES
+from broadleaf.client.connection.failures import STATUS_CANCELLED, STATUS_NAMES
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
-    from broadleaf.client.results import AsyncResult
+    from broadleaf.client.results.async_result import AsyncResult
 
 # Of the reason why a task failed.
 _REASON_CHARACTERS = 100

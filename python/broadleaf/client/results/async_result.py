@@ -8,10 +8,10 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.client.descriptions import progress_in_words
-from broadleaf.client.failures import STATUS_NAMES, STATUS_OK, link_lost
-from broadleaf.client.metadata import METADATA_KEYS, STDERR, STDOUT, Metadata, moment, outputs_of
-from broadleaf.client.shown_result import ShownResult, seconds
+from broadleaf.client.connection.failures import STATUS_NAMES, STATUS_OK, link_lost
+from broadleaf.client.display.descriptions import progress_in_words
+from broadleaf.client.results.metadata import METADATA_KEYS, STDERR, STDOUT, Metadata, moment, outputs_of
+from broadleaf.client.results.shown_result import ShownResult, seconds
 from broadleaf.errors import LinkLost, RemoteError, composite, fresh, hides_frames
 from broadleaf.serialize.functions import function_name
 
@@ -228,7 +228,7 @@ class AsyncResult(ShownResult):
     def __aiter__(self) -> AsyncIterator[Any]:
         if self.origin.single:
             raise TypeError("a single result is not iterable; use `await result`")
-        from broadleaf.client.async_iteration import iterate
+        from broadleaf.client.results.async_iteration import iterate
 
         return iterate(self, getattr(self, "ordered", True))
 
@@ -320,7 +320,7 @@ class AsyncResult(ShownResult):
             return (self,)
         known: tuple[AsyncResult, ...] | None = self.__dict__.get("_split")
         if known is None:
-            from broadleaf.client.combined import CombinedResult
+            from broadleaf.client.results.combined import CombinedResult
 
             known = self.__dict__["_split"] = tuple(CombinedResult.of_part(self, part) for part in range(self.n_parts))
         return known
@@ -332,7 +332,7 @@ class AsyncResult(ShownResult):
             raise ValueError("Must specify at least one AsyncResult to join")
         if len(async_results) == 1:
             return async_results[0]
-        from broadleaf.client.combined import CombinedResult
+        from broadleaf.client.results.combined import CombinedResult
 
         return CombinedResult.joined(async_results)
 

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from broadleaf.client.failures import STATUS_OK
-from broadleaf.client.map_results import AsyncMapResult
-from broadleaf.client.nested_waits import wait_until
-from broadleaf.client.origin import Origin
-from broadleaf.client.results import AsyncResult
+from broadleaf.client.connection.failures import STATUS_OK
+from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.results.map_results import AsyncMapResult
+from broadleaf.client.tasks.nested_waits import wait_until
+from broadleaf.client.tasks.origin import Origin
 
 Part = tuple[AsyncResult, int]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from broadleaf.errors import ClusterConnectionError
 
 if TYPE_CHECKING:
-    from broadleaf.client.results import AsyncResult
+    from broadleaf.client.results.async_result import AsyncResult
 
 
 class Wake:
@@ -56,7 +56,7 @@ async def iterate(result: AsyncResult, ordered: bool) -> AsyncIterator[Any]:
 
 
 async def _resolved_parts(result: AsyncResult, ordered: bool) -> AsyncIterator[int]:
-    from broadleaf.client.combined import PartWatcher
+    from broadleaf.client.results.combined import PartWatcher
 
     wake = Wake()
     watched = -1

@@ -11,9 +11,9 @@ import threading
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
-from broadleaf.client.failures import STATUS_CANCELLED
-from broadleaf.client.nested_waits import Waiters
-from broadleaf.client.parts import Parts
+from broadleaf.client.connection.failures import STATUS_CANCELLED
+from broadleaf.client.results.parts import Parts
+from broadleaf.client.tasks.nested_waits import Waiters
 from broadleaf.errors import CompositeError, RemoteError, TaskAborted, hides_frames
 
 __tracebackhide__ = hides_frames

@@ -67,7 +67,7 @@ class ParallelFunction(RemoteFunction):
 
     def __call__(self, *sequences: Any) -> Any:
         """Calls the function with parts of the sequences, which must be equally long, and joins the parts' values."""
-        from broadleaf.client.partition import as_rows, join_parts
+        from broadleaf.client.tasks.partition import as_rows, join_parts
 
         cut = tuple(as_rows(sequence) for sequence in sequences)
         lengths = [len(sequence) for sequence in cut]

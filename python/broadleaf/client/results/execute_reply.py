@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broadleaf.client.metadata import Metadata
-from broadleaf.client.results import AsyncResult
+from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.results.metadata import Metadata
 
 _SHOWN_CHARACTERS = 32
 

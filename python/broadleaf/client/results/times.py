@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from broadleaf.client.lazy_future import LazyFuture
+from broadleaf.client.results.lazy_future import LazyFuture
 
 
 class TimedResult(LazyFuture):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
-from broadleaf.client.results import AsyncResult, Failure
+from broadleaf.client.results.async_result import AsyncResult, Failure
 from broadleaf.errors import RemoteError, composite, hides_frames
 from broadleaf.serialize.errors import Failed
 

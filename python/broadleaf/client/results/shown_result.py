@@ -6,13 +6,13 @@ from collections.abc import Callable
 from concurrent.futures import ALL_COMPLETED
 from typing import TYPE_CHECKING, cast
 
-from broadleaf.client.metadata import MESSAGES
-from broadleaf.client.times import TimedResult
+from broadleaf.client.results.metadata import MESSAGES
+from broadleaf.client.results.times import TimedResult
 
 if TYPE_CHECKING:
     from broadleaf.client.display.debugger import Debugging
     from broadleaf.client.display.streaming import OutputStream
-    from broadleaf.client.results import AsyncResult
+    from broadleaf.client.results.async_result import AsyncResult
 
 
 def seconds(timeout: float | None) -> float | None:
@@ -29,7 +29,7 @@ class ShownResult(TimedResult):
         return cast("AsyncResult", self)
 
     def _repr_html_(self) -> str:
-        from broadleaf.client.html_reprs import result_html
+        from broadleaf.client.display.html_reprs import result_html
 
         return result_html(self._result())
 

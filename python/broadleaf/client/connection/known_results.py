@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from broadleaf.client.hub_results import AsyncHubResult, Hub, select
-from broadleaf.client.results import AsyncResult
+from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.results.hub_results import AsyncHubResult, Hub, select
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
@@ -77,7 +77,7 @@ class RegisteredResults:
         if found == whole.parts() and (missing or not self._is_held(jobs)):
             result = whole
         else:
-            from broadleaf.client.combined import CombinedResult
+            from broadleaf.client.results.combined import CombinedResult
 
             result = CombinedResult.joined([CombinedResult.of_part(*part) for part in found])
             result.origin.single = single and len(found) == 1

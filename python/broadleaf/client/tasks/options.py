@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from broadleaf.client.dependency import DEFAULT_RULE, Rule
+from broadleaf.client.tasks.dependency import DEFAULT_RULE, Rule
 from broadleaf.requests import target_set
 
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from broadleaf import requests
-from broadleaf.client.failures import link_lost
-from broadleaf.client.hub_results import Hub
-from broadleaf.client.results import AsyncResult
+from broadleaf.client.connection.failures import link_lost
+from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.results.hub_results import Hub
 from broadleaf.config import OPTIONS
 from broadleaf.errors import DeathCertificate, EngineError
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from broadleaf.client.rows import join_rows, rows_of
+from broadleaf.client.tasks.rows import join_rows, rows_of
 
 # However few chunks are wanted, each engine gets several, so that the last ones keep nobody waiting.
 AUTO_CHUNKS_PER_ENGINE = 8

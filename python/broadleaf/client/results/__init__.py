@@ -1,0 +1,1 @@
+"""Results of tasks, and what is made of several."""

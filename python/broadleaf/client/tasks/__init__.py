@@ -1,0 +1,1 @@
+"""What goes to engines with a task: its options, its function, its share of the data."""
