@@ -133,7 +133,7 @@ def test_a_wrong_import_is_noticed(tmp_path, part, line):
         ("client", "from broadleaf import _native"),
         ("bench", "import broadleaf as ipp"),
         ("bench", "from broadleaf import Cluster"),
-        ("cli", "from broadleaf.bench.table import rows"),
+        ("cli", "from broadleaf.bench.results.table import rows"),
         ("client", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..engine import namespace"),
     ],
 )

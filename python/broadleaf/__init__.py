@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from broadleaf.cluster.engine_sets.slurm import Slurm
     from broadleaf.cluster.engine_sets.ssh import SSH
     from broadleaf.cluster.relay import Relay
-    from broadleaf.engine.bound_kernel import bind_kernel
+    from broadleaf.engine.interactive.bound_kernel import bind_kernel
     from broadleaf.errors import (
         AlreadyDisplayedError,
         AuthenticationFailed,
@@ -76,10 +76,10 @@ if TYPE_CHECKING:
     from broadleaf.interop.concurrent import ViewExecutor
     from broadleaf.interop.joblib import register_joblib_backend
     from broadleaf.serialize.asked_for import use_cloudpickle, use_dill, use_pickle
-    from broadleaf.serialize.interactive import interactive
+    from broadleaf.serialize.functions.interactive import interactive
+    from broadleaf.serialize.functions.requirements import depend, dependent, require
     from broadleaf.serialize.pickle import PrePickled
     from broadleaf.serialize.reference import Reference
-    from broadleaf.serialize.requirements import depend, dependent, require
 
 _ERRORS = "broadleaf.errors"
 _HOMES = {
@@ -140,17 +140,17 @@ _HOMES = {
     "ViewExecutor": "broadleaf.interop.concurrent",
     "__version__": "broadleaf._native",
     "asarray": "broadleaf.client.arrays",
-    "bind_kernel": "broadleaf.engine.bound_kernel",
+    "bind_kernel": "broadleaf.engine.interactive.bound_kernel",
     "collect_exceptions": _ERRORS,
-    "depend": "broadleaf.serialize.requirements",
-    "dependent": "broadleaf.serialize.requirements",
+    "depend": "broadleaf.serialize.functions.requirements",
+    "dependent": "broadleaf.serialize.functions.requirements",
     "empty": "broadleaf.client.arrays",
     "get_client": "broadleaf.client.tasks.nested",
-    "interactive": "broadleaf.serialize.interactive",
+    "interactive": "broadleaf.serialize.functions.interactive",
     "parallel": "broadleaf.client.tasks.remote_functions",
     "register_joblib_backend": "broadleaf.interop.joblib",
     "remote": "broadleaf.client.tasks.remote_functions",
-    "require": "broadleaf.serialize.requirements",
+    "require": "broadleaf.serialize.functions.requirements",
     "unwrap_exception": _ERRORS,
     "use_cloudpickle": "broadleaf.serialize.asked_for",
     "use_dill": "broadleaf.serialize.asked_for",

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from broadleaf import requests
-from broadleaf.death_certificate import DeathCertificate
-from broadleaf.error_display import id_ranges
 from broadleaf.errors import EngineError
+from broadleaf.errors.death_certificate import DeathCertificate
+from broadleaf.errors.display import id_ranges
 
 # Time between two looks at what has died.
 _LOOK_S = 0.1

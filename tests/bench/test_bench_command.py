@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from broadleaf.bench import table
-from broadleaf.bench.record import Record, skipped
+from broadleaf.bench.results import table
+from broadleaf.bench.results.record import Record, skipped
 from broadleaf.cli import group
 from broadleaf.cli.bench.output import Records
 from click.testing import CliRunner

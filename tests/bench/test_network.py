@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from broadleaf.bench import network
+from broadleaf.bench.hosts import network
 
 
 @pytest.fixture

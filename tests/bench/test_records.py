@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from broadleaf.bench import bootstrap, table
-from broadleaf.bench.record import Record, skipped
+from broadleaf.bench.results import bootstrap, table
+from broadleaf.bench.results.record import Record, skipped
 
 
 def record(peer="ppe", metric="roundtrip_median", values=(3.0, 1.0, 2.0), case="latency", **params) -> Record:

@@ -211,8 +211,8 @@ def test_arrays_come_back_and_are_sent(tmp_path):
 
 def test_figures_are_drawn_as_png_and_svg(tmp_path):
     pytest.importorskip("matplotlib")
-    from broadleaf.bench import plots
-    from broadleaf.bench.record import Record
+    from broadleaf.bench.results import plots
+    from broadleaf.bench.results.record import Record
 
     params = {"workers": 4, "mode": "submit"}
     records = [

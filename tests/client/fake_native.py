@@ -11,8 +11,9 @@ from collections import deque
 from typing import Any
 
 from broadleaf.errors import UnmetDependency
-from broadleaf.serialize import functions, namespace
 from broadleaf.serialize.errors import dump_error
+from broadleaf.serialize.functions import bodies as functions
+from broadleaf.serialize.functions import namespace
 from broadleaf.serialize.pickle import dump_value, load_args
 from fake_requests import Requests
 

@@ -10,7 +10,7 @@ import pytest
 from broadleaf.client.connection.failures import death_certificate
 from broadleaf.errors import composite
 from broadleaf.serialize.errors import dump_error, load_error
-from broadleaf.serialize.functions import MapChunk, failed_item
+from broadleaf.serialize.functions.bodies import MapChunk, failed_item
 from broadleaf.serialize.tracebacks import traceback_text, with_source
 
 

@@ -9,8 +9,9 @@ import threading
 
 import broadleaf as ipp
 import pytest
-from broadleaf import error, error_types
+from broadleaf import error
 from broadleaf.errors import composite, fresh
+from broadleaf.errors import types as error_types
 from broadleaf.serialize.errors import FailedItem, dump_error, load_error
 
 

@@ -7,11 +7,11 @@ import threading
 
 import broadleaf as ipp
 import pytest
-from broadleaf.serialize import namespace
 from broadleaf.serialize.errors import Failed, dump_error, load_error
-from broadleaf.serialize.functions import Fresh, MapChunk, function_name, load_function, resolve_function
+from broadleaf.serialize.functions import namespace
+from broadleaf.serialize.functions.bodies import Fresh, MapChunk, function_name, load_function, resolve_function
+from broadleaf.serialize.functions.snapshot import is_importable
 from broadleaf.serialize.pickle import PrePickled, dump_args, dump_value, dumps, load_args, loads
-from broadleaf.serialize.snapshot import is_importable
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Hosts of a site, on this machine: each has a network, a name, files and a home of its own, and real daemons.
 
-A host is a network namespace (`broadleaf.bench.network`) and an overlay over this system with Debian packages.
+A host is a network namespace (`broadleaf.bench.hosts.network`) and an overlay over this system with Debian packages.
 All hosts are in one process table, which ends with the bed: nothing is left behind.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from broadleaf.bench.network import Host, Network, why_not
+from broadleaf.bench.hosts.network import Host, Network, why_not
 from debian_layer import CHECKOUT, LayerUnavailable, layer
 
 PACKAGES = (

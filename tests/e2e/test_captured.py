@@ -9,7 +9,7 @@ from pathlib import Path
 import broadleaf as ipp
 import numpy as np
 import pytest
-from broadleaf.serialize.functions import MapChunk
+from broadleaf.serialize.functions.bodies import MapChunk
 
 MIB = 1 << 20
 # More than a function's body may have on the wire.

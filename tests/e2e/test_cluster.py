@@ -16,7 +16,7 @@ from broadleaf.cluster import files, owner
 from broadleaf.cluster.cluster import ClusterStateError
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.errors import ClusterConnectionError
-from broadleaf.serialize.namespace import evaluate
+from broadleaf.serialize.functions.namespace import evaluate
 
 pytestmark = pytest.mark.timeout(60)
 

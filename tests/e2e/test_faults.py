@@ -14,7 +14,7 @@ import pytest
 from broadleaf import Cluster, EngineError
 from broadleaf.cluster import files
 from broadleaf.errors import ClusterConnectionError, LinkLost, TaskTimeout
-from broadleaf.serialize.namespace import evaluate
+from broadleaf.serialize.functions.namespace import evaluate
 
 pytestmark = pytest.mark.timeout(60)
 

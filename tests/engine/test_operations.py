@@ -4,8 +4,9 @@ import sys
 import traceback
 
 import pytest
-from broadleaf.engine import display, namespace, operations
-from broadleaf.serialize.namespace import evaluate
+from broadleaf.engine import namespace, operations
+from broadleaf.engine.output import display
+from broadleaf.serialize.functions.namespace import evaluate
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import os
 import sys
 
 import pytest
-from broadleaf.engine import output
-from broadleaf.engine.capture import Capture
+from broadleaf.engine.output import streams as output
+from broadleaf.engine.processes.capture import Capture
 
 
 class FakeEngine:

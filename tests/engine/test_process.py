@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from broadleaf.engine import deaths, process
+from broadleaf.engine.processes import deaths, process
 
 
 def test_threads_share_the_cores_unless_the_user_says_otherwise():

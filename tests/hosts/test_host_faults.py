@@ -9,7 +9,7 @@ import broadleaf
 import numpy as np
 import pytest
 from broadleaf import interactive
-from broadleaf.bench.network import wait_until
+from broadleaf.bench.hosts.network import wait_until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from broadleaf.bench.network import Network, wait_until, why_not
+from broadleaf.bench.hosts.network import Network, wait_until, why_not
 
 pytestmark = pytest.mark.timeout(60)
 REASON = why_not()

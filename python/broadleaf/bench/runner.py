@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import bootstrap, environments, table
+from . import environments
 from .cases import Case, Session, Step
 from .environments import OURS, RAW, SYSTEMS
-from .record import Record, skipped
+from .results import bootstrap, table
+from .results.record import Record, skipped
 from .turn import Turn, TurnFailed
 
 # A step that takes longer than this is repeated that many times at most.

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 # Imported only once sys.path is the client's, so that Broadleaf is found wherever the client has it from.
-_BOOT = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from broadleaf.engine.fork_server import main; main()"
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv.pop().split('\\n'); "
+    "from broadleaf.engine.processes.fork_server import main; main()"
+)
 
 _LOG_TAIL_BYTES = 4096
 

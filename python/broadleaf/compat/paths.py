@@ -11,7 +11,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 _ERRORS = "broadleaf.errors"
-_CANNING = "broadleaf.compat.canning"
+_CANNING = "broadleaf.compat.values.canning"
 _COMMANDS = "broadleaf.compat.commands"
 _SERIALIZE = {
     _CANNING: "can can_map uncan uncan_map serialize_object deserialize_object pack_apply_message unpack_apply_message",
@@ -27,9 +27,9 @@ PATHS: dict[str, str | dict[str, str]] = {
     "broadleaf.apps.launcher": "broadleaf.compat.launchers",
     "broadleaf.client._joblib": {"broadleaf.compat.joblib": "IPythonParallelBackend"},
     "broadleaf.client.asyncresult": {"broadleaf": "AsyncResult AsyncMapResult AsyncHubResult"},
-    "broadleaf.client.futures": {"broadleaf.compat.futures": "MessageFuture multi_future"},
+    "broadleaf.client.futures": {"broadleaf.compat.values.futures": "MessageFuture multi_future"},
     "broadleaf.client.magics": {"broadleaf.notebook.magics": "ParallelMagics"},
-    "broadleaf.client.map": {"broadleaf.compat.partition": "Map RoundRobinMap mappable"},
+    "broadleaf.client.map": {"broadleaf.compat.values.partition": "Map RoundRobinMap mappable"},
     "broadleaf.client.remotefunction": {"broadleaf": "RemoteFunction ParallelFunction remote parallel"},
     "broadleaf.client.view": {
         "broadleaf": "BroadcastView DirectView LazyMapIterator LoadBalancedView ViewExecutor",
@@ -47,14 +47,14 @@ PATHS: dict[str, str | dict[str, str]] = {
     "broadleaf.error": _ERRORS,
     "broadleaf.joblib": "broadleaf.compat.joblib",
     "broadleaf.serialize.canning": _CANNING,
-    "broadleaf.serialize.codeutil": "broadleaf.compat.codeutil",
+    "broadleaf.serialize.codeutil": "broadleaf.compat.values.codeutil",
     "broadleaf.serialize.serialize": _SERIALIZE,
     "broadleaf.util": {
         "broadleaf": "interactive",
-        "broadleaf.compat.addresses": "disambiguate_ip_address disambiguate_url ip_for_host is_ip is_url "
+        "broadleaf.compat.values.addresses": "disambiguate_ip_address disambiguate_url ip_for_host is_ip is_url "
         "select_random_ports split_url validate_url validate_url_container",
-        "broadleaf.compat.dates": "compare_datetimes ensure_timezone extract_dates utc utcnow",
-        "broadleaf.compat.mappings": "Namespace ReverseDict int_keys",
+        "broadleaf.compat.values.dates": "compare_datetimes ensure_timezone extract_dates utc utcnow",
+        "broadleaf.compat.values.mappings": "Namespace ReverseDict int_keys",
     },
     "broadleaf._version": {"broadleaf": "__version__ version_info"},
 }

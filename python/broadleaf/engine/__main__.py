@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from broadleaf import _native
-from broadleaf.engine.capture import Capture
+from broadleaf.engine.processes.capture import Capture
 
 
 def main() -> int:
@@ -18,7 +18,7 @@ def main() -> int:
     capture: Capture | None = None
     if sys.argv[1:] == ["--setup-from-stdin"]:
         setup: dict[str, Any] = json.load(sys.stdin)
-        from broadleaf.engine import process
+        from broadleaf.engine.processes import process
 
         process.reset_signals()
         process.die_with_parent(setup["parent_pid"])

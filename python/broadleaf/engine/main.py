@@ -12,24 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf import _native, own_cluster
-from broadleaf.engine import (
-    breakpoints,
-    cells,
-    child,
-    display,
-    interrupts,
-    namespace,
-    nested,
-    operations,
-    output,
-    process,
-    publish,
-    rich_display,
-)
-from broadleaf.engine.capture import Capture
+from broadleaf.engine import interrupts, namespace, nested, operations
+from broadleaf.engine.interactive import breakpoints, cells
+from broadleaf.engine.output import display, publish, rich_display
+from broadleaf.engine.output import streams as output
+from broadleaf.engine.processes import child, process
+from broadleaf.engine.processes.capture import Capture
 from broadleaf.errors import UnmetDependency
 from broadleaf.modules import MODULES_DIR, missing, preparation
-from broadleaf.serialize import coroutines, errors, functions, pickle
+from broadleaf.serialize import coroutines, errors, pickle
+from broadleaf.serialize.functions import bodies as functions
 
 
 @dataclass(frozen=True)

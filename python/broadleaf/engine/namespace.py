@@ -5,7 +5,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from broadleaf.serialize.namespace import set_namespace
+from broadleaf.serialize.functions.namespace import set_namespace
 
 Namespace = dict[str, Any]
 

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any, NotRequired, TypedDict
 
-from broadleaf.engine import cell_output, cells, display, in_place, namespace
+from broadleaf.engine import in_place, namespace
+from broadleaf.engine.interactive import cells
+from broadleaf.engine.output import cell_output, display
 from broadleaf.errors import TaskAborted
 from broadleaf.serialize import coroutines
 
@@ -230,6 +232,6 @@ def complete(text: str, position: int) -> tuple[list[str], int]:
 
 def post_mortem(number: int) -> None:
     """Opens a debugger where a task failed. Raises `LookupError` where its frames are not kept any more."""
-    from broadleaf.engine import breakpoints, debugger
+    from broadleaf.engine.interactive import breakpoints, debugger
 
     debugger.post_mortem(breakpoints.kept(number))

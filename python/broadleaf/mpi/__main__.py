@@ -31,7 +31,7 @@ def main() -> None:
         from mpi4py import MPI  # pyright: ignore[reportMissingImports]
     except (ImportError, RuntimeError) as error:
         sys.exit(f"broadleaf: MPI cannot be used by {sys.executable}: {error}; install `broadleaf[mpi]` and an MPI")
-    from broadleaf.engine.rank import run_rank
+    from broadleaf.engine.processes.rank import run_rank
 
     run_rank(link, MPI, arguments.world, arguments.log, start_timeout_s)
 

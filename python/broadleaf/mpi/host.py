@@ -14,7 +14,7 @@ from typing import Any
 from broadleaf.cluster import files, owner
 from broadleaf.cluster.relay import Relay
 from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.engine.guests import SOCKET
+from broadleaf.engine.processes.guests import SOCKET
 
 _TRIES = 5
 _ANSWER_S = 10.0

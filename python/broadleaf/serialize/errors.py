@@ -7,8 +7,8 @@ import reprlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from broadleaf.error_types import ExceptionParts, pickles_in_its_own_way
 from broadleaf.errors import RemoteError, typed
+from broadleaf.errors.types import ExceptionParts, pickles_in_its_own_way
 from broadleaf.serialize import PROTOCOL
 from broadleaf.serialize.tracebacks import Position, Span, traceback_text, with_source
 
@@ -78,7 +78,7 @@ def error_record(error: BaseException, info: dict[str, Any], item: FailedItem | 
 
         explain(error)
     elif isinstance(error, NameError):
-        from broadleaf.serialize import namespace
+        from broadleaf.serialize.functions import namespace
 
         namespace.explain(error)
     try:

@@ -34,7 +34,7 @@ def dumps(value: Any, apart: bool = False) -> tuple[bytes, list[pickle.PickleBuf
     except (pickle.PicklingError, AttributeError, TypeError):
         # Not by reference; the second attempt's error is the better one.
         pass
-    from broadleaf.serialize.by_value import dumps_by_value
+    from broadleaf.serialize.functions.by_value import dumps_by_value
 
     return dumps_by_value(value, buffers, least_bytes=least_bytes), buffers
 
@@ -48,7 +48,7 @@ def dumps_in_band(value: Any) -> bytes:
     except (pickle.PicklingError, AttributeError, TypeError):
         # As in `dumps`.
         pass
-    from broadleaf.serialize.by_value import dumps_by_value
+    from broadleaf.serialize.functions.by_value import dumps_by_value
 
     return dumps_by_value(value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broadleaf.serialize.namespace import evaluate
+from broadleaf.serialize.functions.namespace import evaluate
 
 
 class Reference:

@@ -89,7 +89,7 @@ def main(name: str) -> None:
     raise_loopback()
     output = private_output()
     try:
-        server = Server(importlib.import_module(f"{__package__}.{name}").Peer())
+        server = Server(importlib.import_module(f"{__package__}.systems.{name}").Peer())
     except Exception as error:
         output.write(json.dumps({"error": f"{name}: {error!r}"}) + "\n")
         raise

@@ -76,8 +76,8 @@ def _measure(
     plot: Path | None,
     environments: Path,
 ) -> None:
-    from broadleaf.bench import machine
     from broadleaf.bench.environments import OURS, RAW
+    from broadleaf.bench.results import machine
     from broadleaf.bench.runner import Run
     from broadleaf.bench.turn import isolation
 
@@ -102,7 +102,7 @@ def _measure(
     if results is not None:
         write_results(records, results, name, facts, began)
     if plot is not None:
-        from broadleaf.bench import plots
+        from broadleaf.bench.results import plots
 
         for path in plots.draw(records.found, plot):
             click.echo(path, err=json_file == "-")

@@ -98,7 +98,9 @@ def command(
     Every plan and the one that Broadleaf chooses take turns.
     """
     require("bench", ("numpy",), "`broadleaf bench hosts`")
-    from broadleaf.bench import hosts, machine, network
+    from broadleaf.bench.hosts import broadcast as hosts
+    from broadleaf.bench.hosts import network
+    from broadleaf.bench.results import machine
 
     if (reason := network.why_not()) is not None:
         fail(reason)

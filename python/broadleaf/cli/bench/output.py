@@ -15,7 +15,7 @@ import click
 from broadleaf.cli.console import console, plain_table
 
 if TYPE_CHECKING:
-    from broadleaf.bench.record import Record
+    from broadleaf.bench.results.record import Record
 
 _STANDARD_OUTPUT = "-"
 _RESULTS = Path("benchmarks", "results")
@@ -79,7 +79,7 @@ class Records:
         """Prints the table, unless the records went to standard output."""
         if self._json_file == _STANDARD_OUTPUT:
             return
-        from broadleaf.bench import table
+        from broadleaf.bench.results import table
 
         out = console()
         rows = table.rows(self.found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from broadleaf.client.connection import failures
-from broadleaf.serialize.functions import function_name, resolve_function
+from broadleaf.serialize.functions.bodies import function_name, resolve_function
 from broadleaf.serialize.pickle import dump_args, load_result
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Hooks:
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, sizes: tuple[int, int]
     ) -> BaseException:
         """The exception for a call that does not fit into a message; `sizes` are its bytes and their limit."""
-        from broadleaf.serialize.captured import call_too_large
+        from broadleaf.serialize.functions.captured import call_too_large
 
         return call_too_large(function, function_name(function), args, kwargs or {}, *sizes)
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.death_certificate import ControllerDeath
 from broadleaf.errors import LinkLost
+from broadleaf.errors.death_certificate import ControllerDeath
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from broadleaf import requests
 from broadleaf.client.display.descriptions import engines_in_words, targets_in_words
-from broadleaf.error_display import headline
+from broadleaf.errors.display import headline
 from broadleaf.html_tables import engine_table, table, titled
 from broadleaf.units import duration
 

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from broadleaf.client.results.metadata import STDOUT
-from broadleaf.error_display import id_ranges
+from broadleaf.errors.display import id_ranges
 
 if TYPE_CHECKING:
     from broadleaf.client.results.async_result import AsyncResult

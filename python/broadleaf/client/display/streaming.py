@@ -17,7 +17,7 @@ from broadleaf.client.display.outputs import engine_label, show_bundle, write_la
 from broadleaf.client.display.progress import can_write_over, inside_ipython
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.metadata import STDERR, STDOUT, outputs_of
-from broadleaf.error_display import coloured_traceback, headline, id_ranges
+from broadleaf.errors.display import coloured_traceback, headline, id_ranges
 
 
 class OutputStream:

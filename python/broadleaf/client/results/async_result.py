@@ -13,7 +13,7 @@ from broadleaf.client.display.descriptions import progress_in_words
 from broadleaf.client.results.metadata import METADATA_KEYS, STDERR, STDOUT, Metadata, moment, outputs_of
 from broadleaf.client.results.shown_result import ShownResult, seconds
 from broadleaf.errors import LinkLost, RemoteError, composite, fresh, hides_frames
-from broadleaf.serialize.functions import function_name
+from broadleaf.serialize.functions.bodies import function_name
 
 __all__ = ["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION", "AsyncResult", "seconds"]
 

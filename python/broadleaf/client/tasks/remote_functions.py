@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from broadleaf.errors import hides_frames
-from broadleaf.serialize.functions import function_name
+from broadleaf.serialize.functions.bodies import function_name
 
 if TYPE_CHECKING:
     from broadleaf.client.views.base import View

@@ -14,7 +14,7 @@ from broadleaf.client.tasks.origin import Origin
 from broadleaf.client.tasks.partition import as_rows, as_sequence, automatic_chunk_items, chunks
 from broadleaf.client.views.base import Flag, View
 from broadleaf.errors import hides_frames
-from broadleaf.serialize.functions import MapChunk
+from broadleaf.serialize.functions.bodies import MapChunk
 
 if TYPE_CHECKING:
     from broadleaf.client.views.lazy_map import LazyMapIterator

@@ -18,7 +18,7 @@ from broadleaf.client.views.base import Flag, View
 from broadleaf.client.views.in_place import InPlace
 from broadleaf.errors import NoEnginesRegistered, hides_frames
 from broadleaf.serialize import asked_for
-from broadleaf.serialize.functions import MapChunk
+from broadleaf.serialize.functions.bodies import MapChunk
 
 if TYPE_CHECKING:
     from broadleaf.client.results.map_results import AsyncMapResult

@@ -1,0 +1,1 @@
+"""One adapter a system under test, over its public API alone."""

@@ -1,0 +1,1 @@
+"""The figures of a benchmark: records, tables and plots."""

@@ -1,0 +1,173 @@
+"""Figures of the records, as IPython's performance page has them: latency, tasks a second, message size, task length.
+
+Each is written as PNG and SVG. Needs matplotlib (`pip install broadleaf[bench]`), which is imported when drawing.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..environments import OURS, RAW, SYSTEMS
+from .record import Record
+
+# A colour for each system, told apart also by readers who see few colours; ours stands out by weight.
+COLOURS = dict(
+    zip(
+        SYSTEMS,
+        ("#0b5d3b", "#555555", "#0072b2", "#56b4e9", "#d55e00", "#e69f00", "#cc79a7", "#7a5195", "#9c755f", "#66a61e"),
+        strict=True,
+    )
+)
+MARKERS = dict(zip(SYSTEMS, "os^vD<>pPX", strict=True))
+SIZE_INCHES = (7.2, 4.6)
+
+
+def draw(records: list[Record], folder: Path) -> list[Path]:
+    """Draws every figure there are records for; the paths written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figures: dict[str, tuple[Callable[[Any, list[Record]], None], set[str]]] = {
+        "latency": (latency, {"latency"}),
+        "rate": (rate, {"throughput"}),
+        "message-bandwidth": (bandwidth, {"echo"}),
+        "message-time": (message_time, {"echo"}),
+        "task-length": (task_length, {"sleep-map"}),
+    }
+    written = []
+    for name, (fill, cases) in figures.items():
+        if any(r.case in cases and r.values for r in records):
+            written += _save(name, partial(_filled, fill, records), folder)
+    return written
+
+
+def _save(name: str, fill: Callable[[Any], None], folder: Path) -> list[Path]:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(
+        {"svg.hashsalt": "broadleaf", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    ):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        fill(figure.add_subplot())
+        paths = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
+        for path in paths:
+            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return paths
+
+
+def _filled(fill: Callable[[Any, list[Record]], None], records: list[Record], axes: Any) -> None:
+    fill(axes, records)
+
+
+def label(r: Record) -> str:
+    own = [str(r.params[k]) for k in ("mode", "config") if r.params.get(k) not in (None, "", "default")]
+    return ", ".join([r.peer, *own])
+
+
+def latency(axes: Any, records: list[Record]) -> None:
+    """One row a system and way: the median as a point, the 99th percentile as the end of its line."""
+    medians = {label(r): r for r in records if r.case == "latency" and r.metric == "roundtrip_median" and r.values}
+    tails = {label(r): r.median for r in records if r.case == "latency" and r.metric == "roundtrip_p99"}
+    ordered = sorted(medians.items(), key=lambda item: item[1].median or 0, reverse=True)
+    for place, (name, r) in enumerate(ordered):
+        colour = COLOURS[r.peer]
+        axes.plot([r.median, tails.get(name) or r.median], [place, place], color=colour, linewidth=2)
+        axes.plot([r.median], [place], MARKERS[r.peer], color=colour, markersize=7)
+        end = (tails.get(name) or r.median, place)
+        axes.annotate(f"{r.median:,.0f}", end, (6, -3), textcoords="offset points", fontsize=7)
+    axes.set_yticks(range(len(ordered)), [name for name, _ in ordered])
+    axes.set_xscale("log")
+    axes.set_xlabel("round trip, us (point: median; line: to the 99th percentile)")
+    for r in records:
+        if r.peer == RAW and r.case == "raw_rtt" and r.metric == "roundtrip_median":
+            axes.axvline(r.median, color=COLOURS[RAW], linestyle=":", linewidth=1)
+            name = f"raw {r.params['kind']} socket"
+            height = len(ordered) - 0.45 if r.params["kind"] == "unix" else -0.55
+            align = "right" if r.params["kind"] == "unix" else "left"
+            axes.text(r.median, height, f" {name} ", fontsize=7, color=COLOURS[RAW], ha=align)
+    axes.margins(y=0.12)
+    axes.set_title("One empty task, synchronous")
+
+
+def lines(records: list[Record], case: str, metric: str, x: str) -> dict[str, tuple[str, list[tuple[float, float]]]]:
+    """Label -> (system, points by x), for the largest number of workers that was run."""
+    chosen = [r for r in records if r.case == case and r.metric == metric and r.values]
+    most = max((r.params["workers"] for r in chosen), default=0)
+    found: dict[str, tuple[str, list[tuple[float, float]]]] = {}
+    for r in chosen:
+        if r.params["workers"] == most and r.median is not None:
+            found.setdefault(label(r), (r.peer, []))[1].append((r.params[x], r.median))
+    return {name: (system, sorted(points)) for name, (system, points) in found.items()}
+
+
+def one_each(
+    found: dict[str, tuple[str, list[tuple[float, float]]]],
+) -> dict[str, tuple[str, list[tuple[float, float]]]]:
+    """The first way of every system: more lines than that cannot be told apart."""
+    first: dict[str, str] = {}
+    for name, (system, _) in found.items():
+        first.setdefault(system, name)
+    return {name: found[name] for name in first.values()}
+
+
+def plot_lines(
+    axes: Any, found: dict[str, tuple[str, list[tuple[float, float]]]], style: str, with_label: bool
+) -> None:
+    for name, (system, points) in found.items():
+        axes.plot(
+            [x for x, _ in points],
+            [y for _, y in points],
+            style,
+            marker=MARKERS[system],
+            markersize=5 if style == "-" else 3,
+            color=COLOURS[system],
+            linewidth=2.4 if system == OURS else 1.3,
+            label=name if with_label else None,
+            zorder=3 if system == OURS else 2,
+        )
+
+
+def rate(axes: Any, records: list[Record]) -> None:
+    """Tasks a second over the number of tasks; dashed: submission alone."""
+    done = one_each(lines(records, "throughput", "roundtrip", "n"))
+    sent = {name: line for name, line in lines(records, "throughput", "sent", "n").items() if name in done}
+    plot_lines(axes, done, "-", True)
+    plot_lines(axes, sent, "--", False)
+    _log_log(axes, "Small tasks", "tasks", "tasks/s (solid: collected, dashed: sent)")
+
+
+def bandwidth(axes: Any, records: list[Record]) -> None:
+    plot_lines(axes, one_each(lines(records, "echo", "bandwidth", "size_bytes")), "-", True)
+    _log_log(axes, "Arrays there and back", "array, bytes", "GB/s, both directions")
+
+
+def message_time(axes: Any, records: list[Record]) -> None:
+    plot_lines(axes, one_each(lines(records, "echo", "time_per_task", "size_bytes")), "-", True)
+    _log_log(axes, "Arrays there and back", "array, bytes", "time a task, us")
+
+
+def task_length(axes: Any, records: list[Record]) -> None:
+    """Efficiency of sleeping tasks over their length; 1 is what the workers could do at best."""
+    plot_lines(axes, one_each(lines(records, "sleep-map", "efficiency", "ms")), "-", True)
+    axes.axhline(1, color=COLOURS[RAW], linewidth=0.8, linestyle=":")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(0, 1.05)
+    axes.set_xlabel("length of a task, ms")
+    axes.set_ylabel("efficiency")
+    axes.set_title("Map of short tasks")
+    _legend(axes)
+
+
+def _log_log(axes: Any, title: str, x: str, y: str) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_title(title)
+    _legend(axes)
+
+
+def _legend(axes: Any) -> None:
+    axes.grid(True, which="major", linewidth=0.3)
+    axes.figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)

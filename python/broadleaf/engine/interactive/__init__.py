@@ -1,0 +1,1 @@
+"""Cells, shells, kernels and debuggers on an engine."""

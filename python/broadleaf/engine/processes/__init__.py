@@ -1,0 +1,1 @@
+"""Engine processes: how they are started, captured and ended, as processes of a fork server or ranks."""

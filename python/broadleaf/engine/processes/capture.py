@@ -1,0 +1,115 @@
+"""What an engine and the fork server share to capture its output.
+
+Two pipes are the engine's descriptors 1 and 2; the engine empties them while it lives. A small memory has the newest of
+all that it wrote. The fork server made them and holds them too, so what an engine wrote as it died is not lost.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+
+from broadleaf.engine.processes.deaths import LAST_OUTPUT_BYTES
+
+# What a pipe holds, unless somebody has changed that.
+_PIPE_BYTES = 65536
+_MEMORY_BYTES = 8192
+# The memory begins with the number of all bytes written; byte `n` of the output is at `n` modulo the room behind that.
+_HEAD_BYTES = 8
+_ROOM_BYTES = _MEMORY_BYTES - _HEAD_BYTES
+
+
+@dataclass(frozen=True)
+class Capture:
+    """Descriptors' numbers. Read ends never block; none survives `exec`."""
+
+    stdout_read: int
+    stdout_write: int
+    stderr_read: int
+    stderr_write: int
+    recent: int
+    """Memory of a fixed size."""
+    log_path: str
+    """The engine's log, which has what is written outside of tasks and what goes through the pipes."""
+    recent_bytes: int = _MEMORY_BYTES
+
+    @classmethod
+    def create(cls, log_path: str) -> Capture:
+        """New pipes and memory. Raises `OSError` when there are no descriptors left."""
+        made: list[int] = []
+        try:
+            stdout_read, stdout_write = os.pipe()
+            made += stdout_read, stdout_write
+            stderr_read, stderr_write = os.pipe()
+            made += stderr_read, stderr_write
+            recent = _create_memory()
+        except OSError:
+            _close(*made)
+            raise
+        for read_end in (stdout_read, stderr_read):
+            os.set_blocking(read_end, False)
+        return cls(stdout_read, stdout_write, stderr_read, stderr_write, recent, log_path)
+
+    def numbers(self) -> tuple[int, int, int, int, int]:
+        """All descriptors, in the order of the fields."""
+        return self.stdout_read, self.stdout_write, self.stderr_read, self.stderr_write, self.recent
+
+    def close_write_ends(self) -> None:
+        """Closes what only the engine needs."""
+        _close(self.stdout_write, self.stderr_write)
+
+    def close(self) -> None:
+        """Closes what the fork server keeps."""
+        _close(self.stdout_read, self.stderr_read, self.recent)
+
+    def save_rest(self) -> bytes:
+        """Appends to the log what was not read, and returns it.
+
+        No more is read than fits in the pipes: children that the engine has left behind may still write.
+        """
+        rest = _read_rest(self.stdout_read) + _read_rest(self.stderr_read)
+        if rest:
+            try:
+                with open(self.log_path, "ab") as log:
+                    log.write(rest)
+            except OSError:
+                pass  # a full disk
+        return rest
+
+    def last_output(self, rest: bytes = b"") -> str:
+        """The newest of what was written, by Python and otherwise, with `rest` behind it."""
+        memory = os.pread(self.recent, _MEMORY_BYTES, 0)
+        written_bytes = int.from_bytes(memory[:_HEAD_BYTES], "little")
+        room = memory[_HEAD_BYTES:]
+        place = written_bytes % _ROOM_BYTES
+        recent = room[:place] if written_bytes < _ROOM_BYTES else room[place:] + room[:place]
+        return (recent + rest)[-LAST_OUTPUT_BYTES:].decode("utf-8", "replace")
+
+
+def _create_memory() -> int:
+    """Memory whose size cannot change, or, where containers forbid memfds, a file without a name."""
+    try:
+        memory = os.memfd_create("broadleaf-output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError:
+        memory = os.open("/dev/shm", os.O_TMPFILE | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        os.posix_fallocate(memory, 0, _MEMORY_BYTES)
+    else:
+        os.ftruncate(memory, _MEMORY_BYTES)
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    return memory
+
+
+def _read_rest(read_end: int) -> bytes:
+    rest = b""
+    try:
+        while len(rest) < _PIPE_BYTES and (piece := os.read(read_end, _PIPE_BYTES)):
+            rest += piece
+    except BlockingIOError:
+        pass
+    return rest
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,121 @@
+"""What an engine asks of the operating system for its own process."""
+
+import ctypes
+import os
+import resource
+import signal
+from collections.abc import Mapping
+
+from broadleaf.engine.processes.capture import Capture
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+# Of a fork server: modules' files, its node, its launcher.
+_OTHER_DESCRIPTORS = 256
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+
+# Loaded once in the fork server, so that engines share its pages.
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def set_process_name(name: str) -> None:
+    """Names this process in `ps` and `top`; 15 bytes are kept."""
+    _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Has the kernel kill this process when its parent goes, however the parent goes."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent_pid:  # it went before the request was made
+        os._exit(1)
+
+
+def reset_signals() -> None:
+    """Gives every signal its default meaning again and unblocks all."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            try:
+                signal.signal(number, signal.SIG_DFL)
+            except OSError:  # reserved by the C library
+                continue
+    # A peer that goes, and a file that may not grow, are error codes, never a death; so has every Python program it.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+
+
+def open_log(log_path: str) -> int:
+    """A descriptor of a fresh log; what the process before wrote stays in a file with `.previous` after its name."""
+    try:
+        os.rename(log_path, f"{log_path}.previous")
+    except FileNotFoundError:
+        pass
+    return os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def redirect_output(log: int, capture: Capture | None) -> None:
+    """Sends descriptors 1 and 2 to the pipes of `capture`, or else to `log`, which is closed, and 0 to nothing.
+
+    The pipes' own descriptors stay open: their ends must not be seen to close when a task puts something else in the
+    place of 1 and 2.
+    """
+    os.dup2(capture.stdout_write if capture else log, 1)
+    os.dup2(capture.stderr_write if capture else log, 2)
+    os.close(log)
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+
+def make_room_for_descriptors(count: int) -> tuple[int, int]:
+    """Lets this process open `count` descriptors besides some others, if it may; returns the limits it had."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHER_DESCRIPTORS
+    if wanted > limits[0] != resource.RLIM_INFINITY:
+        hard = limits[1]
+        wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return limits
+
+
+def limit_descriptors(pid: int, limits: tuple[int, int]) -> None:
+    """Gives a child the limits that `make_room_for_descriptors` has returned. Raises `ProcessLookupError`."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE) != limits:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+
+def engine_cores(affinity: str, engine_id: int) -> list[int] | None:
+    """The cores engine `engine_id` should run on under the `affinity` option, or None for no change.
+
+    ``"none"`` leaves the mask alone, ``"spread"`` gives each engine one of the usable cores in turn,
+    and a list such as ``"0-3,8"`` gives every engine these.
+    """
+    if affinity == "none":
+        return None
+    usable = sorted(os.sched_getaffinity(0))
+    if affinity == "spread":
+        return [usable[engine_id % len(usable)]]
+    cores: list[int] = []
+    for part in affinity.split(","):
+        first, _, last = part.partition("-")
+        cores.extend(range(int(first), int(last or first) + 1))
+    return cores
+
+
+def thread_environment(
+    threads_per_engine: int, n_engines: int, n_cores: int, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables that keep numerical libraries from running more threads than there are cores.
+
+    `threads_per_engine` of 0 means the engine's share of the cores, and then what the user has set in
+    `environment` wins; any other number is what the user asked of us, and wins itself.
+    """
+    share = threads_per_engine or max(1, n_cores // max(1, n_engines))
+    return {name: str(share) for name in THREAD_VARIABLES if threads_per_engine or name not in environment}

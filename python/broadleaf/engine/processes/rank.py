@@ -1,0 +1,91 @@
+"""A rank of an MPI world that is an engine: what it does from its start to the world's end."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+from typing import Any, NoReturn
+
+from broadleaf import _native
+from broadleaf.engine.processes import process
+from broadleaf.engine.processes.capture import Capture
+from broadleaf.engine.processes.guests import MOST_BYTES
+from broadleaf.modules.search_path import missing_entries
+
+# Time that the other ranks have to come to MPI.Finalize, which waits for them.
+_FINALIZE_S = 10
+_DESCRIPTORS = 5
+
+
+def run_rank(link: socket.socket, mpi: Any, world: str, log_path: str, start_timeout_s: float) -> NoReturn:
+    """Runs this process as an engine until it is told to stop, and then leaves the world with the others.
+
+    `link` is a connection to the host's fork server that has been welcomed, `mpi` is the module `mpi4py.MPI`. `world`
+    is the world's name, or '' for one that its rank 0 makes up. What mpiexec writes goes to `log_path`, if known.
+    """
+    comm = mpi.COMM_WORLD
+    world = comm.bcast(world or f"world-{secrets.token_hex(4)}", root=0)
+    join = {"world": world, "rank": comm.Get_rank(), "size": comm.Get_size(), "log": log_path}
+    try:
+        os.setpgid(0, 0)
+    except PermissionError:
+        pass  # it leads a session
+    try:
+        link.send(json.dumps({"join": join}).encode())
+        setup, capture = _receive_setup(link, start_timeout_s)
+        code = _serve(setup, capture)
+        link.send(b'{"leaves": true}')
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.stderr.flush()
+        mpi.COMM_WORLD.Abort(1)
+        os._exit(1)
+    # The others may be lost, or busy: then nobody comes.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_FINALIZE_S)
+    mpi.Finalize()
+    # Not `os._exit`: MPICH takes leave of its process manager in a function that is called at the exit of a C program.
+    # What tasks have left running in Python does not keep the process.
+    ctypes.PyDLL(None).exit(code)
+    raise AssertionError("invariant: exit does not return")
+
+
+def _receive_setup(link: socket.socket, timeout_s: float) -> tuple[dict[str, Any], Capture | None]:
+    link.settimeout(timeout_s)
+    try:
+        text, descriptors, _, _ = socket.recv_fds(link, MOST_BYTES, _DESCRIPTORS)
+    except TimeoutError:
+        raise TimeoutError(f"the cluster gave this rank no place within {timeout_s:g} s") from None
+    link.settimeout(None)
+    if not text:
+        raise ConnectionError("the cluster has stopped, or does not want this rank")
+    setup: dict[str, Any] = json.loads(text)
+    told = setup["capture"]
+    if told is None:
+        return setup, None
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    names = ("stdout_read", "stdout_write", "stderr_read", "stderr_write", "recent")
+    return setup, Capture(**told | dict(zip(names, descriptors, strict=True)))
+
+
+def _serve(setup: dict[str, Any], capture: Capture | None) -> int:
+    signal.set_wakeup_fd(-1)
+    sys.path += [entry for entry in missing_entries(setup["sys_path"], sys.path) if os.path.exists(entry)]
+    if setup["directory"] is not None and os.path.isdir(setup["directory"]):
+        os.chdir(setup["directory"])
+    connection = _native.hold_key(setup.pop("connection"))
+    os.environ.update(setup["environment"])
+    os.environ["BROADLEAF_CLUSTER_ID"] = json.loads(connection)["cluster_id"]
+    from broadleaf.engine.main import EngineSetup, run_engine
+
+    process.redirect_output(process.open_log(setup["log_path"]), capture)
+    try:
+        return run_engine(EngineSetup(connection, setup["engine_id"], setup["options"], capture))
+    except _native.LinkClosed:
+        return 0  # the node has gone: the cluster has stopped

@@ -1,0 +1,411 @@
+"""The fork server's service: starts engines on the node's word, and reports how they end."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from broadleaf import _native
+from broadleaf.engine.processes import deaths, process
+from broadleaf.engine.processes.capture import Capture
+from broadleaf.engine.processes.guests import Guests
+
+_NODE_EXIT_GRACE_S = 10.0
+_FAILED_CODE = 70  # EX_SOFTWARE
+_BOOT = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from broadleaf.engine.__main__ import run; run()"
+
+
+@dataclass(frozen=True)
+class HostConfig:
+    """Configuration of a fork server, as its launcher writes it."""
+
+    connection: str
+    """The engines' connection, JSON text without its key, which the native module holds."""
+    run_dir: str
+    cluster_dir: str
+    options: dict[str, Any]
+    n_engines: int
+    n_cores: int
+    sys_path: list[str]
+    directory: str | None
+    """Where engines work, if this host has it."""
+    ends_with_guests: bool = False
+    """Whether this host is there for engines that it does not start, and ends with the last of them."""
+
+    @classmethod
+    def from_json(cls, text: str) -> HostConfig:
+        """Reads the line that the launcher wrote; the key in it goes to the native module."""
+        content = json.loads(text)
+        return cls(**content | {"connection": _native.hold_key(content["connection"])})
+
+    def log_path(self, engine_id: int) -> str:
+        """Where the engine's descriptors 1 and 2 go."""
+        return os.path.join(self.run_dir, f"engine-{engine_id}.log")
+
+
+def serve(config: HostConfig, node_pid: int, ready_write: int, node_ready_read: int) -> int:
+    """Runs until the node is gone or says stop; returns the process's exit code."""
+    gc.disable()  # the heap built here is shared with every engine; a collection would unshare it
+    process.set_process_name("broadleaf-host")
+    prepare(config)
+    readiness = _read_line(node_ready_read)
+    if not readiness:
+        return _leave_unstarted(config, node_pid, ready_write, "the node did not start")
+    try:
+        server = ForkServer(config, node_pid)
+    except Exception as error:
+        return _leave_unstarted(config, node_pid, ready_write, f"the fork server found no node: {error}")
+    os.write(ready_write, json.dumps(json.loads(readiness) | {"pid": node_pid}).encode() + b"\n")
+    os.close(ready_write)
+    gc.freeze()
+    try:
+        server.run()
+        return server.leave()
+    except _Forked as forked:
+        child = forked
+    # Out here, so that an engine's tracebacks and exceptions show nothing of the server.
+    return _become_engine(config, child)
+
+
+def prepare(config: HostConfig) -> None:
+    """Imports what engines need, with thread counts set before any numerical library reads them."""
+    os.environ.update(
+        process.thread_environment(config.options["threads_per_engine"], config.n_engines, config.n_cores, os.environ)
+    )
+    # NumPy brings Fortran's runtime, which looks at descriptor 1 as it is loaded: here that is a file, and it would
+    # keep what tasks print until their engine ends.
+    os.environ.setdefault("GFORTRAN_UNBUFFERED_PRECONNECTED", "y")
+    sys.path[:] = config.sys_path
+    if config.directory is not None and os.path.isdir(config.directory):
+        os.chdir(config.directory)
+    import faulthandler  # noqa: F401
+    import linecache  # noqa: F401
+    import traceback  # noqa: F401
+
+    importlib.import_module("broadleaf.engine.main")
+    if config.options["engine_start"] == "fork":
+        for module in config.options["preload"]:
+            try:
+                importlib.import_module(module)
+            except Exception as error:  # an engine that needs it will say so itself
+                sys.stderr.write(f"broadleaf: cannot preload {module}: {error!r}\n")
+
+
+class _Forked(BaseException):
+    """Takes a new engine's process out of the server's code."""
+
+    def __init__(self, engine_id: int, environment: dict[str, str], capture: Capture | None) -> None:
+        self.engine_id = engine_id
+        self.environment = environment
+        self.capture = capture
+
+
+def _become_engine(config: HostConfig, child: _Forked) -> int:
+    from broadleaf.engine.main import EngineSetup, run_engine
+
+    os.environ.update(child.environment)
+    process.redirect_output(process.open_log(config.log_path(child.engine_id)), child.capture)
+    try:
+        return run_engine(EngineSetup(config.connection, child.engine_id, config.options, child.capture))
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        return _FAILED_CODE
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """One that runs."""
+
+    engine_id: int
+    capture: Capture | None
+
+
+class ForkServer:
+    """Parent of this host's engines. Single-threaded, so that forking is sound."""
+
+    def __init__(self, config: HostConfig, node_pid: int) -> None:
+        self._config = config
+        self._node_pid = node_pid
+        self.node_status: int | None = None
+        self._engines: dict[int, _Engine] = {}  # by pid
+        self._out_of_memory = deaths.OutOfMemoryWatch()
+        self._descriptor_limit = process.make_room_for_descriptors(3 * config.n_engines)
+        self._spawner = _native.Spawner(config.connection)
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        signal.signal(signal.SIGCHLD, _ignore)
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._spawner.fileno(), selectors.EVENT_READ)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._guests = Guests(config, self._selector, self._tell)
+
+    def run(self) -> None:
+        """Serves commands and deaths until the node is gone or says stop."""
+        try:
+            self.on_deaths()
+            while self.node_status is None and self.on_commands() and self._guests.is_wanted():
+                for key, _ in self._selector.select(self._guests.patience_s()):
+                    if key.data is not None:
+                        key.data()
+                self._guests.on_time()
+                self._drain_wakeups()
+                self.on_deaths()
+        except _native.LinkClosed:
+            return
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        self._spawner.send_event(json.dumps(event))
+
+    def on_commands(self) -> bool:
+        """Obeys every command that has come; False once the command is to stop."""
+        while (text := self._spawner.next_command()) is not None:
+            command = json.loads(text)
+            if "stop" in command:
+                return False
+            if "seat" in command:
+                seat = command["seat"]
+                self._guests.seat(seat["engine"], seat["world"], seat["rank"], seat["env"])
+                continue
+            spawn = command["spawn"]
+            self.spawn(spawn["engine"], spawn["env"])
+        return True
+
+    def spawn(self, engine_id: int, environment: dict[str, str]) -> None:
+        """Starts an engine's process and reports it, or why there is none: the controller has it tried again."""
+        try:
+            pid, capture = self._start(engine_id, environment)
+        except OSError as error:
+            reason = _why_not_started(error)
+            sys.stderr.write(f"broadleaf: engine {engine_id} could not be started: {reason}\n")
+            self._tell({"not_started": {"engine": engine_id, "reason": reason}})
+            return
+        try:
+            process.limit_descriptors(pid, self._descriptor_limit)
+            os.setpgid(pid, pid)  # by both sides: whoever comes first, the group exists from here on
+        except (PermissionError, ProcessLookupError):
+            pass  # it has done so itself, or is gone already
+        self._engines[pid] = _Engine(engine_id, capture)
+        self._out_of_memory.note(pid)
+        self._tell({"spawned": {"engine": engine_id, "pid": pid}})
+
+    def _start(self, engine_id: int, environment: dict[str, str]) -> tuple[int, Capture | None]:
+        capture = self._create_capture(engine_id) if self._config.options["capture_descriptors"] else None
+        try:
+            if self._config.options["engine_start"] == "spawn":
+                pid = self._start_interpreter(engine_id, environment, capture)
+            else:
+                pid = self._fork(engine_id, environment, capture)
+        except OSError:
+            if capture:
+                capture.close_write_ends()
+                capture.close()
+            raise
+        if capture:
+            capture.close_write_ends()
+        return pid, capture
+
+    def _create_capture(self, engine_id: int) -> Capture | None:
+        log_path = self._config.log_path(engine_id)
+        try:
+            return Capture.create(log_path)
+        except OSError as error:
+            sys.stderr.write(
+                f"broadleaf: engine {engine_id}: what is not printed by Python goes to {log_path}: {error}\n"
+            )
+            return None
+
+    def _fork(self, engine_id: int, environment: dict[str, str], capture: Capture | None) -> int:
+        parent_pid = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            os.setpgid(0, 0)
+            process.die_with_parent(parent_pid)
+            self._forget_server()
+        except BaseException as error:  # the server's code, which handles errors as the parent, is not for the child
+            sys.excepthook(type(error), error, error.__traceback__)
+            os._exit(_FAILED_CODE)
+        raise _Forked(engine_id, environment, capture)
+
+    def _forget_server(self) -> None:
+        """In a child: lets go of what belongs to the server."""
+        process.reset_signals()
+        self._wake_read.close()
+        self._wake_write.close()
+        self._guests.close()
+        self._selector.close()
+        for other in self._engines.values():
+            if other.capture:
+                other.capture.close()
+        gc.enable()
+
+    def _start_interpreter(self, engine_id: int, environment: dict[str, str], capture: Capture | None) -> int:
+        import subprocess
+
+        setup = {
+            "connection": json.dumps(json.loads(self._config.connection) | {"private_key": _native.give_key()}),
+            "engine_id": engine_id,
+            "options": self._config.options,
+            "parent_pid": os.getpid(),
+            "capture": dataclasses.asdict(capture) if capture else None,
+        }
+        # What an interpreter says that does not get as far as its engine is in the log, too.
+        log = process.open_log(self._config.log_path(engine_id))
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-c", _BOOT, "--setup-from-stdin", "\n".join(self._config.sys_path)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=os.environ | environment,
+                process_group=0,
+                pass_fds=capture.numbers() if capture else (),
+            )
+        finally:
+            os.close(log)
+        child.returncode = 0  # reaped here, by on_deaths
+        if child.stdin is None:
+            raise AssertionError("invariant: stdin is a pipe")
+        try:
+            with child.stdin as pipe:
+                pipe.write(json.dumps(setup).encode())
+        except BrokenPipeError:
+            pass  # it is gone; its death is reported like any other
+        return child.pid
+
+    def _drain_wakeups(self) -> None:
+        try:
+            while self._wake_read.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def on_deaths(self) -> None:
+        """Reports and reaps every process that has ended."""
+        while (info := _next_death()) is not None:
+            pid = info.si_pid
+            if pid == self._node_pid:
+                self.node_status = _reap(pid)
+                continue
+            engine = self._engines.pop(pid, None)
+            if engine is None:
+                _reap(pid)
+                continue
+            last_output = ""
+            if engine.capture:
+                last_output = engine.capture.last_output(engine.capture.save_rest())
+                engine.capture.close()
+            last_output = last_output or deaths.last_output(self._config.log_path(engine.engine_id))
+            event = deaths.describe_exit(engine.engine_id, info, last_output, self._out_of_memory)
+            # What the engine started and left behind ends with it. It is reaped after that, since
+            # only then can another process get its number.
+            _kill_group(pid)
+            _reap(pid)
+            if self.node_status is None:
+                self._tell({"exited": dict(event)})
+
+    def leave(self) -> int:
+        """Ends every engine, waits for the node, removes the cluster's files; returns the node's code."""
+        self._guests.kill()
+        for pid in self._engines:
+            _kill_group(pid)
+        for pid in self._engines:
+            _reap(pid)
+        del self._spawner  # the node waits for this connection to close before it leaves
+        if self.node_status is None:
+            self.node_status = _reap_within(self._node_pid, _NODE_EXIT_GRACE_S)
+        _remove_files(self._config, self.node_status)
+        return self.node_status
+
+
+def _why_not_started(error: OSError) -> str:
+    text = str(error)
+    if error.errno == errno.EAGAIN:
+        text += ". The user's limit on processes (ulimit -u), or the container's (pids.max), may be reached"
+    elif error.errno in (errno.EMFILE, errno.ENFILE):
+        text += ". The limit on open files (ulimit -n) is reached"
+    return text
+
+
+def _ignore(_signal_number: int, _frame: object) -> None:
+    """SIGCHLD needs a handler to write to the wake-up descriptor."""
+
+
+def _next_death() -> os.waitid_result | None:
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _reap(pid: int) -> int:
+    """Waits for `pid`; returns its exit code, 128 + n for signal n."""
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _reap_within(pid: int, grace_s: float) -> int:
+    descriptor = os.pidfd_open(pid)
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        deadline = time.monotonic() + grace_s
+        gone = False
+        while not gone and (left := deadline - time.monotonic()) > 0:
+            gone = bool(selector.select(left))
+        if not gone:
+            os.kill(pid, signal.SIGKILL)
+    os.close(descriptor)
+    return _reap(pid)
+
+
+def _read_line(descriptor: int) -> bytes:
+    """Reads up to a newline; empty when the other side closed before one."""
+    text = b""
+    while not text.endswith(b"\n"):
+        part = os.read(descriptor, 4096)
+        if not part:
+            return b""
+        text += part
+    os.close(descriptor)
+    return text
+
+
+def _leave_unstarted(config: HostConfig, node_pid: int, ready_write: int, reason: str) -> int:
+    try:
+        os.kill(node_pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    status = _reap(node_pid)
+    os.write(ready_write, json.dumps({"error": reason, "exit_code": status}).encode() + b"\n")
+    _remove_files(config, status or 1)
+    return status or 1
+
+
+def _remove_files(config: HostConfig, node_status: int) -> None:
+    """Removes the cluster's files; after a node's failure its logs stay for who wants to know why."""
+    from broadleaf.cluster import files
+
+    files.remove_cluster_files(config.cluster_dir, config.run_dir, keep_logs=node_status != 0)

@@ -1,0 +1,496 @@
+"""Every exception Broadleaf raises, under the names users of IPython Parallel know, and a few of our own.
+
+Whatever a task ends in but its value arrives as a `RemoteError`: `except RemoteError` catches an exception raised by
+the task itself and every verdict of the cluster about it (aborted, timed out, refused, engine lost).
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import traceback as _traceback
+from collections.abc import Iterable, Mapping
+from concurrent.futures import CancelledError
+from pickle import PicklingError
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+from broadleaf.errors.death_certificate import ControllerDeath, DeathCertificate, obituary
+from broadleaf.errors.display import (
+    composite_lines,
+    composite_notes,
+    composite_summary,
+    engine_label,
+    headline,
+    ipython_traceback,
+    remote_note,
+    render_in_ipython,
+)
+from broadleaf.errors.types import blank, can_be_raised, common_type, copy_of, joint_error, load_exception, set_cause
+from broadleaf.units import count
+
+__all__ = [
+    "AlreadyDisplayedError",
+    "AuthenticationFailed",
+    "ClusterConnectionError",
+    "ClusterStopping",
+    "CompositeError",
+    "DeathCertificate",
+    "DependencyTimeout",
+    "EngineError",
+    "IPythonError",
+    "ImpossibleDependency",
+    "InPlaceMismatch",
+    "InvalidDependency",
+    "KernelError",
+    "LinkLost",
+    "NoEnginesRegistered",
+    "OverLimit",
+    "RemoteError",
+    "RemoteTraceback",
+    "SerializationError",
+    "TaskAborted",
+    "TaskRejectError",
+    "TaskTimeout",
+    "TimeoutError",
+    "Undeliverable",
+    "UnmetDependency",
+    "VersionMismatch",
+    "collect_exceptions",
+    "unwrap_exception",
+    "wrap_exception",
+]
+
+# What a RemoteError keeps that is not of the exception that was raised.
+_STATE_NAMES = ("ename", "evalue", "traceback", "engine_info", "item_index", "item_repr", "_original")
+
+Results = TypeVar("Results", list[Any], tuple[Any, ...], dict[Any, Any])
+
+# One name for "not ready in time", the builtin one.
+TimeoutError = builtins.TimeoutError
+
+
+class IPythonError(Exception):
+    """Base of all exceptions here."""
+
+
+class KernelError(IPythonError):
+    """Something went wrong between this process and the engines, or on them."""
+
+
+class ClusterConnectionError(KernelError, ConnectionError):
+    """No connection to the controller, or no longer one."""
+
+    _joins_no_remote_error = True
+
+
+class VersionMismatch(ClusterConnectionError):
+    """Client and controller differ in Broadleaf's or Python's version."""
+
+
+class AuthenticationFailed(ClusterConnectionError):
+    """The controller belongs to another cluster or user, or the keys do not fit."""
+
+
+class LinkLost(ClusterConnectionError):
+    """The connection to the controller is closed or was lost.
+
+    Raised by a result that did not come before, it says in `task_started` whether its task had started, and in
+    `certificate` what has become of the controller; None for what is not known.
+    """
+
+    certificate: ControllerDeath | None = None
+    task_started: bool | None = None
+
+
+class SerializationError(KernelError, PicklingError, TypeError):
+    """An object cannot be sent. `what` names it ("argument 2 of 'f'"), `reason` says why."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+        self.what = what
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.what} cannot be sent: {self.reason}"
+
+
+class InPlaceMismatch(KernelError, ValueError):
+    """A value cannot be overwritten in place by another: of another shape, dtype, order or kind, or read-only."""
+
+
+class RemoteTraceback(Exception):
+    """Shows the traceback of another process, as the `__cause__` of an exception that was raised there."""
+
+    def __str__(self) -> str:
+        return "\n" + str(self.args[0]) if self.args else ""
+
+
+class _RemoteNotes:
+    """The notes of an error that say what happened on the engine, made when somebody looks at them."""
+
+    def __get__(self, error: RemoteError | None, owner: type[RemoteError]) -> Any:
+        if error is None:
+            return self
+        # From then on the instance's own list is found first, and `add_note` adds to it.
+        notes = error.__dict__["__notes__"] = error._remote_notes()
+        return notes
+
+
+class RemoteError(KernelError):
+    """A task did not return.
+
+    `ename` and `evalue` are the exception's type and text on the engine, `traceback` its text there, `engine_info` a
+    dict of `engine_id`, `engine_uuid` and `method`. In a map, `item_index` is the position of the item that failed,
+    and `item_repr` a short text of it.
+
+    Where the exception could be sent, it is the `__cause__`. The error is then also an instance of its type, with its
+    attributes, where a type can be both: `except ValueError` catches a remote ValueError.
+    """
+
+    ename: str
+    evalue: str
+    traceback: str
+    engine_info: dict[str, Any]
+    item_index: int | None = None
+    item_repr: str = ""
+    __notes__: Any = _RemoteNotes()
+
+    _joins_no_remote_error = True
+    # The pickle of what the task raised.
+    _original: bytes | None = None
+    # Of a type that is also that of the original: the type here, and the original's.
+    _kind: ClassVar[type[RemoteError] | None] = None
+    _original_type: ClassVar[type[BaseException] | None] = None
+    _state_names: ClassVar[tuple[str, ...]] = _STATE_NAMES
+
+    def __init__(
+        self, ename: str, evalue: str, traceback: str | None = None, engine_info: Mapping[str, Any] | None = None
+    ) -> None:
+        self.ename = ename
+        self.evalue = evalue
+        self.traceback = traceback or ""
+        self.engine_info = dict(engine_info or {})
+        self.args = self._own_args()
+
+    def _own_args(self) -> tuple[Any, ...]:
+        return self.ename, self.evalue
+
+    # Also where the other type of a joint one is frozen.
+    __setattr__ = BaseException.__setattr__
+    __delattr__ = BaseException.__delattr__
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        # A type of the user's that counts its subclasses is not to see the joint ones.
+        if "_original_type" not in vars(cls):
+            super().__init_subclass__(**options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._kind is not None:
+            state = {name: self.__dict__[name] for name in self._state_names if name in self.__dict__}
+            return _rebuild, (self._kind, self._own_args(), state)
+        state = {name: value for name, value in self.__dict__.items() if not name.startswith("__")}
+        return _rebuild, (type(self), self.args, state)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}[{self.engine_info.get('engine_id', ' ')}]:{self.ename}({self.evalue})>"
+
+    def __str__(self) -> str:
+        item = self.item_text()
+        return f"{engine_label(self.engine_info)} {headline(self.ename, self.evalue)}" + (item and f" ({item})")
+
+    def item_text(self) -> str:
+        """The item of a map that failed: "item 17 = 'x'"."""
+        if self.item_index is None:
+            return ""
+        return f"item {self.item_index}" + (self.item_repr and f" = {self.item_repr}")
+
+    def as_original(self) -> BaseException:
+        """What the task raised, as it is, with the remote traceback as its `__cause__`; a new object each time.
+
+        Where that cannot be loaded, or raising it would mislead (`SystemExit` would end this process, `StopIteration`
+        a loop), it is this error.
+        """
+        original = load_exception(self._original)
+        if original is None or not can_be_raised(original):
+            return self
+        set_cause(original, RemoteTraceback("\n".join(self._remote_notes())))
+        render_in_ipython(original)
+        return original
+
+    def _remote_notes(self) -> list[str]:
+        return [remote_note(self)] if self.traceback else []
+
+    def render_traceback(self) -> list[str]:
+        """The remote traceback as lines, the engine's name first."""
+        text = self.traceback or "No traceback available"
+        return [engine_label(self.engine_info), *text.splitlines()]
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython shows this in place of the local traceback.
+        return ipython_traceback(self, self.__notes__)
+
+    def print_traceback(self, excid: int | None = None) -> None:
+        """Prints `render_traceback`."""
+        print("\n".join(self.render_traceback()))
+
+
+def fresh(error: BaseException) -> BaseException:
+    """A copy of `error` to raise.
+
+    A result keeps its exception. Raising that very object would hang the frames it passes, and with them the result,
+    on it: a cycle through native objects, which the garbage collector cannot see.
+    """
+    return copy_of(error)
+
+
+def hides_frames(excinfo: Any) -> bool:
+    """As `__tracebackhide__` of a module: whether pytest leaves out its frames. They say nothing of a remote error."""
+    error = getattr(excinfo, "value", None)
+    return isinstance(error, RemoteError) or isinstance(getattr(error, "__cause__", None), RemoteTraceback)
+
+
+def typed(error: RemoteError, data: bytes | None) -> RemoteError:
+    """`error` with the original that `data` is the pickle of as its cause, and of its type where there can be such."""
+    original = load_exception(data)
+    if original is None:
+        return error
+    error._original = data
+    made = joint_error(error, original, original_type_of(original))
+    made.__cause__ = original
+    return made
+
+
+def original_type_of(error: BaseException) -> type[BaseException]:
+    """The type of `error`, or of what was raised on an engine if it is of a joint type."""
+    return (isinstance(error, RemoteError) and error._original_type) or type(error)
+
+
+def _rebuild(kind: type[RemoteError], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    error = blank(kind, args)
+    error.__dict__.update(state)
+    if isinstance(error, CompositeError):
+        return _of_common_type(error)
+    return typed(error, error._original) if isinstance(error, RemoteError) else error
+
+
+class Verdict(RemoteError):
+    """A task that did not return for a reason its own code did not give."""
+
+    def __init__(self, message: str = "", engine_info: Mapping[str, Any] | None = None) -> None:
+        super().__init__(type(self).__name__, message, None, engine_info)
+        self.args = (message,) if message else ()
+
+    def __str__(self) -> str:
+        label = f"[engine {self.engine_info['engine_id']}] " if "engine_id" in self.engine_info else ""
+        return label + (self.evalue or (type(self).__doc__ or "").splitlines()[0])
+
+    def render_traceback(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+class EngineError(Verdict):
+    """The engine died. `certificate` says all that is known; `retries` is the task's, None where it can have none."""
+
+    def __init__(
+        self,
+        message: str = "",
+        engine_info: Mapping[str, Any] | None = None,
+        certificate: DeathCertificate | None = None,
+        retries: int | None = None,
+    ) -> None:
+        if certificate is not None and not message:
+            message = obituary(certificate, retries)
+        super().__init__(message, engine_info)
+        self.certificate = certificate
+        self.retries = retries
+
+    def __str__(self) -> str:
+        return self.evalue or "The engine died."
+
+
+class NoEnginesRegistered(Verdict):
+    """This needs engines and there are none. client.wait_for_engines(n) waits for them."""
+
+
+class TaskAborted(Verdict, CancelledError):
+    """The task was aborted."""
+
+
+class TaskTimeout(Verdict):
+    """The task ran longer than its timeout and was stopped."""
+
+
+class OverLimit(Verdict):
+    """Over this client's bound on unresolved tasks or bytes."""
+
+
+class ResultNotKept(Verdict):
+    """The cluster has no result, or no longer, of this task of another time or client."""
+
+
+class Undeliverable(Verdict):
+    """The task's arguments or its value could not be brought to the host that needs them; the message says why."""
+
+
+class ClusterStopping(Verdict):
+    """The cluster is stopping."""
+
+
+class UnmetDependency(Verdict):
+    """A functional dependency does not hold on this engine."""
+
+
+class ImpossibleDependency(UnmetDependency):
+    """A dependency that can never be met."""
+
+
+class DependencyTimeout(ImpossibleDependency):
+    """Dependencies were not met in time."""
+
+
+class InvalidDependency(ImpossibleDependency):
+    """A dependency on itself, on a later task, or on no task of this client."""
+
+
+class TaskRejectError(KernelError):
+    """Raised by a task to say that this engine is the wrong one; with `retries` it is tried elsewhere."""
+
+
+class CompositeError(RemoteError):
+    """Several tasks of one request did not return.
+
+    `elist` has (ename, evalue, traceback, engine_info) of each, `exceptions` the exceptions themselves.
+    """
+
+    tb_limit = 4
+    _state_names = (*_STATE_NAMES, "msg", "elist", "exceptions")
+
+    def __init__(
+        self,
+        message: str,
+        elist: Iterable[tuple[str, Any, str, dict[str, Any]]],
+        exceptions: Iterable[BaseException] = (),
+    ) -> None:
+        self.msg = message
+        self.elist = list(elist)
+        self.exceptions = list(exceptions)
+        self.ename = "CompositeError"
+        self.evalue = message
+        self.traceback = ""
+        self.engine_info = {}
+        self.args = self._own_args()
+
+    def _own_args(self) -> tuple[Any, ...]:
+        return tuple(entry[0] for entry in self.elist)
+
+    def __repr__(self) -> str:
+        return f"CompositeError({len(self.elist)})"
+
+    def __str__(self) -> str:
+        return composite_summary(self)
+
+    def as_original(self) -> BaseException:
+        """Of one failure, what its task raised; of several, this error."""
+        if len(self.exceptions) == 1 and isinstance(self.exceptions[0], RemoteError):
+            return fresh(self.exceptions[0]).as_original()  # type: ignore[attr-defined, no-any-return]
+        return self
+
+    def _remote_notes(self) -> list[str]:
+        return composite_notes(self)
+
+    def render_traceback(self, excid: int | None = None) -> list[str]:
+        """The tracebacks as lines, alike ones once and `tb_limit` at most; or that of number `excid`."""
+        if excid is None:
+            return composite_lines(self)
+        ename, evalue, text, engine_info = self._entry(excid)
+        return [engine_label(engine_info) + ":", *(text or headline(ename, evalue)).splitlines()]
+
+    def _entry(self, excid: int) -> tuple[str, Any, str, dict[str, Any]]:
+        try:
+            return self.elist[excid]
+        except IndexError:
+            raise IndexError(f"an exception with index {excid} does not exist") from None
+
+    def print_traceback(self, excid: int | None = None) -> None:
+        print("\n".join(self.render_traceback(excid)))
+
+    def raise_exception(self, excid: int = 0) -> NoReturn:
+        """Raises one of them, as a single engine's error is raised."""
+        entry = self._entry(excid)
+        raise fresh(self.exceptions[excid]) if self.exceptions else RemoteError(*entry)
+
+
+class AlreadyDisplayedError(RemoteError):
+    """Stands for a CompositeError whose tracebacks were shown while output was streamed."""
+
+    def __init__(self, original_error: CompositeError) -> None:
+        self.original_error = original_error
+        self.n = len(original_error.elist)
+        super().__init__("AlreadyDisplayedError", count(self.n, "error"))
+
+    def __repr__(self) -> str:
+        return f"<AlreadyDisplayedError({self})>"
+
+    def __str__(self) -> str:
+        return count(self.n, "error")
+
+    def render_traceback(self) -> list[str]:
+        return [str(self)]
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+def collect_exceptions(results: Results, method: str = "unspecified") -> Results:
+    """`results` unchanged when no value is a remote error, else raises the CompositeError of those that are."""
+    values = results.values() if isinstance(results, dict) else results
+    exceptions = [value for value in values if isinstance(value, RemoteError | SerializationError)]
+    if exceptions:
+        raise composite(exceptions, method)
+    return results
+
+
+def composite(exceptions: Iterable[BaseException], method: str) -> CompositeError:
+    """One CompositeError of several exceptions; composites among them are taken apart."""
+    elist: list[tuple[str, Any, str, dict[str, Any]]] = []
+    flat: list[BaseException] = []
+    for error in exceptions:
+        if isinstance(error, CompositeError):
+            elist.extend(error.elist)
+            flat.extend(error.exceptions)
+        elif isinstance(error, RemoteError):
+            elist.append((error.ename, error.evalue, error.traceback, error.engine_info))
+            flat.append(error)
+        else:
+            elist.append((type(error).__name__, str(error), "", {}))
+            flat.append(error)
+    return _of_common_type(CompositeError(f"one or more exceptions raised in: {method}", elist, flat))
+
+
+def _of_common_type(error: CompositeError) -> CompositeError:
+    """`error`, also of the type that all it stands for have in common, where there can be such."""
+    causes = [one.__cause__ for one in error.exceptions if isinstance(one, RemoteError) and one._kind is not None]
+    if not causes or len(causes) < len(error.exceptions) or causes[0] is None:
+        return error
+    common = common_type(original_type_of(one) for one in error.exceptions)
+    made = error if common is None else joint_error(error, causes[0], common)
+    return made
+
+
+def wrap_exception(engine_info: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The exception being handled as a plain dict."""
+    kind, error, tb = sys.exc_info()
+    return {
+        "status": "error",
+        "traceback": _traceback.format_exception(kind, error, tb),
+        "ename": kind.__name__ if kind else "",
+        "evalue": str(error),
+        "engine_info": dict(engine_info or {}),
+    }
+
+
+def unwrap_exception(content: Mapping[str, Any]) -> RemoteError:
+    """The RemoteError of what `wrap_exception` gave."""
+    return RemoteError(
+        content["ename"], content["evalue"], "\n".join(content["traceback"]), content.get("engine_info", {})
+    )

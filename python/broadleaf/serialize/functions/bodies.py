@@ -1,0 +1,323 @@
+"""Functions on their way to engines: the body that is sent once, and the callable made of it there.
+
+A body is the pickle of a callable. What can be imported goes by reference; the rest by value (see `by_value`). A body
+that holds anything that a call could change in place is unpacked anew for each call. Large values that a function
+captured are no part of its body: they travel with each call, as arguments do.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+from types import BuiltinFunctionType, CoroutineType, FunctionType
+from typing import Any
+
+from broadleaf.errors import SerializationError
+from broadleaf.serialize import PROTOCOL, asked_for
+from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES
+from broadleaf.serialize.coroutines import run_all, run_coroutine
+from broadleaf.serialize.errors import Failed, FailedItem
+from broadleaf.serialize.functions import namespace as _namespace
+from broadleaf.serialize.functions.namespace import Namespace, collecting_fills, current_namespace, fill, set_namespace
+from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
+from broadleaf.serialize.reference import Reference
+
+Function = Callable[..., Any]
+
+# Functions whose body is kept here, by the controller and by engines, and the most bytes it may have: what is longer
+# travels with each call. Most bodies are a few hundred bytes.
+_CACHE_ENTRIES = 512
+MAX_KEPT_BODY_BYTES = 64 * 1024
+# The most bytes of a body on the wire.
+MAX_BODY_BYTES = 64 * 1024 * 1024
+# A function with more buffers has them in its pickle: each costs a mapping, and a call names each again.
+_MAX_CAPTURED_BUFFERS = 256
+_bodies: OrderedDict[tuple[Any, ...], tuple[Snapshot, bytes]] = OrderedDict()
+_bodies_lock = Lock()
+
+
+class MapChunk:
+    """Calls a function on each item of a chunk: `chunk(items)` or `chunk(items1, items2, ...)`."""
+
+    __slots__ = ("__weakref__", "catch", "function")
+
+    def __init__(self, function: Any, catch: bool = False) -> None:
+        self.function = function
+        self.catch = catch
+        """Whether an item that raises becomes a `Failed` in the result, in place of the chunk raising."""
+
+    def __call__(self, *sequences: Any) -> list[Any]:
+        # When an item raises, the list holds the results of those before it; see `failed_item`.
+        results: list[Any] = []
+        if not self.catch:
+            results.extend(map(self.function, *sequences))
+            if results and type(results[0]) is CoroutineType:
+                coroutines, results = results, []
+                run_all(coroutines, results)
+            return results
+        for arguments in zip(*sequences, strict=False):
+            try:
+                result = self.function(*arguments)
+                results.append(run_coroutine(result) if type(result) is CoroutineType else result)
+            except Exception as error:
+                results.append(Failed.of(error, FailedItem(len(results), arguments)))
+        return results
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MapChunk, (self.function, self.catch)
+
+    @property
+    def __name__(self) -> str:
+        return function_name(self.function)
+
+
+def failed_item(error: BaseException, arguments: tuple[Any, ...]) -> FailedItem:
+    """What a task's `error` was raised for: the item of a chunk, or the `arguments` of a call that is no chunk."""
+    tb = error.__traceback__
+    while tb is not None:
+        frame = tb.tb_frame
+        if frame.f_code is MapChunk.__call__.__code__:
+            index = len(frame.f_locals["results"])
+            try:
+                return FailedItem(index, tuple(sequence[index] for sequence in frame.f_locals["sequences"]))
+            except BaseException:
+                # No item raised, but the sequence itself.
+                return FailedItem(None, ())
+        tb = tb.tb_next
+    return FailedItem(None, arguments)
+
+
+class CallReference:
+    """Calls whatever a reference stands for at the time of the call."""
+
+    __slots__ = ("reference",)
+
+    def __init__(self, reference: Reference) -> None:
+        self.reference = reference
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return callable_of(_namespace.evaluate(self.reference.name))(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _call_reference, (self.reference.name,)
+
+
+def _call_reference(name: str) -> CallReference:
+    return CallReference(Reference(name))
+
+
+class Fresh:
+    """A callable that is unpacked for each call, since a call may change what it holds."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return callable_of(pickle.loads(self._data))(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Fresh, (self._data,)
+
+
+class Template:
+    """A callable whose captured values come with each call, and which is made anew of them each time.
+
+    `data` is its pickle without its buffers; None if that comes with the call, too, as the first of them.
+    """
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes | None) -> None:
+        self._data = data
+
+    def bind(self, buffers: list[Any]) -> Function:
+        """The callable of what a call brought along."""
+        if self._data is not None:
+            return callable_of(pickle.loads(self._data, buffers=buffers))
+        return callable_of(pickle.loads(buffers[0], buffers=buffers[1:]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Template, (self._data,)
+
+
+class Constant:
+    """A large callable that no call can change. It comes with each call, and is unpacked once for calls in a row."""
+
+    __slots__ = ()
+
+    # The callable of the last call, and the name that its submission gave it. One, since it may be of any size.
+    _last: tuple[bytes, Function] | None = None
+
+    def bind(self, buffers: list[Any]) -> Function:
+        """The callable of what a call brought along: a name, and the pickle of a callable."""
+        name = bytes(buffers[0])
+        last = Constant._last
+        if last is not None and last[0] == name:
+            return last[1]
+        Constant._last = None
+        function = unpacked(buffers[1])
+        Constant._last = (name, function)
+        return function
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Constant, ()
+
+
+class Filled:
+    """A function of the namespace whose fills are looked after at each call."""
+
+    __slots__ = ("_fills", "_function", "_namespace")
+
+    def __init__(self, function: Function, namespace: Namespace, fills: dict[str, Any]) -> None:
+        self._function = function
+        self._namespace = namespace
+        self._fills = fills
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        fill(self._namespace, self._fills)
+        return self._function(*args, **kwargs)
+
+
+def function_name(function: Any) -> str:
+    """A name to show for any callable."""
+    if isinstance(function, Reference):
+        return function.name
+    name = getattr(function, "__name__", None)
+    if isinstance(name, str):
+        return name
+    if isinstance(function, functools.partial):
+        return function_name(function.func)
+    return type(function).__name__
+
+
+def resolve_function(function: Any, apart: bool = True) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
+    """The body of `function`, whether this very object will always have this body, and what travels with each call.
+
+    Large values that it captured are in the last, unless `apart` is False. Raises `SerializationError`, which says
+    what about the function cannot be sent.
+    """
+    if isinstance(function, Reference):
+        return pickle.dumps(CallReference(function), PROTOCOL), False, []
+    if isinstance(function, MapChunk):
+        if isinstance(function.function, Reference):
+            inner = CallReference(function.function)
+            return pickle.dumps(MapChunk(inner, function.catch), PROTOCOL), False, []
+        return _resolve(function, function.function, apart)
+    return _resolve(function, function, apart)
+
+
+def _resolve(whole: Function, function: Function, apart: bool) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
+    """`whole` is `function`, or a `MapChunk` of it."""
+    if isinstance(function, FunctionType | BuiltinFunctionType | type) and is_importable(function):
+        return pickle.dumps(whole, PROTOCOL), True, []
+    if not isinstance(function, FunctionType):
+        return _made_anew(whole, function, *_dump(whole, function, None, apart))
+    catch = whole.catch if isinstance(whole, MapChunk) else None
+    key = (function, catch, asked_for.brings_globals())
+    known = _bodies.get(key)
+    if known is not None and known[0].holds():
+        return known[1], False, []
+    snapshot = Snapshot()
+    data, buffers = _dump(whole, function, snapshot, apart)
+    if not snapshot.complete or (buffers is None and len(data) > MAX_BODY_BYTES):
+        return _made_anew(whole, function, data, buffers)
+    if buffers is not None and len(data) > MAX_KEPT_BODY_BYTES:
+        name = pickle.PickleBuffer(os.urandom(16))
+        return pickle.dumps(Constant(), PROTOCOL), False, [name, pickle.PickleBuffer(data)]
+    if snapshot.fixed:
+        return data, True, []
+    with _bodies_lock:
+        _bodies[key] = (snapshot, data)
+        _bodies.move_to_end(key)
+        if len(_bodies) > _CACHE_ENTRIES:
+            _bodies.popitem(last=False)
+    return data, False, []
+
+
+def _dump(
+    whole: Function, function: Function, snapshot: Snapshot | None, apart: bool
+) -> tuple[bytes, list[pickle.PickleBuffer] | None]:
+    """The pickle of `whole`, and its buffers, which are None where they are in band."""
+    from broadleaf.serialize.functions.by_value import dumps_by_value
+
+    buffers: list[pickle.PickleBuffer] | None = [] if apart else None
+    try:
+        data = dumps_by_value(whole, buffers, snapshot)
+        if buffers and len(buffers) > _MAX_CAPTURED_BUFFERS:
+            data, buffers = dumps_by_value(whole, None, snapshot), []
+    except Exception as error:
+        from broadleaf.serialize.functions.captured import reason_of_failure
+
+        what = f"the function {function_name(function)!r}"
+        raise SerializationError(what, reason_of_failure(function, error)) from error
+    return data, buffers
+
+
+def _made_anew(
+    whole: Function, function: Function, data: bytes, buffers: list[pickle.PickleBuffer] | None
+) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
+    """What `resolve_function` gives for a function that each call unpacks from `data`."""
+    if buffers is None:
+        if len(data) > MAX_BODY_BYTES:
+            from broadleaf.serialize.functions.captured import function_too_large
+
+            raise function_too_large(function, function_name(function), len(data), MAX_BODY_BYTES)
+        return pickle.dumps(Fresh(data), PROTOCOL), False, []
+    if len(data) > INBAND_BUFFER_BYTES:
+        return pickle.dumps(Template(None), PROTOCOL), False, [pickle.PickleBuffer(data), *buffers]
+    if buffers:
+        return pickle.dumps(Template(data), PROTOCOL), False, buffers
+    return pickle.dumps(Fresh(data), PROTOCOL), False, []
+
+
+def callable_of(obj: Any) -> Function:
+    """`obj` made ready to call: a dependency check before a function that has one, also as part of a map or partial."""
+    function: Any = obj
+    while not hasattr(function, "check_dependency"):
+        if isinstance(function, MapChunk):
+            function = function.function
+        elif isinstance(function, functools.partial):
+            function = function.func
+        else:
+            return obj  # type: ignore[no-any-return]
+    return Conditional(obj, function.check_dependency)
+
+
+class Conditional:
+    """Checks a condition on this engine, then makes a call."""
+
+    __slots__ = ("_call", "_check")
+
+    def __init__(self, call: Function, check: Callable[[], None]) -> None:
+        self._call = call
+        self._check = check
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._check()
+        return self._call(*args, **kwargs)
+
+
+def load_function(body: bytes, namespace: Namespace | None = None) -> Function:
+    """The callable of a body, to be kept and called many times.
+
+    `namespace` becomes the namespace of this process if it is not yet (see `set_namespace`).
+    """
+    if namespace is not None and namespace is not current_namespace():
+        set_namespace(namespace)
+    return unpacked(body)
+
+
+def unpacked(data: Any) -> Function:
+    """The callable of a pickle, which can be called many times."""
+    with collecting_fills() as fills:
+        function = callable_of(pickle.loads(data))
+    known = current_namespace()
+    if fills and known is not None:
+        return Filled(function, known, fills)
+    return function

@@ -1,0 +1,178 @@
+"""Pickling by value: functions without an importable name, and whatever `__main__` defines.
+
+A function of `__main__` (also one marked `@interactive`) travels as code and sees the engine's namespace as its
+globals. The globals it refers to and that exist here travel along as fills (see `namespace`). Everything else goes as
+cloudpickle does it.
+"""
+
+from __future__ import annotations
+
+import dis
+import io
+import marshal
+import pickle
+from types import CodeType, FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import cloudpickle
+
+from broadleaf.serialize import PROTOCOL, asked_for
+from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
+from broadleaf.serialize.functions.namespace import fill, function_globals, note_left_out
+from broadleaf.serialize.functions.snapshot import Snapshot, is_importable
+
+_GLOBAL_OPS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_global_names: WeakKeyDictionary[CodeType, tuple[str, ...]] = WeakKeyDictionary()
+
+
+def dumps_by_value(
+    value: Any,
+    buffers: list[pickle.PickleBuffer] | None = None,
+    snapshot: Snapshot | None = None,
+    least_bytes: int = INBAND_BUFFER_BYTES,
+) -> bytes:
+    """Pickles `value`. Globals that cannot be pickled are left out: the engine may have its own.
+
+    `buffers` receives the out-of-band buffers from `least_bytes` on; without it all are in band. `snapshot` learns
+    what went into the pickle. Raises whatever pickling raises.
+    """
+    on_buffer = None if buffers is None else keep_out_of_band(buffers, least_bytes)
+    # Finding out which objects are at fault costs a trial each, so not the first time.
+    attempts: list[tuple[frozenset[int] | None, bool]] = [(None, False), (frozenset(), False)]
+    if asked_for.is_on():
+        attempts[1:] = [(None, True), (frozenset(), True)]
+    stream = io.BytesIO()
+    for trying, with_dill in attempts:
+        if buffers is not None:
+            buffers.clear()
+        stream = io.BytesIO()
+        try:
+            ValuePickler(stream, on_buffer, snapshot, trying, with_dill).dump(value)
+        except Exception:
+            if trying is not None:
+                raise
+        else:
+            break
+    return stream.getvalue()
+
+
+def global_names(code: CodeType) -> tuple[str, ...]:
+    """The global names that `code` and the code nested in it load."""
+    names = _global_names.get(code)
+    if names is None:
+        found = {i.argval: None for i in dis.get_instructions(code) if i.opname in _GLOBAL_OPS}
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                found.update(dict.fromkeys(global_names(constant)))
+        names = _global_names[code] = tuple(found)
+    return names
+
+
+class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles functions of `__main__` onto the engine's namespace, all else as cloudpickle does."""
+
+    def __init__(
+        self,
+        stream: io.BytesIO,
+        buffer_callback: Any = None,
+        snapshot: Snapshot | None = None,
+        trying: frozenset[int] | None = None,
+        with_dill: bool = False,
+    ) -> None:
+        super().__init__(stream, protocol=PROTOCOL, buffer_callback=buffer_callback)
+        self._snapshot = snapshot
+        # When not None, globals are tried one by one; these are on trial further up.
+        self._trying = trying
+        self._with_dill = with_dill
+
+    def reducer_override(self, obj: Any) -> Any:
+        """How to pickle an object that is not of a basic type."""
+        if type(obj) is FunctionType:
+            if obj.__module__ == "__main__" and not asked_for.brings_globals():
+                return self._reduce_interactive(obj)
+            if self._snapshot is not None and not is_importable(obj):
+                self._snapshot.add_function(obj, global_names(obj.__code__))
+        reduced = super().reducer_override(obj)
+        # Functions and classes go by their names then.
+        if reduced is NotImplemented and self._with_dill and not isinstance(obj, FunctionType | type):
+            return asked_for.reduce(obj, self.dispatch_table)
+        return reduced
+
+    def _reduce_interactive(self, function: FunctionType) -> Any:
+        names = global_names(function.__code__)
+        if self._snapshot is not None:
+            self._snapshot.add_function(function, names)
+        state = (
+            function.__qualname__,
+            function.__defaults__,
+            function.__kwdefaults__,
+            _cell_contents(function),
+            function.__dict__,
+            function.__annotations__,
+            function.__doc__,
+            *self._fills(function, names),
+        )
+        made_of = (marshal.dumps(function.__code__), function.__name__)
+        return make_function, made_of, state, None, None, set_function_state
+
+    def _fills(self, function: FunctionType, names: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
+        """The globals that go along, and why others do not."""
+        known = function.__globals__
+        fills = {name: known[name] for name in names if name in known and not name.startswith("__")}
+        left_out: dict[str, str] = {}
+        if self._trying is not None:
+            for name, value in list(fills.items()):
+                fault = self._fault(value, self._trying)
+                if fault is not None:
+                    del fills[name]
+                    left_out[name] = f"{type(value).__name__}: {fault}{asked_for.hint(value)}"
+        return fills, left_out
+
+    def _fault(self, value: Any, trying: frozenset[int]) -> Exception | None:
+        """Why `value` cannot be pickled."""
+        if id(value) in trying:
+            return None
+        try:
+            ValuePickler(io.BytesIO(), trying=trying | {id(value)}, with_dill=self._with_dill).dump(value)
+        except Exception as error:
+            return error
+        return None
+
+
+def _cell_contents(function: FunctionType) -> list[tuple[int, Any]]:
+    contents = []
+    for i, cell in enumerate(function.__closure__ or ()):
+        try:
+            contents.append((i, cell.cell_contents))
+        except ValueError:
+            # Not assigned yet in the enclosing function; empty there as here.
+            continue
+    return contents
+
+
+def make_function(code_bytes: bytes, name: str) -> FunctionType:
+    """Makes a function of `__main__` anew, without its state, which may refer to it."""
+    from types import CellType
+
+    code = marshal.loads(code_bytes)
+    closure = tuple(CellType() for _ in code.co_freevars)
+    return FunctionType(code, function_globals(), name, None, closure or None)
+
+
+def set_function_state(function: FunctionType, state: tuple[Any, ...]) -> None:
+    """Gives a function from `make_function` its defaults, closure and attributes, and fills its globals."""
+    qualname, defaults, kwdefaults, cells, attributes, annotations, doc, fills, left_out = state
+    function.__module__ = "__main__"
+    function.__qualname__ = qualname
+    function.__defaults__ = defaults
+    function.__kwdefaults__ = kwdefaults
+    function.__dict__.update(attributes)
+    function.__annotations__ = annotations
+    function.__doc__ = doc
+    for i, value in cells:
+        function.__closure__[i].cell_contents = value  # type: ignore[index]
+    if fills:
+        fill(function.__globals__, fills)
+    if left_out:
+        note_left_out(left_out)

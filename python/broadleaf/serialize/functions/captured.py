@@ -1,0 +1,135 @@
+"""What a function takes along besides its code, to say which of it cannot be sent, and why."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from broadleaf.errors import SerializationError
+
+Function = Callable[..., Any]
+
+_LARGE_BYTES = 16 << 20
+_MIB = 1 << 20
+
+
+def captured_values(function: Function) -> list[tuple[str, Any]]:
+    """The values that `function` refers to, each with what it is to the function."""
+    if isinstance(function, FunctionType):
+        return _of_plain_function(function)
+    if isinstance(function, functools.partial):
+        arguments: list[tuple[str, Any]] = [
+            (f"argument {i + 1} of the partial", a) for i, a in enumerate(function.args)
+        ]
+        arguments += [(f"argument {name!r} of the partial", value) for name, value in function.keywords.items()]
+        return [*arguments, *captured_values(function.func)]
+    owner = getattr(function, "__self__", None)
+    if owner is not None:
+        what = "the object it is a method of"
+        return [*_attributes(what, owner), (what, owner)]
+    return _attributes("it", function)
+
+
+def _of_plain_function(function: FunctionType) -> list[tuple[str, Any]]:
+    from broadleaf.serialize.functions.by_value import global_names
+
+    values: list[tuple[str, Any]] = []
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            values.append((f"its variable {name!r}", cell.cell_contents))
+        except ValueError:  # not assigned yet
+            continue
+    code, defaults = function.__code__, function.__defaults__ or ()
+    with_default = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    named = [*zip(with_default, defaults, strict=True), *(function.__kwdefaults__ or {}).items()]
+    values += [(f"the default of {name!r}", value) for name, value in named]
+    known = function.__globals__
+    values += [(f"the global {name!r} it refers to", known[name]) for name in global_names(code) if name in known]
+    return values
+
+
+def _attributes(of: str, owner: Any) -> list[tuple[str, Any]]:
+    return [(f"attribute {name!r} of {of}", value) for name, value in getattr(owner, "__dict__", {}).items()]
+
+
+def reason_of_failure(function: Function, error: Exception) -> str:
+    """Which value that `function` refers to cannot be pickled, and why."""
+    from broadleaf.serialize.pickle import unpicklable_reason
+
+    for what, value in captured_values(function):
+        if value is function:
+            continue
+        reason = unpicklable_reason(value)
+        if reason is not None:
+            return f"{what} cannot be pickled: {reason}"
+    return f"{type(error).__name__}: {error}"
+
+
+def function_too_large(function: Function, name: str, n_bytes: int, limit_bytes: int) -> SerializationError:
+    """The exception for a function that takes along more than can be sent from this host."""
+    sizes = [(pickled_bytes(value), what) for what, value in captured_values(function) if value is not function]
+    value_bytes, what = max(sizes, default=(0, ""))
+    if 2 * value_bytes < n_bytes:
+        what, value_bytes = "all it refers to", n_bytes
+    return SerializationError(
+        f"the function {name!r}",
+        f"{what} is {in_mib(value_bytes)}; from another host a function takes {in_mib(limit_bytes)} along at most. "
+        "Push it to the engines, or pass it as an argument",
+    )
+
+
+def call_too_large(
+    function: Function, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], n_bytes: int, limit_bytes: int
+) -> SerializationError:
+    """The exception for a call that does not fit into a message."""
+    named = [*((f"argument {i + 1}", value) for i, value in enumerate(args)), *_named(kwargs)]
+    sizes = [(pickled_bytes(value), what, value) for what, value in named]
+    value_bytes, what, value = max(sizes, key=lambda entry: entry[0], default=(0, "", None))
+    if 2 * value_bytes <= n_bytes and value_bytes < limit_bytes:
+        if 2 * sum(size for size, *_ in sizes) < n_bytes:
+            return function_too_large(function, name, n_bytes, limit_bytes)
+        what, value_bytes, value = f"all arguments of {name!r} together", n_bytes, None
+    kind = "" if value is None else f" ({type(value).__name__})"
+    return SerializationError(
+        f"{what}{kind}",
+        f"{in_mib(value_bytes)} are more than fits into one message from another host, {in_mib(limit_bytes)}. Send "
+        "it in parts, or have the engines read it from a file",
+    )
+
+
+def _named(kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(f"argument {name!r}", value) for name, value in kwargs.items()]
+
+
+def pickled_bytes(value: Any) -> int:
+    """Bytes that `value` takes when it is sent; 0 if it cannot be. About so many where they are many."""
+    from broadleaf.serialize.pickle import dumps
+
+    large_bytes = _large_bytes(value)
+    if large_bytes:
+        return large_bytes
+    try:
+        data, buffers = dumps(value)
+    except Exception:
+        return 0
+    return len(data) + sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
+def _large_bytes(value: Any) -> int:
+    """Bytes and text in `value` that are so large that they are not pickled only to be counted."""
+    items: Any = [value]
+    if type(value) in (list, tuple):
+        items = value
+    elif type(value) is dict:
+        items = value.values()
+    large = {
+        id(item): len(item) for item in items if type(item) in (bytes, bytearray, str) and len(item) >= _LARGE_BYTES
+    }
+    return sum(large.values())
+
+
+def in_mib(n_bytes: int) -> str:
+    """A size as people read it."""
+    return f"{n_bytes / _MIB:,.0f} MiB"

@@ -1,0 +1,90 @@
+"""Conditions an engine must meet to run a function: `@depend` and `@require`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from broadleaf.errors import UnmetDependency
+from broadleaf.serialize.functions.namespace import current_namespace
+
+Function = Callable[..., Any]
+
+
+class dependent:
+    """A function with a condition: `condition(*args, **kwargs)` must not be False on the engine that runs it."""
+
+    def __init__(self, function: Function, condition: Function, /, *args: Any, **kwargs: Any) -> None:
+        self.f = function
+        self.df = condition
+        self.dargs = args
+        self.dkwargs = kwargs
+        self.__name__ = getattr(function, "__name__", "f")
+
+    def check_dependency(self) -> None:
+        """Raises `UnmetDependency` unless the condition holds here, and that of the function within, if it has one."""
+        if self.df(*self.dargs, **self.dkwargs) is False:
+            raise UnmetDependency(f"{getattr(self.df, '__name__', 'the condition')} does not hold on this engine")
+        within = getattr(self.f, "check_dependency", None)
+        if within is not None:
+            within()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.f(*args, **kwargs)
+
+
+class depend:
+    """Decorator: run the function only on engines where `condition(*args, **kwargs)` does not return False.
+
+    A load-balanced task whose condition does not hold on one engine is tried on another.
+    """
+
+    def __init__(self, condition: Function, /, *args: Any, **kwargs: Any) -> None:
+        self.f = condition
+        self.args = args
+        self.kwargs = kwargs
+
+    def __call__(self, function: Function) -> dependent:
+        return dependent(function, self.f, *self.args, **self.kwargs)
+
+
+def require(*objects: Any, **mapping: Any) -> depend:
+    """Decorator: import modules, and set objects, in the engine's namespace before the function is called.
+
+    Modules are given by name or as such; functions and classes go by their name; anything else by keyword. A module
+    that cannot be imported on one engine sends the task to another.
+    """
+    names: list[str] = []
+    for obj in objects:
+        if isinstance(obj, ModuleType):
+            names.append(obj.__name__)
+        elif isinstance(obj, str):
+            names.append(obj)
+        elif hasattr(obj, "__name__"):
+            mapping[obj.__name__] = obj
+        else:
+            raise TypeError(f"Objects other than modules and functions must be passed by kwarg, but got: {type(obj)}")
+    return depend(provide, tuple(names), mapping)
+
+
+def provide(modules: tuple[str, ...], objects: dict[str, Any]) -> bool:
+    """Imports `modules` and sets `objects` in the namespace. Raises `UnmetDependency` for a module there is not."""
+    import __main__
+
+    namespace = current_namespace()
+    return provide_in(__main__.__dict__ if namespace is None else namespace, modules, objects)
+
+
+def provide_in(namespace: dict[str, Any], modules: tuple[str, ...], objects: dict[str, Any]) -> bool:
+    """`provide` for a namespace of the caller's."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise UnmetDependency(f"module {name} cannot be imported: {error}") from error
+        top = name.partition(".")[0]
+        namespace[top] = importlib.import_module(top)
+    namespace.update(objects)
+    return True
