@@ -9,7 +9,7 @@ from pathlib import Path
 
 from broadleaf import config
 from broadleaf.cli import group
-from broadleaf.public_names import PublicNames
+from broadleaf.text.public_names import PublicNames
 from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))

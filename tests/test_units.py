@@ -1,7 +1,7 @@
 """Durations, sizes and numbers as people read them."""
 
 import pytest
-from broadleaf import units
+from broadleaf.text import units
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ NATIVE_USERS = {"client", "engine", "cluster"}
 PUBLIC_API_USERS = {"cli", "dashboard", "lab", "bench", "plan", "notebook", "interop"}
 # What they may import besides: the version, the errors, the words for figures and the public objects' own modules hold
 # no machinery.
-PUBLIC_MODULES = {"errors", "options", "config", "process_memory", "units"}
+PUBLIC_MODULES = {"errors", "options", "config", "process_memory", "text"}
 # A command is a thin face of one of these.
 CLI_MODULES = PUBLIC_MODULES | {"cluster"} | PUBLIC_API_USERS
 STRANGERS = [("engine", "client"), ("client", "engine")]

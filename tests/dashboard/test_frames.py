@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from broadleaf.cli.top import Look as TopLook
+from broadleaf.cli.cluster.top import Look as TopLook
 from broadleaf.dashboard.feed import Feed, interval_s
 from broadleaf.dashboard.frames import HISTORY_TASKS, Frames, past_throughput, split_events
 from broadleaf.dashboard.log_tail import LogTail

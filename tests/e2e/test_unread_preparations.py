@@ -4,7 +4,7 @@ from pathlib import Path
 
 import broadleaf as ipp
 import pytest
-from broadleaf import requests
+from broadleaf.control import requests
 
 MIB = 1 << 20
 pytestmark = pytest.mark.timeout(180)

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from broadleaf.cli.lab.compare import command as compare_command
-from broadleaf.cli.lab.gate import command as gate_command
+from broadleaf.cli.lab.comparisons.compare import command as compare_command
+from broadleaf.cli.lab.comparisons.gate import command as gate_command
 from broadleaf.lab.analysis.pairs.intervals import Interval
 from broadleaf.lab.comparisons.compare import (
     Judgement,
@@ -310,7 +310,7 @@ def test_without_pairs_there_is_no_verdict():
 
 
 def test_importing_the_runner_needs_the_standard_library_only():
-    modules = "run status export compare gate sweep doctor"
+    modules = "run.run run.status run.sweep run.doctor report.export comparisons.compare comparisons.gate"
     code = (
         f"import sys\nfor m in {modules.split()!r}: __import__('broadleaf.cli.lab.' + m)\n"
         "import broadleaf.lab.run.planned, broadleaf.lab.comparisons.gate\n"

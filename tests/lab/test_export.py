@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 
 import pytest
-from broadleaf.cli.lab.export import command
+from broadleaf.cli.lab.report.export import command
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.report.export import export, read_table
 from broadleaf.lab.spec.factors import Factor

@@ -218,7 +218,7 @@ def test_runs_of_one_configuration_have_no_report(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_where_everything_is(study: Study, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    from broadleaf.cli.lab import report as cli
+    from broadleaf.cli.lab.report import report as cli
     from click.testing import CliRunner
 
     asked: list[object] = []
@@ -239,7 +239,7 @@ def test_the_command_prints_where_everything_is(study: Study, report: Report, mo
 
 def test_the_command_fails_in_words_without_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from broadleaf.cli import group
-    from broadleaf.cli.lab import report as cli
+    from broadleaf.cli.lab.report import report as cli
     from click.testing import CliRunner
 
     monkeypatch.setattr(cli, "load_study", lambda _: planted().study(tmp_path, "empty"))

@@ -6,18 +6,18 @@ from typing import Any
 
 import click
 
-from broadleaf.cli.entry import EntryGroup
+from broadleaf.cli.terminal.entry import EntryGroup
 
 _COMMANDS = {
-    "start": "Start a cluster on this host.",
-    "relay": "Add this host's engines to a cluster on another host.",
-    "run": "Run a program with a cluster of all hosts of an allocation.",
-    "stop": "Stop a cluster and wait until it is gone.",
-    "list": "List the clusters that you have running on this host.",
-    "status": "Show the engines of a cluster and what they have done.",
-    "top": "Watch a cluster at work.",
-    "dashboard": "Serve a page that shows what a cluster does.",
-    "logs": "Show what the controller or an engine of a cluster has written.",
+    "cluster.start": "Start a cluster on this host.",
+    "cluster.relay": "Add this host's engines to a cluster on another host.",
+    "cluster.run": "Run a program with a cluster of all hosts of an allocation.",
+    "cluster.stop": "Stop a cluster and wait until it is gone.",
+    "cluster.list": "List the clusters that you have running on this host.",
+    "cluster.status": "Show the engines of a cluster and what they have done.",
+    "cluster.top": "Watch a cluster at work.",
+    "cluster.dashboard": "Serve a page that shows what a cluster does.",
+    "cluster.logs": "Show what the controller or an engine of a cluster has written.",
     "config": "Show every option, its value and where the value comes from.",
     "plan": "Estimate what it costs to send the same data to many engines.",
     "bench": "Measure Broadleaf on this machine, alone or beside other libraries.",

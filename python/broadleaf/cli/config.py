@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broadleaf.cli.complete import options
-from broadleaf.cli.console import console, plain_table, profile_option
-from broadleaf.cli.lazy import SuggestingGroup, suggestion
-from broadleaf.units import duration
+from broadleaf.cli.terminal.complete import options
+from broadleaf.cli.terminal.console import console, plain_table, profile_option
+from broadleaf.cli.terminal.lazy import SuggestingGroup, suggestion
+from broadleaf.text.units import duration
 
 if TYPE_CHECKING:
     from broadleaf.config import Option, Settings

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from broadleaf.cli.console import console, fail, plain_table
-from broadleaf.cli.extras import require
-from broadleaf.units import count, duration, parse_size, size
+from broadleaf.cli.terminal.console import console, fail, plain_table
+from broadleaf.cli.terminal.extras import require
+from broadleaf.text.units import count, duration, parse_size, size
 
 WAYS = {
     "flat": "the client sends everything to one host after another",

@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
 
-from broadleaf.awaited_engines import wait_for_engines
 from broadleaf.client.connection.connection_text import connection_text, profile_name
 from broadleaf.client.connection.control import Control
 from broadleaf.client.connection.failures import connection_error, death_certificate
@@ -31,8 +30,9 @@ from broadleaf.client.results.pending import ResultTypes, result_types
 from broadleaf.client.tasks.options import TaskOptions
 from broadleaf.client.views.base import HISTORY_TASKS
 from broadleaf.config import OPTIONS
+from broadleaf.control.awaited_engines import wait_for_engines
 from broadleaf.errors import ClusterConnectionError, DeathCertificate, NoEnginesRegistered
-from broadleaf.public_names import PublicNames
+from broadleaf.text.public_names import PublicNames
 
 if TYPE_CHECKING:
     from broadleaf.client.display.debugger import Debugging

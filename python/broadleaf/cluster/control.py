@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from broadleaf import _native, requests
-from broadleaf.awaited_engines import wait_for_engines
+from broadleaf import _native
+from broadleaf.control import requests
+from broadleaf.control.awaited_engines import wait_for_engines
 from broadleaf.errors import ClusterConnectionError
 
 Targets = int | Sequence[int] | str | None

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broadleaf import _native, own_cluster
+from broadleaf import _native
+from broadleaf.control import own_cluster
 from broadleaf.engine import interrupts, namespace, nested, operations
 from broadleaf.engine.interactive import breakpoints, cells
 from broadleaf.engine.output import display, publish, rich_display

@@ -26,7 +26,7 @@ from broadleaf.errors.display import (
     render_in_ipython,
 )
 from broadleaf.errors.types import blank, can_be_raised, common_type, copy_of, joint_error, load_exception, set_cause
-from broadleaf.units import count
+from broadleaf.text.units import count
 
 __all__ = [
     "AlreadyDisplayedError",

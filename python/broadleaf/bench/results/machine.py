@@ -3,7 +3,7 @@
 import os
 import platform
 
-from broadleaf.units import size
+from broadleaf.text.units import size
 
 
 def facts(isolated: bool) -> dict[str, object]:

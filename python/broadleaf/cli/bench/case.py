@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broadleaf.cli.bench.output import Records, json_option, now, record_option, write_results
-from broadleaf.cli.complete import peers
-from broadleaf.cli.console import TableCommand, fail
-from broadleaf.cli.extras import missing_modules, require
-from broadleaf.cli.lazy import suggestion
+from broadleaf.cli.terminal.complete import peers
+from broadleaf.cli.terminal.console import TableCommand, fail
+from broadleaf.cli.terminal.extras import missing_modules, require
+from broadleaf.cli.terminal.lazy import suggestion
 
 if TYPE_CHECKING:
     from broadleaf.bench.cases import Case

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from broadleaf.cli.bench.output import Records, json_option, now, record_option, write_results
-from broadleaf.cli.complete import assignments
-from broadleaf.cli.console import TableCommand, fail
-from broadleaf.cli.extras import require
-from broadleaf.units import parse_size
+from broadleaf.cli.terminal.complete import assignments
+from broadleaf.cli.terminal.console import TableCommand, fail
+from broadleaf.cli.terminal.extras import require
+from broadleaf.text.units import parse_size
 
 _SIZES = "1kB,100kB,1MB,16MB,64MB"
 _PLANS = ("auto", "flat", "binomial", "k-ary", "chain")

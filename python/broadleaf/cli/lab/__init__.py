@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import click
 
-from broadleaf.cli.lazy import LazyGroup
+from broadleaf.cli.terminal.lazy import LazyGroup
 
 _COMMANDS = {
-    "init": "Write a commented study file to start from.",
-    "plan": "Choose the runs of a study and show what they will tell.",
-    "run": "Make the runs that are planned and not yet measured.",
-    "settle": "Choose runs, make them, and stop when every question is decided.",
-    "status": "Show how far a study is.",
-    "deltas": "Write the table of every X and X + treatment.",
-    "analyse": "Show effects, interactions and verdicts, with intervals.",
-    "path": "Lead from the slow to the fast setting in a chosen order.",
-    "report": "Write a report as HTML that works offline.",
-    "compare": "Judge whether a change would help or hinder.",
-    "vs": "Tell which of two commands is faster, without a study.",
-    "recommend": "Recommend settings, and write them into a configuration file.",
-    "tune": "Search for the best setting of a workload.",
-    "history": "Measure a range of commits and find those that changed the speed.",
-    "gate": "Compare HEAD with a base commit on this machine.",
-    "sweep": "Vary one numeric factor and show its response curve.",
-    "power": "Show how many runs an effect needs, or which effect some runs can show.",
-    "export": "Write the data for R, Excel, SQLite or Parquet.",
-    "synth": "Write a synthetic study whose truth is known.",
-    "doctor": "Check this machine for what makes measurements noisy.",
+    "designs.init": "Write a commented study file to start from.",
+    "designs.plan": "Choose the runs of a study and show what they will tell.",
+    "run.run": "Make the runs that are planned and not yet measured.",
+    "run.settle": "Choose runs, make them, and stop when every question is decided.",
+    "run.status": "Show how far a study is.",
+    "analysis.deltas": "Write the table of every X and X + treatment.",
+    "analysis.analyse": "Show effects, interactions and verdicts, with intervals.",
+    "analysis.path": "Lead from the slow to the fast setting in a chosen order.",
+    "report.report": "Write a report as HTML that works offline.",
+    "comparisons.compare": "Judge whether a change would help or hinder.",
+    "comparisons.vs": "Tell which of two commands is faster, without a study.",
+    "report.recommend": "Recommend settings, and write them into a configuration file.",
+    "run.tune": "Search for the best setting of a workload.",
+    "comparisons.history": "Measure a range of commits and find those that changed the speed.",
+    "comparisons.gate": "Compare HEAD with a base commit on this machine.",
+    "run.sweep": "Vary one numeric factor and show its response curve.",
+    "designs.power": "Show how many runs an effect needs, or which effect some runs can show.",
+    "report.export": "Write the data for R, Excel, SQLite or Parquet.",
+    "designs.synth": "Write a synthetic study whose truth is known.",
+    "run.doctor": "Check this machine for what makes measurements noisy.",
 }
 
 

@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from broadleaf import own_cluster
+from broadleaf.control import own_cluster
 from broadleaf.errors import ClusterConnectionError
 
 

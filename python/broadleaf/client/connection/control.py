@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from broadleaf import requests
 from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.hub_results import Hub
 from broadleaf.config import OPTIONS
+from broadleaf.control import requests
 from broadleaf.errors import DeathCertificate, EngineError
 
 # Task numbers in one request to cancel.

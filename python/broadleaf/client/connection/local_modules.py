@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from broadleaf import requests
+from broadleaf.control import requests
 from broadleaf.modules.search_path import missing_entries, search_path, working_directory
 
 # Entries that a client tells of.

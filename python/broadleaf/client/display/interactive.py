@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
-from broadleaf import own_cluster
 from broadleaf.client.connection.known_results import listed
 from broadleaf.client.results.async_result import seconds
+from broadleaf.control import own_cluster
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from broadleaf.client.tasks.origin import Origin
-from broadleaf.public_names import PublicNames
+from broadleaf.text.public_names import PublicNames
 
 
 class Parts(PublicNames):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from broadleaf.client.display.descriptions import targets_in_words
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.errors import hides_frames
-from broadleaf.public_names import PublicNames
+from broadleaf.text.public_names import PublicNames
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client

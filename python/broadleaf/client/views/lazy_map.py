@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.tasks.nested_waits import wait_until
 from broadleaf.errors import RemoteError, hides_frames
-from broadleaf.public_names import PublicNames
 from broadleaf.serialize.functions.bodies import function_name
+from broadleaf.text.public_names import PublicNames
 
 if TYPE_CHECKING:
     from broadleaf.client.views.balanced import LoadBalancedView

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broadleaf.cli.entry import EntryGroup
+from broadleaf.cli.terminal.entry import EntryGroup
 from broadleaf.compat.commands.options import (
     SETTINGS,
     chosen_log_level,
@@ -53,8 +53,8 @@ def group() -> None:
 def _start(n: int | None, daemonize: bool, engines: str, ip: str | None, port: int, profile: str,
            profile_dir: str | None, cluster_id: str, rest: tuple[str, ...], **level: Any) -> None:  # fmt: skip
     """Start a cluster, and stop it on Ctrl-C unless with --daemonize."""
-    from broadleaf.cli.console import look_in_working_directory
-    from broadleaf.cli.start import run_cluster
+    from broadleaf.cli.cluster.start import run_cluster
+    from broadleaf.cli.terminal.console import look_in_working_directory
     from broadleaf.cluster import Cluster
 
     say_ignored(rest)
@@ -75,7 +75,7 @@ def _start(n: int | None, daemonize: bool, engines: str, ip: str | None, port: i
 def _stop(every: bool, profile: str, profile_dir: str | None, cluster_id: str, rest: tuple[str, ...],
           **level: Any) -> None:  # fmt: skip
     """Stop a cluster, and wait until it is gone."""
-    from broadleaf.cli.console import chosen_cluster
+    from broadleaf.cli.terminal.console import chosen_cluster
     from broadleaf.cluster import ClusterManager
 
     say_ignored(rest)
@@ -117,7 +117,7 @@ def _list(output: str, profile: str | None, profile_dir: str | None, rest: tuple
 def _engines(n: int | None, daemonize: bool, launcher: str | None, profile: str, profile_dir: str | None,
              cluster_id: str, rest: tuple[str, ...], **level: Any) -> None:  # fmt: skip
     """Add engines to a cluster that runs; they go when it is stopped."""
-    from broadleaf.cli.console import chosen_cluster
+    from broadleaf.cli.terminal.console import chosen_cluster
 
     say_ignored(rest)
     cluster = chosen_cluster(profile_of(profile, profile_dir), cluster_id or "default")

@@ -20,8 +20,8 @@ def command(ip: str | None, port: int, profile: str, profile_dir: str | None, cl
 
     `ipcluster engines` and `ipengine` add engines of this host, `broadleaf relay` those of another one.
     """
-    from broadleaf.cli.console import look_in_working_directory
-    from broadleaf.cli.start import run_cluster
+    from broadleaf.cli.cluster.start import run_cluster
+    from broadleaf.cli.terminal.console import look_in_working_directory
     from broadleaf.cluster import Cluster
 
     say_ignored(rest)

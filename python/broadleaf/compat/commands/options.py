@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from broadleaf.cli.entry import EntryCommand
+from broadleaf.cli.terminal.entry import EntryCommand
 from broadleaf.compat.profiles import profile_name
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from broadleaf import own_cluster
+from broadleaf.control import own_cluster
 
 # What the process writes before the path of its connection file, once it listens.
 _READY = "broadleaf kernel: "

@@ -1,0 +1,1 @@
+"""Commands on clusters: starting, joining, watching and stopping them."""

@@ -1,0 +1,40 @@
+"""`broadleaf dashboard`."""
+
+from __future__ import annotations
+
+import click
+
+from broadleaf.cli.terminal.console import chosen_cluster, cluster_options
+
+
+@click.command("dashboard")
+@cluster_options
+@click.option("--port", default=0, metavar="PORT", type=click.IntRange(0, 65535),
+              help="Port of 127.0.0.1 to serve it on. By default any that is free.")  # fmt: skip
+@click.option("--unix-socket", metavar="PATH", type=click.Path(),
+              help="Serve it on a unix socket of yours in place of a port, without a token.")  # fmt: skip
+@click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(min=0.1), metavar="SECONDS",
+              help="Minimum time between two updates.")  # fmt: skip
+@click.option("--open/--no-open", "opens", default=False, help="Open it in your browser.")
+def command(
+    profile: str, cluster_id: str | None, port: int, unix_socket: str | None, interval: float, opens: bool
+) -> None:
+    """Serve a page that shows what a cluster does. Ctrl-C ends it.
+
+    The page is served on this host only, to whoever has the address that is printed: it contains a token. It shows
+    engines and hosts, deaths, throughput and queue, a timeline of tasks, the slowest functions, broadcasts between
+    hosts, and the log. From another machine, forward the port: ssh -L PORT:127.0.0.1:PORT HOST.
+    """
+    from broadleaf.dashboard.server import Dashboard
+
+    cluster = chosen_cluster(profile, cluster_id)
+    with Dashboard(cluster, port=port, interval_s=interval, unix_socket=unix_socket) as dashboard:
+        click.echo(dashboard.url)
+        if opens:
+            click.launch(dashboard.url)
+        try:
+            while not cluster.wait_stopped(1.0):
+                pass
+        except KeyboardInterrupt:
+            return
+    click.echo(f"cluster {cluster.cluster_id!r} has stopped", err=True)

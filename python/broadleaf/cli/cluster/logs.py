@@ -1,0 +1,128 @@
+"""`broadleaf logs`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from broadleaf.cli.terminal.console import chosen_cluster, cluster_options, fail
+from broadleaf.cli.terminal.deaths import LastDeath, last_death
+
+if TYPE_CHECKING:
+    from broadleaf.cluster import Cluster
+
+
+@click.command("logs")
+@cluster_options
+@click.option("--engine", type=click.IntRange(min=0), metavar="ID", help="Show the log of this engine.")
+@click.option("--follow", "-f", is_flag=True, help="Follow the log: print new lines as they come. Ctrl-C leaves.")
+def command(profile: str, cluster_id: str | None, engine: int | None, follow: bool) -> None:
+    """Show what the controller or an engine of a cluster has written.
+
+    Without --engine it is the controller's log. What Python prints in tasks is not here: it belongs to their results
+    (`result.stdout`). If an engine died, its log ends with how it died. The logs of a cluster that ended
+    without being stopped stay for a week.
+    """
+    dead = _dead_cluster(profile, cluster_id)
+    if dead is not None:
+        _show_dead(dead, engine)
+        return
+    cluster = chosen_cluster(profile, cluster_id)
+    path = cluster.log_path(engine)
+    whose = f"engine {engine}" if engine is not None else "the controller"
+    death = last_death(cluster.status_sync(), engine) if engine is not None else None
+    if death is not None and death.is_over:
+        _show_life(cluster.previous_log_path(death.engine), death)
+    try:
+        log = open(path, "rb")  # noqa: SIM115 - closed below
+    except FileNotFoundError:
+        if death is None:
+            fail(_no_log(cluster, engine, path))
+        if not death.is_over:
+            _show_life(path, death)
+        return
+    try:
+        if not _copy(log) and death is None:
+            click.echo(f"{whose} of cluster {cluster.cluster_id!r} has written nothing to its log, {path}", err=True)
+        if death is not None and not death.is_over:
+            click.echo(f"-- {death.sentence}")
+        while follow:
+            try:
+                ended = cluster.wait_stopped(0.2)
+            except KeyboardInterrupt:
+                return
+            _copy(log)
+            if ended:
+                return
+            if _was_replaced(log, path):
+                log.close()
+                log = open(path, "rb")  # noqa: SIM115 - closed below
+                _copy(log)
+    finally:
+        log.close()
+
+
+def _dead_cluster(profile: str, cluster_id: str | None) -> Cluster | None:
+    """The cluster that is meant, if it is one that has ended; without an id the latest of those, if none runs."""
+    from broadleaf.cluster import ClusterManager
+
+    manager = ClusterManager()
+    running = {cluster.cluster_id for cluster in manager.load_clusters(profile).values()}
+    if running if cluster_id is None else cluster_id in running:
+        return None
+    dead = (cluster for cluster in manager.dead_clusters(profile) if cluster_id in (None, cluster.cluster_id))
+    return next(dead, None)
+
+
+def _show_dead(cluster: Cluster, engine: int | None) -> None:
+    whose = "its controller" if engine is None else f"its engine {engine}"
+    ended = f"cluster {cluster.cluster_id!r} has ended without being stopped"
+    path = cluster.log_path(engine)
+    try:
+        with open(path, "rb") as log:
+            any_part = _copy(log)
+    except FileNotFoundError:
+        fail(f"{ended}, and {whose} has left no log ({path})")
+    click.echo(
+        f"-- {ended}" if any_part else f"{ended}; {whose} had written nothing to its log, {path}", err=not any_part
+    )
+
+
+def _no_log(cluster: Cluster, engine: int | None, path: Path) -> str:
+    if engine is None:
+        return f"the controller's log {path} does not exist"
+    engines = {entry["engine"]: entry for entry in cluster.status_sync()["engines"]}
+    if engine in engines:
+        return f"engine {engine} of cluster {cluster.cluster_id!r} has no log on this host; look on the host it runs on"
+    there = ", ".join(map(str, engines)) or "none"
+    return f"cluster {cluster.cluster_id!r} has no engine {engine}; its engines: {there}"
+
+
+def _show_life(path: Path, death: LastDeath) -> None:
+    """Prints what a process that died has written, and how it died."""
+    try:
+        with open(path, "rb") as log:
+            _copy(log)
+    except FileNotFoundError:  # on another host, where only the end of it is known of
+        click.echo(death.last_output, nl=not death.last_output.endswith("\n"))
+    click.echo(f"-- {death.sentence}")
+
+
+def _was_replaced(log: BinaryIO, path: Path) -> bool:
+    """Whether the engine was started again, which begins another log."""
+    try:
+        return os.stat(path).st_ino != os.fstat(log.fileno()).st_ino
+    except FileNotFoundError:
+        return False
+
+
+def _copy(log: BinaryIO) -> bool:
+    """Prints what the log has more; whether that was anything."""
+    any_part = False
+    while part := log.read(1 << 16):
+        click.echo(part, nl=False)
+        any_part = True
+    return any_part

@@ -1,0 +1,152 @@
+"""`broadleaf start`."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broadleaf.cli.terminal.complete import assignments
+from broadleaf.cli.terminal.console import checked_cluster_id, fail, look_in_working_directory, profile_option
+from broadleaf.text.units import count, duration
+
+if TYPE_CHECKING:
+    from broadleaf.cluster import Cluster
+
+
+def _checked_set(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+    if name is not None and name.isdigit():
+        raise click.BadParameter(f"names an engine set; the number of engines is `-n {name}`")
+    return name
+
+
+def _assigned(texts: tuple[str, ...], hint: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=hint)
+        found[name] = value
+    return found
+
+
+@click.command("start")
+@click.option("-n", "n", type=click.IntRange(min=0), metavar="N",
+              help="Number of engines; by default one for every usable core.")  # fmt: skip
+@click.option("--engines", metavar="NAME", callback=_checked_set,
+              help="Where engines run: `local`, `ssh`, `slurm`, `sge`, `dask`, `ray`, `mpi`, or an engine set that is "
+              "installed.")  # fmt: skip
+@click.option("--hosts", metavar="HOST[:N],...", help="Hosts of `--engines ssh`, with engines on each.")
+@click.option("--set", "set_options", multiple=True, metavar="NAME=VALUE",
+              help="Set an option of the engine set, such as nodes=4. May be repeated.")  # fmt: skip
+@click.option(
+    "--dry-run", is_flag=True, help="Print what would be submitted or run for the engines, but start nothing."
+)
+@click.option("--detach/--foreground", default=True, show_default=True,
+              help="Return once the cluster runs, or stay and stop it on Ctrl-C.")  # fmt: skip
+@profile_option
+@click.option("--cluster-id", default="default", show_default=True, metavar="ID", callback=checked_cluster_id,
+              help="Id of the cluster, unique in its profile.")  # fmt: skip
+@click.option("--tcp", metavar="HOST[:PORT]", help="Listen on this address for clients and relays on other hosts, "
+              "with TLS; any free port by default.")  # fmt: skip
+@click.option("--restart", is_flag=True, default=None, help="Start engines that die again.")
+@click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", shell_complete=assignments,
+              help="Set an option of `broadleaf config show`. May be repeated.")  # fmt: skip
+def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str | None, restart: bool | None,
+            options: tuple[str, ...], engines: str | None, hosts: str | None, set_options: tuple[str, ...],
+            dry_run: bool) -> None:  # fmt: skip
+    """Start a cluster whose controller is on this host.
+
+    It runs until `broadleaf stop`, or with --foreground until Ctrl-C. Programs connect to it by broadleaf.Client(),
+    or Client(profile=NAME, cluster_id=ID) if you named one.
+    """
+    from broadleaf.cluster import Cluster
+
+    look_in_working_directory()
+    arguments = _assigned(options, "--option")
+    for_set = _assigned(set_options, "--set")
+    if hosts is not None:
+        engines = engines or "ssh"
+        for_set["hosts"] = hosts
+    if tcp is not None:
+        arguments["listen"] = tcp if ":" in tcp else f"{tcp}:0"
+    if restart:
+        arguments["restart_engines"] = True
+    try:
+        cluster = Cluster(n, profile=profile, cluster_id=cluster_id, detached=detach, engines=engines,
+                          engine_options=for_set, **arguments)  # fmt: skip
+        if dry_run:
+            click.echo(cluster.script())
+            return
+    except ValueError as error:
+        raise click.UsageError(str(error), click.get_current_context()) from None
+    run_cluster(cluster, detach)
+
+
+def run_cluster(cluster: Cluster, detach: bool) -> None:
+    """Starts a cluster and says how to use it; without `detach` stays until it is stopped, from here or elsewhere, or
+    has ended by itself."""
+    stop = _StopSignals()
+    started = time.perf_counter()
+    try:
+        cluster.start_cluster_sync()
+        cluster.wait_for_engines_sync()
+    except BaseException:
+        cluster.stop_cluster_sync()
+        raise
+    stop.note_started()
+    elapsed_s = time.perf_counter() - started
+    engines = count(cluster.n, "engine")
+    click.echo(f"cluster {cluster.cluster_id!r} runs with {engines} (started in {duration(elapsed_s)})")
+    click.echo(f"  connect:  broadleaf.Client({_client_arguments(cluster.profile, cluster.cluster_id)})")
+    click.echo(f"  file:     {cluster.connection_file}")
+    if detach:
+        suffix = "" if cluster.cluster_id == "default" else f" --cluster-id {cluster.cluster_id}"
+        profile_suffix = "" if cluster.profile == "default" else f" --profile {cluster.profile}"
+        click.echo(f"  stop:     broadleaf stop{profile_suffix}{suffix}")
+        return
+    click.echo("  stop:     Ctrl-C")
+    if not stop.wait(cluster) and cluster.exit_code(5.0) != 0:
+        fail("the cluster has ended by itself; its log is " + str(cluster.log_path()))
+    cluster.stop_cluster_sync()
+    click.echo(f"cluster {cluster.cluster_id!r} stopped")
+
+
+def _client_arguments(profile: str, cluster_id: str) -> str:
+    arguments = []
+    if profile != "default":
+        arguments.append(f"profile={profile!r}")
+    if cluster_id != "default":
+        arguments.append(f"cluster_id={cluster_id!r}")
+    return ", ".join(arguments)
+
+
+class _StopSignals:
+    """Waits for Ctrl-C or a request to end, or for the cluster to end by itself.
+
+    Until the cluster is started either breaks off the start.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._started = False
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, _signal_number: int, _frame: object) -> None:
+        self._asked = True
+        if not self._started:
+            raise KeyboardInterrupt
+
+    def note_started(self) -> None:
+        """From now on a signal is for `wait`."""
+        self._started = True
+
+    def wait(self, cluster: Any) -> bool:
+        """True when asked to stop, False when the cluster is gone."""
+        while not self._asked:
+            if cluster.wait_stopped(0.2):
+                return self._asked
+        return True

@@ -1,0 +1,105 @@
+"""`broadleaf top`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from broadleaf.cli.cluster.status import COLUMNS
+from broadleaf.cli.terminal.console import TableCommand, chosen_cluster, cluster_options, console
+from broadleaf.cli.terminal.deaths import deaths_text
+from broadleaf.dashboard.rates import Look, Rates
+from broadleaf.text.units import size
+
+if TYPE_CHECKING:
+    from broadleaf.cluster.control import ControlLink
+
+_LINE = "{:<8}  {:>7}  {:>5}  {:>10}  {:>10}  {:>7}  {:>10}"
+
+
+@click.command("top", cls=TableCommand, columns=COLUMNS)
+@cluster_options
+@click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(min=0.1), metavar="SECONDS",
+              help="Time between two updates.")  # fmt: skip
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Leave after N updates.")
+def command(profile: str, cluster_id: str | None, interval: float, count: int | None) -> None:
+    """Watch a cluster at work: its engines, and what they do per second. Ctrl-C leaves.
+
+    In a pipe or a file, each update is one line: the time, engines that are up, how much of their time they were busy,
+    tasks that ended per second, bytes that the controller received per second, tasks that wait, and tasks that ended
+    in an error since the start.
+    """
+    from broadleaf.errors import ClusterConnectionError
+
+    cluster = chosen_cluster(profile, cluster_id)
+    try:
+        with cluster.control() as control:
+            if sys.stdout.isatty():
+                _watch(control, interval, count)
+            else:
+                _print_lines(control, interval, count)
+    except KeyboardInterrupt:
+        return
+    except ClusterConnectionError:
+        click.echo(f"cluster {cluster.cluster_id!r} has stopped", err=True)
+
+
+def _watch(control: ControlLink, interval_s: float, count: int | None) -> None:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from broadleaf.cli.cluster.status import status_view
+
+    before: Look | None = None
+    looks = 0
+    with Live(console=console(), auto_refresh=False, screen=count is None) as live:
+        while True:
+            now = Look(time.monotonic(), control.status())
+            rates = _sentence(now.since(before)) if before is not None else ""
+            live.update(Group(status_view(now.status), Text(rates, style="bold")), refresh=True)
+            before = now
+            looks += 1
+            if looks == count:
+                return
+            time.sleep(interval_s)
+
+
+def _print_lines(control: ControlLink, interval_s: float, count: int | None) -> None:
+    click.echo(_LINE.format("TIME", "ENGINES", "BUSY", "TASKS/S", "BYTES/S", "WAITING", "ERRORS"))
+    before = Look(time.monotonic(), control.status())
+    told: set[tuple[int, int]] = set()
+    looks = 0
+    while looks != count:
+        time.sleep(interval_s)
+        now = Look(time.monotonic(), control.status())
+        rates, controller, engines = now.since(before), now.status["controller"], now.status["engines"]
+        click.echo(
+            _LINE.format(
+                time.strftime("%H:%M:%S"),
+                f"{sum(engine['up'] for engine in engines)}/{len(engines)}",
+                f"{rates.busy_percent:.0f} %",
+                f"{rates.tasks_per_s:,.0f}",
+                size(rates.bytes_per_s),
+                f"{controller['waiting'] + controller['ready']:,}",
+                f"{controller['resolved']['error']:,}",
+            )
+        )
+        # A death is told once: it stays in every status that follows.
+        deaths = {(engine["engine"], engine["last_death"]["pid"]) for engine in engines if engine["last_death"]}
+        if deaths - told:
+            click.echo(deaths_text(now.status))
+            told |= deaths
+        before = now
+        looks += 1
+
+
+def _sentence(rates: Rates) -> str:
+    """All rates, for the last line of the screen."""
+    return (
+        f"{rates.tasks_per_s:,.0f} tasks/s   {size(rates.bytes_per_s)}/s received   "
+        f"engines busy {rates.busy_percent:.0f} %"
+    )

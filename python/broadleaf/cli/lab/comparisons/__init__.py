@@ -1,0 +1,1 @@
+"""Commands that compare two versions, or a range of them."""

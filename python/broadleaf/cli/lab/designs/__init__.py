@@ -1,0 +1,1 @@
+"""Commands that write a study and plan its runs."""

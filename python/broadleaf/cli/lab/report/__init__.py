@@ -1,0 +1,1 @@
+"""Commands that write reports, settings and tables."""

@@ -1,0 +1,40 @@
+"""`broadleaf lab report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from broadleaf.cli.lab.options import load_study, study_argument
+from broadleaf.cli.terminal.console import console
+from broadleaf.cli.terminal.extras import require
+from broadleaf.text.units import size
+
+_MODULES = ("numpy", "pandas", "scipy", "statsmodels", "sklearn", "altair", "jinja2", "vl_convert", "squarify")
+
+
+@click.command("report")
+@study_argument
+@click.option("--to", "folder", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+              help="Where to write; default: report, beside the runs.")  # fmt: skip
+@click.option("--images/--no-images", default=True, show_default=True, help="Write each figure as PNG and SVG too.")
+@click.option("--open/--no-open", "show", default=False, show_default=True, help="Open the page in a browser.")
+def command(study_path: Path, folder: Path | None, images: bool, show: bool) -> None:
+    """Write the offline HTML report of a study, and each of its figures as PNG, SVG and CSV.
+
+    The page needs no network. The figures that the runs cannot give are named with the reason.
+    """
+    require("lab", _MODULES, "`broadleaf lab report`")
+    from broadleaf.lab.report.build import write
+
+    report = write(load_study(study_path), folder, images)
+    out = console()
+    out.print(f"Report: {report.html} ({size(report.html.stat().st_size)}, works without network)")
+    kinds = "PNG, SVG and CSV" if images else "CSV"
+    out.print(f"Figures: {report.folder / 'figures'} ({len(report.drawn)} as {kinds})")
+    for figure in report.missing:
+        out.print(f"Not drawn: figure {figure.number} ({figure.key}): {figure.reason}")
+    out.print(f"In R: Rscript {report.folder / 'report.R'} {study_path if study_path.is_dir() else study_path.parent}")
+    if show:
+        click.launch(str(report.html))

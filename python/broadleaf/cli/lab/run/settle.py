@@ -1,0 +1,83 @@
+"""`broadleaf lab settle`: measures until every question is decided."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from broadleaf.cli.lab.options import load_study, study_argument
+from broadleaf.cli.lab.run.options import COULD_NOT_RUN, quiet, quiet_options, seconds
+from broadleaf.cli.terminal.console import console
+from broadleaf.cli.terminal.entry import print_error
+from broadleaf.cli.terminal.extras import require
+
+if TYPE_CHECKING:
+    from broadleaf.lab.settle.settler import Question
+
+UNDECIDED = 2
+
+
+@click.command("settle")
+@study_argument
+@click.option("--runs", "most_runs", type=click.IntRange(40), metavar="N",
+              help="Most runs; as many as `broadleaf lab plan` would make if left out.")  # fmt: skip
+@click.option("--budget", "budget_s", callback=seconds, metavar="TIME", help="Longest time, such as 60m.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the choice of runs.")
+@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+@quiet_options
+def command(
+    study_path: Path,
+    most_runs: int | None,
+    budget_s: float | None,
+    seed: int,
+    as_json: bool,
+    max_busy_cores: float,
+    max_wait_s: float,
+) -> None:
+    """Choose runs, make them, and stop when every question is decided.
+
+    After each block the next runs are chosen to settle what is open. A verdict holds although it may be given at any of
+    many looks. Runs go to runs.csv; those that it has already do not count, since they were not chosen blindly.
+
+    Exit codes: 0 everything is decided; 2 something is not, or a wrong option; 3 could not run.
+    """
+    require("lab", ("numpy", "statsmodels"), "`broadleaf lab settle`")
+    from broadleaf.lab.errors import RunError
+    from broadleaf.lab.run.single import Quiet
+    from broadleaf.lab.settle.measured import settle
+
+    study = load_study(study_path)
+    limits: Quiet = quiet(max_busy_cores, max_wait_s)
+    try:
+        found = settle(
+            study, most_runs, budget_s=budget_s, seed=seed, quiet=limits, say=lambda line: click.echo(line, err=True)
+        )
+    except RunError as error:
+        print_error(str(error))
+        sys.exit(COULD_NOT_RUN)
+    questions = list(found.questions.values())
+    if as_json:
+        click.echo(json.dumps({"runs": len(found.rows), "questions": [_plain(it) for it in questions]}, indent=1))
+    else:
+        out = console()
+        for number, line in enumerate([found.sentence, *(it.sentence for it in questions)]):
+            out.print(line, style="bold" if number == 0 else None, markup=False)
+    if any(it.state != "decided" for it in questions):
+        sys.exit(UNDECIDED)
+
+
+def _plain(it: Question) -> dict[str, object]:
+    from broadleaf.lab.spec.factors import column_value
+
+    return {
+        "factor": it.factor,
+        "level": column_value(it.level),
+        "state": it.state,
+        "word": it.verdict.word if it.verdict else "unknown",
+        "sentence": it.sentence,
+        "waits_for": list(it.waits_for),
+    }

@@ -1,0 +1,1 @@
+"""What all commands share: their groups, their options, and how things look on a terminal."""

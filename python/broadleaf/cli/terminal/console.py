@@ -1,0 +1,133 @@
+"""What all commands share: choosing a cluster, and how things look on a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+
+import click
+
+from broadleaf.cli.terminal.complete import cluster_ids, profiles
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from broadleaf.cluster import Cluster
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+# Wide enough for every line of a table: what reads a pipe or a file does not fold.
+_PIPE_COLUMNS = 500
+
+
+class TableCommand(click.Command):
+    """A command that prints a table; its help explains the columns, or what else is `explained_as`."""
+
+    def __init__(
+        self, *arguments: Any, columns: Mapping[str, str], explained_as: str = "Columns", **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self.columns = columns
+        self.explained_as = explained_as
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.columns:
+            with formatter.section(self.explained_as):
+                formatter.write_dl(list(self.columns.items()))
+        super().format_epilog(ctx, formatter)
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the command with an error and code 1."""
+    raise click.ClickException(message)
+
+
+def _checked(kind: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    def check(ctx: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+        from broadleaf.cluster.files import check_id
+
+        if name is None:
+            return None
+        try:
+            return check_id(kind, name)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, parameter) from None
+
+    return check
+
+
+checked_cluster_id = _checked("cluster id")
+_checked_profile = _checked("profile")
+
+
+def profile_option(command: _Command) -> _Command:
+    """The option that chooses a profile."""
+    option = click.option("--profile", default="default", show_default=True, metavar="NAME", callback=_checked_profile,
+                          shell_complete=profiles, help="Profile of the cluster.")  # fmt: skip
+    return option(command)
+
+
+def any_profile_option(command: _Command) -> _Command:
+    """The option that chooses a profile out of all."""
+    return click.option("--profile", metavar="NAME", callback=_checked_profile, shell_complete=profiles,
+                        help="Only clusters of this profile.")(command)  # fmt: skip
+
+
+def cluster_options(command: _Command) -> _Command:
+    """The options that choose a running cluster."""
+    command = profile_option(command)
+    option = click.option("--cluster-id", metavar="ID", callback=checked_cluster_id, shell_complete=cluster_ids,
+                          help="Id of the cluster. Not needed if only one is running.")  # fmt: skip
+    return option(command)
+
+
+def chosen_cluster(profile: str, cluster_id: str | None) -> Cluster:
+    """The running cluster that is meant; an error lists those there are."""
+    from broadleaf.cluster import ClusterManager
+
+    running = {c.cluster_id: c for c in ClusterManager().load_clusters(profile).values()}
+    if cluster_id is not None:
+        if cluster_id in running:
+            return running[cluster_id]
+        from broadleaf.cluster.files import no_such_cluster
+
+        fail(no_such_cluster(profile, cluster_id))
+    if not running:
+        from broadleaf.cluster.files import no_such_cluster
+
+        fail(no_such_cluster(profile))
+    if len(running) == 1:
+        return next(iter(running.values()))
+    if "default" in running:
+        return running["default"]
+    fail(f"several clusters are running; choose one with --cluster-id: {', '.join(running)}")
+
+
+def look_in_working_directory() -> None:
+    """Has engines look for modules where the command is run, in place of the folder that its script lies in."""
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd()
+
+
+def console() -> Console:
+    """A rich console for standard output; without colours into a pipe or file, or where NO_COLOR is set."""
+    from rich.console import Console
+
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+    color_system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return PipeConsole(highlight=False, width=width, color_system=color_system)
+
+
+def plain_table(columns: Iterable[str], left: Iterable[str]) -> Any:
+    """A table without lines; the columns named in `left` begin at the left, all others end at the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in columns:
+        table.add_column(title, justify="left" if title in left else "right")
+    return table

@@ -1,0 +1,112 @@
+"""The outermost command: every mistake of its user ends in one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from broadleaf.cli.terminal.lazy import LazyGroup
+
+FAILURE = 1
+USAGE = 2
+# Click's names of its types, as people call them.
+_PLAIN = {
+    "a valid integer range": "a whole number",
+    "a valid integer": "a whole number",
+    "a valid float range": "a number",
+    "a valid float": "a number",
+}
+
+
+class EntryCommand(click.Command):
+    """Exits with 0 after success, 1 and one line on standard error where it could not be done, 2 for wrong usage.
+
+    What is no mistake of the user, but of the program, keeps its traceback.
+    """
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        if os.environ.get("NO_COLOR"):
+            extra.setdefault("color", False)
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, **extra)
+        try:
+            code = super().main(args, prog_name, complete_var, False, **extra)
+        except click.Abort:
+            print_error("interrupted")
+            code = FAILURE
+        except click.UsageError as error:
+            code = _usage(error)
+        except click.ClickException as error:
+            print_error(error.format_message())
+            code = error.exit_code
+        except Exception as error:
+            if (message := _explained(error)) is None:
+                raise
+            print_error(message)
+            code = FAILURE
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader (`| head`) has seen enough. What is still buffered has nowhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
+
+
+class EntryGroup(EntryCommand, LazyGroup):
+    """An outermost command with commands below it."""
+
+
+def print_error(message: str) -> None:
+    """One line, or more where an engine's last words belong to it, on standard error."""
+    color = False if os.environ.get("NO_COLOR") else None
+    click.echo(click.style("error: ", fg="red", bold=True) + message, err=True, color=color)
+
+
+def _usage(error: click.UsageError) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        # A group without a command: its help says what there is.
+        error.show()
+        return USAGE
+    message = error.format_message()
+    for words, plain in _PLAIN.items():
+        message = message.replace(words, plain)
+    if message[1:2].islower():
+        message = message[:1].lower() + message[1:]
+    if message[-1:] not in ".?!":
+        message += "."
+    if error.ctx is not None:
+        message += f" See '{error.ctx.command_path} --help'."
+    print_error(message)
+    return error.exit_code
+
+
+def _explained(error: Exception) -> str | None:
+    """What a user is told of an error that is theirs, or the machine's; None for one that is the program's."""
+    from broadleaf.config import ConfigError
+    from broadleaf.errors import IPythonError
+
+    if isinstance(error, IPythonError | ConfigError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        from broadleaf.cli.terminal.extras import explained
+
+        return explained(error)
+    if isinstance(error, OSError):
+        if error.filename is not None and error.strerror:
+            return f"{error.filename}: {error.strerror}"
+        return str(error) or type(error).__name__
+    return None

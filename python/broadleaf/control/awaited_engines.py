@@ -1,0 +1,81 @@
+"""Waiting for engines, which ends early where those that are missing have died at their start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from broadleaf.control import requests
+from broadleaf.errors import EngineError
+from broadleaf.errors.death_certificate import DeathCertificate
+from broadleaf.errors.display import id_ranges
+
+# Time between two looks at what has died.
+_LOOK_S = 0.1
+# Lines of an engine's last output that the error shows.
+_LAST_LINES = 10
+
+
+def wait_for_engines(link: Any, n: int, timeout_s: float | None, n_deaths: Callable[[], int]) -> bool:
+    """Whether `n` engines were there in time; `n_deaths` counts the deaths that `link` has told of.
+
+    Raises `EngineError` once so many engines have died before they were up, and are not started again, that there
+    will not be `n` of them.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    deaths_seen = -1
+    while True:
+        left_s = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+        if link.wait_for_engines(n, max(0.0, left_s)):
+            return True
+        if left_s <= 0:
+            return False
+        # Asked once a death: there may have been some before the link was there to be told.
+        deaths = n_deaths()
+        if deaths != deaths_seen:
+            error = _hopeless(requests.status(link)["engines"], n)
+            deaths_seen = deaths
+            if error is not None:
+                raise error
+
+
+def _hopeless(engines: list[dict[str, Any]], n: int) -> EngineError | None:
+    """The error to raise where there will never be `n` engines: those that are missing died at their start.
+
+    Where more are missing than have died so, others are waited for, that a user or another host has yet to start.
+    """
+    living = [entry for entry in engines if entry["state"] != "gone"]
+    failed = [entry for entry in engines if entry["state"] == "gone" and _died_at_start(entry)]
+    missing = n - len(living)
+    if missing <= 0 or len(failed) < missing:
+        return None
+    first = failed[0]
+    death = first["last_death"]
+    certificate = DeathCertificate(
+        engine_id=first["engine"],
+        pid=death["pid"],
+        host=death["host"],
+        cause=death["cause"],
+        code=death["code"],
+        last_output=death["last_output"],
+    )
+    n_up = sum(entry["up"] for entry in engines)
+    others = [entry["engine"] for entry in failed[1:]]
+    also = f"; engine{'s' * (len(others) > 1)} {id_ranges(others)} died at the start, too" if others else ""
+    message = f"only {n_up} of {n} engines came up: engine {certificate.engine_id} {_how(certificate)}{also}."
+    lines = certificate.last_output.strip().splitlines()[-_LAST_LINES:]
+    if lines and certificate.cause != "not_started":
+        message += " Its last output:\n" + "\n".join(f"  | {line}" for line in lines)
+    return EngineError(message, {"engine_id": certificate.engine_id}, certificate)
+
+
+def _died_at_start(entry: dict[str, Any]) -> bool:
+    # An engine has its uuid from the moment that it is up.
+    return entry["last_death"] is not None and not entry["last_death"]["uuid"]
+
+
+def _how(certificate: DeathCertificate) -> str:
+    if certificate.cause == "disconnected":
+        return "was not up in the time that an engine has to start (start_timeout_s)"
+    return certificate.reason if certificate.cause == "not_started" else f"{certificate.reason} at its start"

@@ -1,0 +1,1 @@
+"""How figures and names are written for people."""
