@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from broadleaf.cluster.engine_sets.sge import SGE
     from broadleaf.cluster.engine_sets.slurm import Slurm
     from broadleaf.cluster.engine_sets.ssh import SSH
-    from broadleaf.cluster.relay import Relay
+    from broadleaf.cluster.hosts.relay import Relay
     from broadleaf.engine.interactive.bound_kernel import bind_kernel
     from broadleaf.errors import (
         AlreadyDisplayedError,
@@ -121,7 +121,7 @@ _HOMES = {
     "ParallelFunction": "broadleaf.client.tasks.remote_functions",
     "PrePickled": "broadleaf.serialize.pickle",
     "Reference": "broadleaf.serialize.reference",
-    "Relay": "broadleaf.cluster.relay",
+    "Relay": "broadleaf.cluster.hosts.relay",
     "RemoteError": _ERRORS,
     "RemoteFunction": "broadleaf.client.tasks.remote_functions",
     "ResultNotKept": _ERRORS,

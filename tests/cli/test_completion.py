@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from broadleaf.cli import group
-from broadleaf.cluster import files
+from broadleaf.cluster.state import files
 from click.testing import CliRunner
 
 

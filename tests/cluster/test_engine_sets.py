@@ -10,7 +10,7 @@ import pytest
 from broadleaf.cluster.engine_sets import BlockRequest, find_engine_set, make_engine_set
 from broadleaf.cluster.engine_sets.ssh import parse_host
 from broadleaf.cluster.engine_sets.walltime import clock_time
-from broadleaf.cluster.join import tasks_of_this_node
+from broadleaf.cluster.hosts.join import tasks_of_this_node
 from broadleaf.config import ConfigError
 
 

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from broadleaf.cluster import files
-from broadleaf.cluster.files import ClusterFileError
+from broadleaf.cluster.state import files
+from broadleaf.cluster.state.files import ClusterFileError
 from broadleaf.errors import ClusterConnectionError
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import broadleaf
 import pytest
-from broadleaf.cluster import ClusterManager, files, owner
+from broadleaf.cluster import ClusterManager
 from broadleaf.cluster.cluster import ClusterStateError
-from broadleaf.cluster.owner import OWNER_FILE, Owner
+from broadleaf.cluster.state import files, owner
+from broadleaf.cluster.state.owner import OWNER_FILE, Owner
 
 pytestmark = pytest.mark.timeout(60)
 

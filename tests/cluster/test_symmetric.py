@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from broadleaf.cluster.symmetric import Place
+from broadleaf.cluster.hosts.symmetric import Place
 
 SLURM = {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}
 

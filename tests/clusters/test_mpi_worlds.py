@@ -14,7 +14,7 @@ from typing import Any
 
 import broadleaf as ipp
 import pytest
-from broadleaf.cluster.files import process_ids
+from broadleaf.cluster.state.files import process_ids
 from mpi_environments import CHECKOUT, MPIS, EnvironmentUnavailable, mpi_arguments, mpi_python
 from waiting import until
 

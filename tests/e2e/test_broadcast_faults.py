@@ -13,7 +13,7 @@ import broadleaf as ipp
 import numpy as np
 import pytest
 from broadleaf import error
-from broadleaf.cluster import files as cluster_files
+from broadleaf.cluster.state import files as cluster_files
 
 pytestmark = pytest.mark.timeout(120)
 BROADCASTS = int(os.environ.get("BROADLEAF_BROADCASTS", "500"))

@@ -12,9 +12,9 @@ from pathlib import Path
 import broadleaf
 import pytest
 from broadleaf import Client, Cluster, ClusterManager, config
-from broadleaf.cluster import files, owner
 from broadleaf.cluster.cluster import ClusterStateError
 from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import files, owner
 from broadleaf.errors import ClusterConnectionError
 from broadleaf.serialize.functions.namespace import evaluate
 

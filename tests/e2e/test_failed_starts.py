@@ -12,8 +12,8 @@ from pathlib import Path
 
 import broadleaf as ipp
 import pytest
-from broadleaf.cluster import files, owner
 from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import files, owner
 from waiting import until
 
 pytestmark = pytest.mark.timeout(60)

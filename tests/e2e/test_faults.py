@@ -12,7 +12,7 @@ from pathlib import Path
 import broadleaf
 import pytest
 from broadleaf import Cluster, EngineError
-from broadleaf.cluster import files
+from broadleaf.cluster.state import files
 from broadleaf.errors import ClusterConnectionError, LinkLost, TaskTimeout
 from broadleaf.serialize.functions.namespace import evaluate
 

@@ -45,7 +45,7 @@ def show(names: tuple[str, ...], profile: str, long_: bool, form: str | None) ->
     that by the environment variable BROADLEAF_<NAME>, and that by an argument of Cluster or `broadleaf start -o`.
     """
     from broadleaf import config
-    from broadleaf.cluster import files
+    from broadleaf.cluster.state import files
 
     if form == "markdown":
         click.echo(config.markdown_list(), nl=False)

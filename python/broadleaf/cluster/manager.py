@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from broadleaf import config
-from broadleaf.cluster import files, owner
 from broadleaf.cluster.cluster import Cluster
+from broadleaf.cluster.state import files, owner
 
 
 class ClusterManager:

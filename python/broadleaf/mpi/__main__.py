@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from broadleaf.cluster import files
-from broadleaf.cluster.credentials import read_engine_connection
 from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import files
+from broadleaf.cluster.state.credentials import read_engine_connection
 
 
 def main() -> None:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from broadleaf.cluster import files, owner
-from broadleaf.cluster.relay import Relay
+from broadleaf.cluster.hosts.relay import Relay
 from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import files, owner
 from broadleaf.engine.processes.guests import SOCKET
 
 _TRIES = 5

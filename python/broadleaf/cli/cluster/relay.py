@@ -30,7 +30,7 @@ def command(connection: str, engines: int | None, name: str | None, controller: 
 
     Stays until the cluster stops, or Ctrl-C.
     """
-    from broadleaf.cluster.relay import Relay
+    from broadleaf.cluster.hosts.relay import Relay
 
     look_in_working_directory()
     try:

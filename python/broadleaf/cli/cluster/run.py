@@ -27,7 +27,7 @@ def command(
     controller and COMMAND, whose `broadleaf.Client()` is the cluster's, and ends with its exit code; the others bring
     their engines. Hosts must share the directory of clusters, as they do with a shared home directory.
     """
-    from broadleaf.cluster.symmetric import Place, run
+    from broadleaf.cluster.hosts.symmetric import Place, run
 
     look_in_working_directory()
     try:

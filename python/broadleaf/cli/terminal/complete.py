@@ -21,7 +21,7 @@ def cluster_ids(ctx: click.Context, parameter: click.Parameter, incomplete: str)
     """Clusters that run in the profile that the command names."""
     from click.shell_completion import CompletionItem
 
-    from broadleaf.cluster.files import running_clusters
+    from broadleaf.cluster.state.files import running_clusters
 
     profile = ctx.params.get("profile") or "default"
     return [

@@ -34,7 +34,7 @@ def connection_text(info: str | os.PathLike[str] | dict[str, Any] | None, profil
     if info is None and profile is None and not cluster_id:
         info = os.environ.get("BROADLEAF_CONNECTION") or None  # of the cluster of `broadleaf run`
     if info is None:
-        files = importlib.import_module("broadleaf.cluster.files")
+        files = importlib.import_module("broadleaf.cluster.state.files")
         info = files.find_connection_file(profile or "default", cluster_id or None)
     try:
         with open(os.path.expanduser(os.fspath(info)), encoding="utf-8") as file:  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from broadleaf.cluster.credentials import python_version
+from broadleaf.cluster.state.credentials import python_version
 
 BlockState = Literal["pending", "running", "ended", "failed"]
 
@@ -37,7 +37,7 @@ if "%d.%d" % sys.version_info[:2] != "{version}":
              % ((sys.executable,) + tuple(sys.version_info[:2])))
 sys.path[:1] = []
 try:
-    from broadleaf.cluster.join import main
+    from broadleaf.cluster.hosts.join import main
 except ImportError as error:
     sys.exit("Broadleaf cannot be imported by %s: %s; install it there, or set python=" % (sys.executable, error))
 main()"""

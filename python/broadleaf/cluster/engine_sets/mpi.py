@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from broadleaf.cluster import files
-from broadleaf.cluster.cores import usable_cores
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.cluster.hosts.cores import usable_cores
 from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import files
 
 if TYPE_CHECKING:
     from subprocess import Popen

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
-from broadleaf.cluster.hosted_relay import Order
+from broadleaf.cluster.hosts.hosted_relay import Order
 from broadleaf.cluster.start_error import ClusterStartError
 
 # What Ray knows of a placement group is asked so often at most.

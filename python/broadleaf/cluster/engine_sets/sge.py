@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from broadleaf.cluster import files
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState, EngineSet
 from broadleaf.cluster.engine_sets.commands import CommandError, run
 from broadleaf.cluster.engine_sets.walltime import clock_time
 from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import files
 
 _ENDED = "broadleaf: the job has ended"
 _HOSTS = re.compile(r"^broadleaf: the job has (\d+) hosts$", re.MULTILINE)

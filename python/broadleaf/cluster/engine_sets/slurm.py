@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from broadleaf.cluster import files
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState, EngineSet
 from broadleaf.cluster.engine_sets.commands import CommandError, run
 from broadleaf.cluster.engine_sets.walltime import clock_time
 from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import files
 
 _STATES: dict[str, BlockState] = {
     "PENDING": "pending",

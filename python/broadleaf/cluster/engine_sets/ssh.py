@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from broadleaf.cluster import files
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
 from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import files
 
 if TYPE_CHECKING:
     from subprocess import Popen

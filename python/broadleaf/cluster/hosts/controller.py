@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.cluster import addresses, files
-from broadleaf.cluster.credentials import Credentials, listen_address
-from broadleaf.cluster.host_process import HostPlan, log_tail
+from broadleaf.cluster.hosts.host_process import HostPlan, log_tail
+from broadleaf.cluster.state import addresses, files
+from broadleaf.cluster.state.credentials import Credentials, listen_address
 from broadleaf.config import Settings
 from broadleaf.modules.search_path import search_path
 

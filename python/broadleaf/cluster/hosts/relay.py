@@ -7,11 +7,11 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.cluster import addresses, files
-from broadleaf.cluster.cores import engine_count, usable_cores
-from broadleaf.cluster.credentials import checked_engine_connection, read_engine_connection
-from broadleaf.cluster.host_process import HostPlan, HostProcess, log_tail
+from broadleaf.cluster.hosts.cores import engine_count, usable_cores
+from broadleaf.cluster.hosts.host_process import HostPlan, HostProcess, log_tail
 from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import addresses, files
+from broadleaf.cluster.state.credentials import checked_engine_connection, read_engine_connection
 from broadleaf.modules.search_path import missing_entries, search_path
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf import _native
-from broadleaf.cluster import addresses, files
 from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import addresses, files
 from broadleaf.config import Settings
 from broadleaf.modules.search_path import search_path, working_directory
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broadleaf.cluster import files
 from broadleaf.cluster.cluster import Cluster
-from broadleaf.cluster.files import ClusterFileError
-from broadleaf.cluster.relay import Relay
+from broadleaf.cluster.hosts.relay import Relay
 from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import files
+from broadleaf.cluster.state.files import ClusterFileError
 from broadleaf.errors import ClusterConnectionError
 
 _LOOK_EVERY_S = 0.05

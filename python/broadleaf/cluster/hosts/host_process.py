@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.cluster import files
-from broadleaf.cluster.cores import usable_cores
-from broadleaf.cluster.credentials import python_version
+from broadleaf.cluster.hosts.cores import usable_cores
 from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import files
+from broadleaf.cluster.state.credentials import python_version
 from broadleaf.modules.search_path import search_path
 
 if TYPE_CHECKING:

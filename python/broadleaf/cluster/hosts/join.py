@@ -14,10 +14,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from broadleaf.cluster import addresses
-from broadleaf.cluster.files import ClusterFileError
-from broadleaf.cluster.relay import Relay
+from broadleaf.cluster.hosts.relay import Relay
 from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import addresses
+from broadleaf.cluster.state.files import ClusterFileError
 
 # Time that an address of the controller has to answer before the tunnel is taken.
 _DIRECT_S = 3.0

@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broadleaf.cluster import owner
+from broadleaf.cluster.state import owner
 from broadleaf.config import base_dir
 from broadleaf.errors import ClusterConnectionError, KernelError
 from broadleaf.modules import MODULES_DIR

@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from broadleaf.cluster.join import join
-from broadleaf.cluster.relay import Relay
+from broadleaf.cluster.hosts.join import join
+from broadleaf.cluster.hosts.relay import Relay
 from broadleaf.cluster.start_error import ClusterStartError
 
 _RETRY_AFTER_S = 0.25

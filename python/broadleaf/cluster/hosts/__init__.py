@@ -1,0 +1,1 @@
+"""What runs on each host: its host process, its relay, its cores."""
