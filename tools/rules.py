@@ -13,6 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 500
+# Lists that are as long as what they list.
+LISTS = {"CHANGELOG.md", "layout.md"}
 
 # Crate -> crates of this workspace it may use; in its tests it may also use those of DEV.
 CRATES = {
@@ -134,7 +136,7 @@ def file_lengths(root: Path) -> list[str]:
     return [
         f"{relative(path, root)}: {count} lines, the limit is {MAX_LINES}"
         for path in sources(root, ".rs", ".py", ".pyi", ".md")
-        if (count := len(path.read_text().splitlines())) > MAX_LINES and path.name != "CHANGELOG.md"
+        if (count := len(path.read_text().splitlines())) > MAX_LINES and path.name not in LISTS
     ]
 
 
