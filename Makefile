@@ -76,6 +76,9 @@ lint: $(STAMPS)/native $(STAMPS)/lint ## Check formatting, lints and types of th
 	$(BIN)/ruff format --check python tests tools examples docs
 	$(BIN)/mypy
 	$(BIN)/pyright
+	@PYTHONPATH=python $(BIN)/pyright --verifytypes broadleaf --ignoreexternal >$(STAMPS)/types.txt \
+	  || { cat $(STAMPS)/types.txt; exit 1; }
+	$(BIN)/python -m mypy.stubtest --ignore-disjoint-bases broadleaf._native
 	$(WITH_RUST) cargo fmt --all --check
 	$(WITH_RUST) cargo clippy --release --locked --workspace --all-targets -- -D warnings
 

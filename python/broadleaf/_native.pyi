@@ -1,7 +1,37 @@
 """The native part: client and engine endpoints, buffers, the node. Private; the package wraps all of it."""
 
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, NoReturn, Protocol, final
+from typing import Any, NoReturn, Protocol, final, type_check_only
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "STATUS_CANCELLED",
+    "STATUS_ERROR",
+    "STATUS_LOST",
+    "STATUS_OK",
+    "STATUS_PENDING",
+    "STATUS_REFUSED",
+    "STATUS_TIMEOUT",
+    "Buffer",
+    "ConnectionRefused",
+    "Engine",
+    "History",
+    "Link",
+    "LinkClosed",
+    "Pending",
+    "SharedMemory",
+    "Spawner",
+    "Submitter",
+    "__version__",
+    "decode_plain",
+    "encode_plain",
+    "generate_keys",
+    "give_key",
+    "hold_key",
+    "run_node",
+    "submitted_depth",
+]
 
 __version__: str
 PROTOCOL_VERSION: int
@@ -21,6 +51,7 @@ class ConnectionRefused(Exception):
 class LinkClosed(Exception):
     """The connection to the controller is closed or lost, or is that of the process this one was forked from."""
 
+@type_check_only
 class ClientHooks(Protocol):
     """What the client endpoint needs of Python."""
     def resolve_function(self, function: Callable[..., Any], apart: bool) -> tuple[bytes, bool, list[Any]]:
@@ -54,7 +85,7 @@ class Link:
     """
 
     live_output: bool
-    def __new__(cls, connection: str, hooks: ClientHooks, timeout_s: float = 10.0, name: str = "") -> Link:
+    def __new__(cls, connection: str, hooks: ClientHooks, timeout_s: float = 10.0, name: str = ...) -> Link:
         """`connection` is the connection file's JSON text."""
     @property
     def client_id(self) -> int: ...
@@ -72,7 +103,7 @@ class Link:
         """Waits until `is_done()`, which results bring about."""
     def wait_for_engines(self, n: int, timeout_s: float | None) -> bool:
         """Whether there were n engines in time. Raises LinkClosed, also when the link closed with n engines known."""
-    def request(self, request: str, timeout_s: float | None = 10.0) -> str:
+    def request(self, request: str, timeout_s: float | None = ...) -> str:
         """Sends a control request given as JSON; returns the reply as JSON."""
     def define_preparation(self, content: bytes) -> int:
         """The id of a preparation, for a request 'Prepare': engines call `EngineHooks.prepare` with its content."""
@@ -91,6 +122,7 @@ class Link:
     def counters(self) -> dict[str, int]: ...
     def close(self) -> None: ...
 
+@final
 class History:
     """The numbers of the last `limit` tasks submitted."""
     def __new__(cls, limit: int) -> History: ...
@@ -104,6 +136,7 @@ class History:
     def clear(self) -> None:
         """Forgets everything."""
 
+@final
 class Submitter:
     """Submits for one view: options, targets and result type fixed once, so a call is cheap."""
     def __new__(
@@ -115,7 +148,7 @@ class Submitter:
         n_targets: int,
         coalesce: bool = False,
         delivery: str = "private",
-        histories: Sequence[History] = (),
+        histories: Sequence[History] = ...,
     ) -> Submitter:
         """`n_targets` is 0 for balanced tasks, else the number of targets of mode 'each'.
 
@@ -137,8 +170,8 @@ class Submitter:
         self,
         function: Callable[..., Any],
         calls: Iterable[tuple[Any, ...]],
-        after: Sequence[int] = (),
-        follow: Sequence[int] = (),
+        after: Sequence[int] = ...,
+        follow: Sequence[int] = ...,
     ) -> Pending:
         """One balanced task per tuple of arguments, as the parts of one request."""
     def each(
@@ -203,6 +236,7 @@ class Pending:
     def get_single(self, timeout_s: float | None) -> Any:
         """wait_part(0), then value(0). Raises TimeoutError."""
 
+@type_check_only
 class EngineHooks(Protocol):
     unmet_type: type[BaseException]
     def load_function(self, body: bytes) -> Callable[..., Any]: ...
@@ -218,6 +252,7 @@ class EngineHooks(Protocol):
     def end_child(self, error: BaseException | None) -> NoReturn:
         """Ends the process, a child that a task has forked and that comes back from it, with what it raised."""
 
+@type_check_only
 class CapturedOutput(Protocol):
     """Where an engine's output goes: numbers of descriptors, and a path."""
 
@@ -293,7 +328,8 @@ class SharedMemory:
     def __new__(cls, n_bytes: int, zeroed: bool) -> SharedMemory:
         """Raises MemoryError. Without `zeroed` the content is anything."""
     def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def encode_plain(value: Any) -> bytes | None:
     """The fast encoding of exact None, bool, int (64 bit), float, str, bytes, tuples of them, dicts from str;

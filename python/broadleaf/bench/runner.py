@@ -44,8 +44,12 @@ class Run:
         quick: bool,
         say: Callable[[str], None],
     ) -> None:
-        self.case, self.systems, self.root, self.quick, self.say = case, systems, root, quick, say
-        self.sessions = case.sessions(workers, repeats, quick)
+        self.case: Case = case
+        self.systems: list[str] = systems
+        self.root: Path = root
+        self.quick: bool = quick
+        self.say: Callable[[str], None] = say
+        self.sessions: list[Session] = case.sessions(workers, repeats, quick)
         self.repeats = repeats
         self.versions: dict[str, str] = {}
         self.configs: dict[str, list[str]] = {}

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from . import environments
 from .environments import System
@@ -26,7 +26,7 @@ STOP_TIMEOUT_S = 60.0
 # Some systems take minutes to start a hundred.
 START_TIMEOUT_S_PER_WORKER = 5.0
 PR_SET_PDEATHSIG = 1
-libc = ctypes.CDLL(None)
+libc: ctypes.CDLL = ctypes.CDLL(None)
 
 
 class TurnFailed(Exception):
@@ -59,14 +59,14 @@ class Turn:
 
     def __init__(self, system: System, root: Path, workers: int) -> None:
         self.system = system
-        self.tag = uuid.uuid4().hex
-        self.owing = False
-        self.started = False
+        self.tag: str = uuid.uuid4().hex
+        self.owing: bool = False
+        self.started: bool = False
         own = environments.command(system, root, workers)
-        self.errors = tempfile.TemporaryFile("w+", prefix="bench-")  # noqa: SIM115
-        self.folder = tempfile.mkdtemp(prefix="bench-")
-        self.began = time.perf_counter()
-        self.process = subprocess.Popen(
+        self.errors: IO[str] = tempfile.TemporaryFile("w+", prefix="bench-")  # noqa: SIM115
+        self.folder: str = tempfile.mkdtemp(prefix="bench-")
+        self.began: float = time.perf_counter()
+        self.process: subprocess.Popen[bytes] = subprocess.Popen(
             [*isolation(), *own],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -104,15 +104,15 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
             from broadleaf.compat.client_arguments import translate
 
             connection_info, profile = translate(connection_info, profile, old_arguments)
-        self.native = native if native is not None else importlib.import_module("broadleaf._native")
+        self.native: Any = native if native is not None else importlib.import_module("broadleaf._native")
         """The module that does the work; another one only in tests."""
         self.cluster = cluster
-        self.profile = profile_name(connection_info, profile, cluster)
+        self.profile: str = profile_name(connection_info, profile, cluster)
         self.block = False
         """Default of the flag of the same name of views made from now on."""
-        self.engines_version = 0
+        self.engines_version: int = 0
         """Changes when engines come or go."""
-        self.submitted = self.native.History(HISTORY_TASKS)
+        self.submitted: Any = self.native.History(HISTORY_TASKS)
         self._registered: WeakValueDictionary[int, AsyncResult] = WeakValueDictionary()
         self._fetched: WeakValueDictionary[str, AsyncHubResult] = WeakValueDictionary()
         self._engines: dict[int, tuple[str, int, str]] = {}
@@ -125,24 +125,24 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
         self._listeners_lock = threading.Lock()
         text = connection_text(connection_info, profile, cluster_id)
         connection = json.loads(text)
-        self.link_end = LinkEnd(connection)
+        self.link_end: LinkEnd = LinkEnd(connection)
         """How the connection ended, once it has."""
         options = connection.get("options", {})
         ships_local: bool = options.get("ship_local_modules", OPTIONS["ship_local_modules"].default)
         try:
-            self.link = self.native.Link(text, Hooks(self, ships_local), timeout, name)
+            self.link: Any = self.native.Link(text, Hooks(self, ships_local), timeout, name)
         except self.native.ConnectionRefused as error:
             raise connection_error(error) from error
         except (OSError, ValueError, self.native.LinkClosed) as error:
             raise ClusterConnectionError(f"no connection to the cluster: {error}") from error
         self._cluster_id = str(connection.get("cluster_id", ""))
-        self.local_modules = LocalModules(self.link, connection.get("search_path", ()), ships_local)
+        self.local_modules: LocalModules = LocalModules(self.link, connection.get("search_path", ()), ships_local)
         """What engines are told of this process's modules."""
         self.local_modules.update()
         key = str(connection.get("server_public_key") or connection.get("cluster_id", ""))
-        self.hub = Hub(self, "".join(filter(str.isalnum, key))[-_CLUSTER_KEY_CHARACTERS:])
+        self.hub: Hub = Hub(self, "".join(filter(str.isalnum, key))[-_CLUSTER_KEY_CHARACTERS:])
         """What the controller keeps of ended tasks."""
-        self.session = self.hub.session(self.link.client_id)
+        self.session: str = self.hub.session(self.link.client_id)
         self.chunk_target: int = options.get("chunk_target", OPTIONS["chunk_target"].default)
         """The option of this name."""
         self._activate_first()

@@ -28,6 +28,7 @@ from broadleaf.errors import ClusterConnectionError, KernelError
 
 if TYPE_CHECKING:
     from broadleaf.client import Client
+    from broadleaf.config import Settings
 
 _STOP_GRACE_S = 10.0
 
@@ -82,14 +83,15 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         self._old_arguments = {}
         if controller_ip is not None:
             options.setdefault("listen", f"{controller_ip}:0")
-        self.profile, self.detached = profile, detached
+        self.profile: str = profile
+        self.detached: bool = detached
         made_up = f"{int(time.time())}-{secrets.token_hex(2)}"
-        self.cluster_id = files.check_id("cluster id", made_up if cluster_id is None else cluster_id or "default")
-        self.env = dict(env or {})
+        self.cluster_id: str = files.check_id("cluster id", made_up if cluster_id is None else cluster_id or "default")
+        self.env: dict[str, str] = dict(env or {})
         self._arguments = {name: value for name, value in options.items() if value is not None}
-        self.settings = config.resolve(self._arguments, files.profile_dir(profile))
-        self.engines_from = self._make_engine_set(engines, set_options)
-        self.n = engine_count(n) if n is not None else 0 if self.engines_from.is_remote else usable_cores()
+        self.settings: Settings = config.resolve(self._arguments, files.profile_dir(profile))
+        self.engines_from: EngineSet = self._make_engine_set(engines, set_options)
+        self.n: int = engine_count(n) if n is not None else 0 if self.engines_from.is_remote else usable_cores()
         self._controller: Controller | None = None
         self._started_sets = StartedSets(self)
         self._client: Client | None = None

@@ -30,7 +30,7 @@ _HEADERS = {
 _log = logging.getLogger("broadleaf.dashboard")
 
 
-class Guarded(RequestHandler):
+class _Guarded(RequestHandler):
     """Answers whom the guard lets in."""
 
     def initialize(self, guard: Guard | None, **_: Any) -> None:
@@ -62,7 +62,7 @@ class Guarded(RequestHandler):
             super().log_exception(typ, value, tb)
 
 
-class Page(Guarded):
+class _Page(_Guarded):
     """The page itself. Its address has the token; from then on the cookie does."""
 
     def get(self) -> None:
@@ -72,15 +72,15 @@ class Page(Guarded):
         self.finish((PAGE / "index.html").read_bytes())
 
 
-class File(Guarded, StaticFileHandler):
+class _File(_Guarded, StaticFileHandler):
     """A file of the page."""
 
     def initialize(self, guard: Guard | None, path: str) -> None:  # type: ignore[override]
-        Guarded.initialize(self, guard)
+        _Guarded.initialize(self, guard)
         StaticFileHandler.initialize(self, path)
 
 
-class Stream(Guarded):
+class _Stream(_Guarded):
     """Server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html."""
 
     def initialize(self, guard: Guard | None, feed: Feed) -> None:  # type: ignore[override]
@@ -120,11 +120,11 @@ async def serve(
     feed = Feed(cluster, interval_s, most_share)
     application = Application(
         [
-            (r"/", Page, {"guard": guard}),
-            (r"/stream", Stream, {"guard": guard, "feed": feed}),
-            (r"/page/(.*)", File, {"guard": guard, "path": str(PAGE)}),
+            (r"/", _Page, {"guard": guard}),
+            (r"/stream", _Stream, {"guard": guard, "feed": feed}),
+            (r"/page/(.*)", _File, {"guard": guard, "path": str(PAGE)}),
         ],
-        default_handler_class=Missing,
+        default_handler_class=_Missing,
         default_handler_args={"guard": guard},
         log_function=_log_request,
     )
@@ -142,7 +142,7 @@ async def serve(
         await server.close_all_connections()
 
 
-class Missing(Guarded):
+class _Missing(_Guarded):
     """Whatever else is asked for."""
 
     def get(self) -> None:

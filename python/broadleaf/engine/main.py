@@ -7,9 +7,11 @@ import faulthandler
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from pickle import PickleBuffer
+from typing import Any, NoReturn
 
 from broadleaf import _native
 from broadleaf.control import own_cluster
@@ -45,14 +47,14 @@ class Hooks:
 
     def __init__(self, module_folder: Path) -> None:
         # Held as attributes of the object, so that a call costs no method lookup and no extra frame.
-        self.load_function = functions.load_function
-        self.load_args = pickle.load_args
-        self.run_coroutine = coroutines.run_coroutine
-        self.dump_value = pickle.dump_value
+        self.load_function: Callable[..., Any] = functions.load_function
+        self.load_args: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]] = pickle.load_args
+        self.run_coroutine: Callable[..., Any] = coroutines.run_coroutine
+        self.dump_value: Callable[..., tuple[bytes, list[PickleBuffer]]] = pickle.dump_value
         self.module_folder = module_folder
         self._nested = nested.NestedRuns()
-        self.run_nested = self._nested.run
-        self.end_child = child.end_child
+        self.run_nested: Callable[..., None] = self._nested.run
+        self.end_child: Callable[..., NoReturn] = child.end_child
         self.engine_id = -1
         self.engine_uuid = ""
 

@@ -12,7 +12,7 @@ import traceback as _traceback
 from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError
 from pickle import PicklingError
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from broadleaf.errors.death_certificate import ControllerDeath, DeathCertificate, obituary
 from broadleaf.errors.display import (
@@ -170,14 +170,15 @@ class RemoteError(KernelError):
         self.evalue = evalue
         self.traceback = traceback or ""
         self.engine_info = dict(engine_info or {})
-        self.args = self._own_args()
+        self.args: tuple[Any, ...] = self._own_args()
 
     def _own_args(self) -> tuple[Any, ...]:
         return self.ename, self.evalue
 
-    # Also where the other type of a joint one is frozen.
-    __setattr__ = BaseException.__setattr__
-    __delattr__ = BaseException.__delattr__
+    if not TYPE_CHECKING:
+        # Also where the other type of a joint one is frozen.
+        __setattr__ = BaseException.__setattr__
+        __delattr__ = BaseException.__delattr__
 
     def __init_subclass__(cls, **options: Any) -> None:
         # A type of the user's that counts its subclasses is not to see the joint ones.
@@ -278,7 +279,7 @@ class Verdict(RemoteError):
 
     def __init__(self, message: str = "", engine_info: Mapping[str, Any] | None = None) -> None:
         super().__init__(type(self).__name__, message, None, engine_info)
-        self.args = (message,) if message else ()
+        self.args: tuple[Any, ...] = (message,) if message else ()
 
     def __str__(self) -> str:
         label = f"[engine {self.engine_info['engine_id']}] " if "engine_id" in self.engine_info else ""
@@ -372,13 +373,13 @@ class CompositeError(RemoteError):
         exceptions: Iterable[BaseException] = (),
     ) -> None:
         self.msg = message
-        self.elist = list(elist)
-        self.exceptions = list(exceptions)
+        self.elist: list[tuple[str, Any, str, dict[str, Any]]] = list(elist)
+        self.exceptions: list[BaseException] = list(exceptions)
         self.ename = "CompositeError"
         self.evalue = message
         self.traceback = ""
-        self.engine_info = {}
-        self.args = self._own_args()
+        self.engine_info: dict[str, Any] = {}
+        self.args: tuple[Any, ...] = self._own_args()
 
     def _own_args(self) -> tuple[Any, ...]:
         return tuple(entry[0] for entry in self.elist)
@@ -425,7 +426,7 @@ class AlreadyDisplayedError(RemoteError):
 
     def __init__(self, original_error: CompositeError) -> None:
         self.original_error = original_error
-        self.n = len(original_error.elist)
+        self.n: int = len(original_error.elist)
         super().__init__("AlreadyDisplayedError", count(self.n, "error"))
 
     def __repr__(self) -> str:

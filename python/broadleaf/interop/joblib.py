@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joblib.parallel import (
     AutoBatchingMixin,
@@ -24,7 +24,24 @@ from broadleaf.interop.backends import NAMES, offer_backends
 _default_view: LoadBalancedView | None = None
 
 
-class BroadleafBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
+if TYPE_CHECKING:
+
+    class _JoblibBackend:
+        """What is used here of joblib's base classes, which have no types."""
+
+        nesting_level: int | None
+        parallel: Any
+
+        def __init__(self, **options: Any) -> None: ...
+        def reset_batch_stats(self) -> None: ...
+
+else:
+
+    class _JoblibBackend(AutoBatchingMixin, ParallelBackendBase):
+        pass
+
+
+class BroadleafBackend(_JoblibBackend):
     """Runs joblib's batches as tasks of a load-balanced view.
 
     An array of 1 MiB and more that several calls of one `Parallel` have in common is sent once, as long as nobody
@@ -36,7 +53,7 @@ class BroadleafBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
     MIN_IDEAL_BATCH_DURATION = 0.02
     MAX_IDEAL_BATCH_DURATION = 0.2
 
-    supports_retrieve_callback = True
+    supports_retrieve_callback: bool = True
     supports_return_generator = True
     supports_timeout = True
     default_n_jobs = -1

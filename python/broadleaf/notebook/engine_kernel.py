@@ -19,7 +19,7 @@ _TICK_S = 0.05
 _COMPLETION_TIMEOUT_S = 1.0
 
 
-class EngineKernel(Kernel):
+class _EngineKernel(Kernel):
     """Sends code to an engine as `execute` does, and the engine's output to the console that asked."""
 
     implementation = "broadleaf"
@@ -97,8 +97,8 @@ def main() -> None:
     setup = json.load(sys.stdin)
     client = broadleaf.Client(json.loads(setup["connection"]), name=f"kernel of engine {setup['engine_id']}")
     client.wait_for_engines(setup["engine_id"] + 1, timeout=10)
-    EngineKernel.view = client[setup["engine_id"]]
-    app = IPKernelApp.instance(kernel_class=EngineKernel)
+    _EngineKernel.view = client[setup["engine_id"]]
+    app = IPKernelApp.instance(kernel_class=_EngineKernel)
     app.connection_file = f"kernel-broadleaf-{os.getpid()}.json"
     app.initialize([])
     sys.__stdout__.write(f"broadleaf kernel: {app.abs_connection_file}\n")  # type: ignore[union-attr]

@@ -96,8 +96,8 @@ class ParallelMagics(Magics):
         self.last_result: AsyncResult | None = None
         # Of cells that were started while the one before ran: after one that raises, the rest is not run.
         self._chain = ""
-        self.verbose = False
-        self.stream_output = True
+        self.verbose: bool = False
+        self.stream_output: bool = True
         self.progress_after: float = 2.0
         self.signal_on_interrupt: str | int = "SIGINT"
         px = f"px{suffix}"
@@ -106,7 +106,10 @@ class ParallelMagics(Magics):
         line[self._auto] = self.autopx
         if not suffix:
             line["result"] = self.result
-        self.magics = {"line": line, "cell": {px: self.cell_px, self._auto: self.run_auto_cell}}
+        self.magics: dict[str, dict[str, Any]] = {
+            "line": line,
+            "cell": {px: self.cell_px, self._auto: self.run_auto_cell},
+        }
         self._is_auto = False
         super().__init__(shell=shell)
 

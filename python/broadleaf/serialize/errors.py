@@ -196,7 +196,7 @@ class Failed:
     __slots__ = ("record",)
 
     def __init__(self, record: tuple[Any, ...]) -> None:
-        self.record = record
+        self.record: tuple[Any, ...] = record
 
     @classmethod
     def of(cls, error: BaseException, item: FailedItem) -> Failed:

@@ -17,7 +17,7 @@ from ..peers import measure
 from ..results import table
 from ..results.record import Record
 from . import raw_chain
-from .network import HostedCluster, Network, scheduled_by_thread, wait_until
+from .network import Host, HostedCluster, Network, scheduled_by_thread, wait_until
 
 LARGE_BYTES = 1_000_000_000
 # A chain is worth its while from here on.
@@ -83,13 +83,13 @@ class HostBench:
         import numpy as np
 
         self.cluster = cluster
-        self.hosts = cluster.network.hosts[1:]
+        self.hosts: list[Host] = cluster.network.hosts[1:]
         self.gbit = gbit
         self.repeats = repeats
-        self.version = broadleaf.__version__
-        self.random = np.random.default_rng(1)
-        self.seed = self.random.integers(0, 256, LARGE_BYTES // 15, dtype=np.uint8)
-        self.idle_latency_us = self._idle_round_trip_ns() / 2000
+        self.version: Any = broadleaf.__version__
+        self.random: Any = np.random.default_rng(1)
+        self.seed: Any = self.random.integers(0, 256, LARGE_BYTES // 15, dtype=np.uint8)
+        self.idle_latency_us: float = self._idle_round_trip_ns() / 2000
 
     def _idle_round_trip_ns(self) -> int:
         """The least of a few round trips to every host while nothing else is sent."""

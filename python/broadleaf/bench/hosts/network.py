@@ -18,7 +18,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broadleaf import Client
 
 _CLI = "from broadleaf.cli import main; main()"
 _PUMP = "from broadleaf.bench.hosts.latency import main; main()"
@@ -81,9 +84,9 @@ class Network:
     """`n` hosts beside the controller's, which is host 0."""
 
     def __init__(self, n: int, *, rate_mbit: float | None = 1000, latency_ms: float = 0) -> None:
-        self.name = f"bl{os.getpid()}n{next(_NUMBERS)}"
-        self.router = f"{self.name}r"
-        self.hosts = [Host(i, f"{self.name}h{i}", f"10.77.{i}.2") for i in range(n + 1)]
+        self.name: str = f"bl{os.getpid()}n{next(_NUMBERS)}"
+        self.router: str = f"{self.name}r"
+        self.hosts: list[Host] = [Host(i, f"{self.name}h{i}", f"10.77.{i}.2") for i in range(n + 1)]
         self._pump: subprocess.Popen[bytes] | None = None
         try:
             self._build(rate_mbit, latency_ms)
@@ -204,19 +207,19 @@ class HostedCluster:
 
         self.network = network
         self.engines_per_host = engines_per_host
-        self.cluster_id = f"hosts-{os.getpid()}"
+        self.cluster_id: str = f"hosts-{os.getpid()}"
         given = [f"--option={name}={value}" for name, value in options.items()]
         controller = network.hosts[0]
         start = network.start(controller, "start", "-n", "0", "--cluster-id", self.cluster_id, "--tcp",
                               f"{controller.address}:0", *given, stdout=subprocess.DEVNULL)  # fmt: skip
         if start.wait(60):
             raise RuntimeError("the controller did not start")
-        self.cluster = Cluster.from_file(cluster_id=self.cluster_id)
+        self.cluster: Cluster = Cluster.from_file(cluster_id=self.cluster_id)
         self.relays: dict[int, subprocess.Popen[bytes]] = {}
         try:
             for host in network.hosts[1:]:
                 self.start_relay(host)
-            self.client = self.cluster.connect_client_sync()
+            self.client: Client = self.cluster.connect_client_sync()
             self.client.wait_for_engines(len(self.relays) * engines_per_host, timeout=120)
         except BaseException:
             self.close()

@@ -112,7 +112,7 @@ class PoolAdapter(Adapter):
     def start(self, workers: int, config: str) -> None:
         self.workers = workers
         self.pool = self.make(workers, config)
-        self.pids = self.meet()
+        self.pids: list[int] = self.meet()
 
     def meet(self) -> list[int]:
         folder = tempfile.mkdtemp()

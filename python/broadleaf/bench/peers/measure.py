@@ -9,7 +9,7 @@ from typing import Any
 from .adapter import Adapter
 
 Values = dict[str, float]
-clock = time.perf_counter
+clock: Callable[[], float] = time.perf_counter
 
 
 def percentile(sorted_values: list[float], share: float) -> float:

@@ -3,12 +3,13 @@
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .adapter import Adapter
 from .measure import Values, expect
 
-clock = time.perf_counter
+clock: Callable[[], float] = time.perf_counter
 
 
 def shared_argument(peer: Adapter, mode: str, size_bytes: int, n: int, warmup: int) -> Values:

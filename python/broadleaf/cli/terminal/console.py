@@ -57,7 +57,7 @@ def _checked(kind: str) -> Callable[[click.Context, click.Parameter, str | None]
     return check
 
 
-checked_cluster_id = _checked("cluster id")
+checked_cluster_id: Callable[[click.Context, click.Parameter, str | None], str | None] = _checked("cluster id")
 _checked_profile = _checked("profile")
 
 

@@ -39,7 +39,7 @@ STATUS_TIMEOUT = 3
 STATUS_REFUSED = 4
 STATUS_LOST = 5
 
-STATUS_NAMES = {
+STATUS_NAMES: dict[int, str | None] = {
     STATUS_PENDING: None,
     STATUS_OK: "ok",
     STATUS_ERROR: "error",

@@ -52,9 +52,9 @@ class Dependency(set[str]):
             dependencies = [dependencies]
         if not (success or failure):
             raise ValueError("Must depend on at least one of successes or failures!")
-        self.all = all
-        self.success = success
-        self.failure = failure
+        self.all: bool = all
+        self.success: bool = success
+        self.failure: bool = failure
         self.results: list[AsyncResult] = []
         ids: list[str] = []
         for dependency in dependencies:

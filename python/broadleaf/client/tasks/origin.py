@@ -27,13 +27,13 @@ class Origin:
         timeout_s: float | None = None,
         retries: int | None = None,
     ) -> None:
-        self.client = client
-        self.targets = targets
+        self.client: Client = client
+        self.targets: tuple[int, ...] | None = targets
         """Engine of each part, or None when the scheduler chose."""
-        self.single = single
+        self.single: bool = single
         """Whether the value is that of the one part, rather than a list."""
-        self.method = method
-        self.label = label
-        self.timeout_s = timeout_s
-        self.retries = retries
+        self.method: str = method
+        self.label: str | None = label
+        self.timeout_s: float | None = timeout_s
+        self.retries: int | None = retries
         """How often a task is tried again; None for one that is sent to an engine of the user's choice."""

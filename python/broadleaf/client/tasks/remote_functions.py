@@ -24,11 +24,11 @@ class RemoteFunction:
         self.func = function
         self.block = block
         self.flags = flags
-        self.__name__ = function_name(function)
+        self.__name__: str = function_name(function)
         if getattr(function, "__doc__", None):
             self.__doc__ = f"{type(self).__name__} wrapping:\n{function.__doc__}"
         try:
-            self.__signature__ = inspect.signature(function)
+            self.__signature__: inspect.Signature = inspect.signature(function)
         except (TypeError, ValueError):
             # Builtins may have none.
             pass

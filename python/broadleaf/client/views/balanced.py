@@ -47,11 +47,11 @@ def _dependency(value: Any) -> Any:
 class LoadBalancedView(View):
     """Tasks that run on whichever engine is free, with dependencies, retries, timeouts and priorities."""
 
-    follow = Flag(None, "Tasks on whose engine these must run.", _dependency)
-    after = Flag(None, "Tasks that must be done before these start.", _dependency)
-    timeout = Flag(None, "Seconds a task may run, and its dependencies may take; then it is stopped.", _timeout)
-    retries = Flag(0, "Times a task is tried again after it raised or its engine died.", _count)
-    priority = Flag(0, "Of tasks that wait, those of higher priority start first.", int)
+    follow: Flag = Flag(None, "Tasks on whose engine these must run.", _dependency)
+    after: Flag = Flag(None, "Tasks that must be done before these start.", _dependency)
+    timeout: Flag = Flag(None, "Seconds a task may run, and its dependencies may take; then it is stopped.", _timeout)
+    retries: Flag = Flag(0, "Times a task is tried again after it raised or its engine died.", _count)
+    priority: Flag = Flag(0, "Of tasks that wait, those of higher priority start first.", int)
 
     _submit_one: Any
     _submit_mapped: Any

@@ -51,10 +51,10 @@ class View(PublicNames):
 
     flag_names: ClassVar[tuple[str, ...]] = ()
 
-    targets = Flag(None, "Engines: an id, a list of ids, 'all', or None.")
-    block = Flag(False, "Whether calls wait for their value.", bool)
-    track = Flag(False, "Accepted for compatibility: arguments are always copied before a call returns.", bool)
-    label = Flag(None, "A name for the tasks, shown in metadata and status.")
+    targets: Flag = Flag(None, "Engines: an id, a list of ids, 'all', or None.")
+    block: Flag = Flag(False, "Whether calls wait for their value.", bool)
+    track: Flag = Flag(False, "Accepted for compatibility: arguments are always copied before a call returns.", bool)
+    label: Flag = Flag(None, "A name for the tasks, shown in metadata and status.")
 
     def __init__(self, client: Client, targets: Any = None, **flags: Any) -> None:
         self.client = client

@@ -19,7 +19,7 @@ class BroadcastView(DirectView):
     when an engine dies. Without it each reply comes as soon as it is there.
     """
 
-    is_coalescing = Flag(False, "Whether the replies to a call arrive together.", bool)
+    is_coalescing: Flag = Flag(False, "Whether the replies to a call arrive together.", bool)
 
     def __init__(self, client: Client, targets: Any = None, coalescing: bool | None = None, **flags: Any) -> None:
         if coalescing is not None:

@@ -59,9 +59,12 @@ class DirectView(View):
     engine writes all engines of its host see).
     """
 
-    mode = Flag("private", "How engines get large buffers: 'private', 'readonly' or 'shared'.", check_delivery)
-    plan = Flag("auto", "How large arguments reach several hosts: `auto`, `flat`, `binomial`, `chain`, `k-ary`, or "
-                "`k-ary:3` for three branches.")  # fmt: skip
+    mode: Flag = Flag("private", "How engines get large buffers: 'private', 'readonly' or 'shared'.", check_delivery)
+    plan: Flag = Flag(
+        "auto",
+        "How large arguments reach several hosts: `auto`, `flat`, `binomial`, `chain`, `k-ary`, or "
+        "`k-ary:3` for three branches.",
+    )
 
     def on_flag_changed(self) -> None:
         self._in_place = InPlace()

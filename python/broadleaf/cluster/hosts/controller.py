@@ -27,7 +27,7 @@ class Controller:
         self.cluster_id = cluster_id
         self.cluster_dir = cluster_dir
         self.run_dir = run_dir
-        self.host_pid = host_pid
+        self.host_pid: int = host_pid
         self.node_pid = node_pid
         self._child: Popen[bytes] | None = None
         self._lifeline: int | None = None
@@ -172,7 +172,9 @@ class Controller:
             engine_env=engine_env,
         )
         started = plan.start(self.log(), with_lifeline=not detached)
-        self._child, self._lifeline, self.host_pid = started.child, started.lifeline, started.child.pid
+        self._child = started.child
+        self._lifeline = started.lifeline
+        self.host_pid = started.child.pid
         _parents.add(self)
         return started.wait_ready(settings["start_timeout_s"], lambda: log_tail(self.log()))
 

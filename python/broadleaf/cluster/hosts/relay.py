@@ -68,7 +68,7 @@ class Relay:
         outbound_only: bool,
         client_file: str | Path | None,
     ) -> None:
-        self.n = usable_cores() if n is None else engine_count(n)
+        self.n: int = usable_cores() if n is None else engine_count(n)
         if isinstance(connection_file, dict):
             origin = "what was sent"
             connection = checked_engine_connection(connection_file, origin)
@@ -76,10 +76,10 @@ class Relay:
             origin = str(connection_file)
             connection = read_engine_connection(connection_file)
         self.cluster_id: str = connection["cluster_id"]
-        self.name = name or socket.gethostname()
+        self.name: str = name or socket.gethostname()
         if not connection["tls"]:
             addresses.warn_of_plaintext()
-        self.run_dir = files.make_run_dir(self.cluster_id, outlives_session=True)
+        self.run_dir: Path = files.make_run_dir(self.cluster_id, outlives_session=True)
         try:
             address = _address(controller) if controller else _controller_of(connection, origin)
             self._client_file = str(Path(client_file).resolve(strict=True)) if client_file is not None else None

@@ -18,7 +18,11 @@ _WITH_VALUE = frozenset(
      "--keyfile", "--session", "--work-dir", "--mpi", "--ports", "--controller", "--config", "--ipython-dir",
      "--timeout", "--delay", "--signal", "-c", "-s", "--cwd")
 )  # fmt: skip
-SETTINGS = {"help_option_names": ["-h", "--help", "--help-all"], "max_content_width": 100, "show_default": True}
+SETTINGS: dict[str, Any] = {
+    "help_option_names": ["-h", "--help", "--help-all"],
+    "max_content_width": 100,
+    "show_default": True,
+}
 
 
 def cluster_options(command: _Command) -> _Command:

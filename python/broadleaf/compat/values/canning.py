@@ -11,7 +11,7 @@ import functools
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 # Lets code objects be pickled.
@@ -26,7 +26,7 @@ MAX_BYTES = 1024
 """Buffers above this size travel beside the pickle."""
 MAX_ITEMS = 64
 """Containers with more items are pickled whole."""
-sequence_types = (list, tuple, set)
+sequence_types: tuple[type, ...] = (list, tuple, set)
 
 
 class CannedObject:
@@ -37,9 +37,9 @@ class CannedObject:
     def __init__(
         self, obj: Any, keys: Sequence[str] = (), hook: Callable[[Any, dict[str, Any]], object] | None = None
     ) -> None:
-        self.keys = list(keys)
-        self.obj = copy.copy(obj)
-        self.hook = can(hook)
+        self.keys: list[str] = list(keys)
+        self.obj: Any = copy.copy(obj)
+        self.hook: Any = can(hook)
         for key in self.keys:
             setattr(self.obj, key, can(getattr(obj, key)))
         self.buffers = []
@@ -59,8 +59,8 @@ class CannedCell(CannedObject):
     """A variable that a function has captured."""
 
     def __init__(self, cell: CellType) -> None:
-        self.cell_contents = can(cell.cell_contents)
-        self.buffers = []
+        self.cell_contents: Any = can(cell.cell_contents)
+        self.buffers: list[Any] = []
 
     def get_object(self, g: Globals = None) -> CellType:
         return CellType(uncan(self.cell_contents, g))
@@ -70,14 +70,18 @@ class CannedFunction(CannedObject):
     """A function by its code. One of a module gets that module's globals, one of `__main__` those it is restored in."""
 
     def __init__(self, function: FunctionType) -> None:
-        self.code = function.__code__
-        self.defaults = None if function.__defaults__ is None else [can(value) for value in function.__defaults__]
-        self.kwdefaults = can_dict(function.__kwdefaults__)
-        self.annotations = can_dict(function.__annotations__)
-        self.closure = None if function.__closure__ is None else [can(cell) for cell in function.__closure__]
-        self.module = function.__module__ or "__main__"
-        self.__name__ = function.__name__
-        self.buffers = []
+        self.code: CodeType = function.__code__
+        self.defaults: list[Any] | None = (
+            None if function.__defaults__ is None else [can(value) for value in function.__defaults__]
+        )
+        self.kwdefaults: Any = can_dict(function.__kwdefaults__)
+        self.annotations: Any = can_dict(function.__annotations__)
+        self.closure: list[Any] | None = (
+            None if function.__closure__ is None else [can(cell) for cell in function.__closure__]
+        )
+        self.module: str = function.__module__ or "__main__"
+        self.__name__: str = function.__name__
+        self.buffers: list[Any] = []
 
     def get_object(self, g: Globals = None) -> FunctionType:
         if not self.module.startswith("__"):
@@ -96,10 +100,10 @@ class CannedPartial(CannedObject):
     """A `functools.partial`. The buffers of its arguments are its own."""
 
     def __init__(self, partial: functools.partial[Any]) -> None:
-        self.func = can(partial.func)
-        self.args = [can(value) for value in partial.args]
-        self.keywords = {key: can(value) for key, value in partial.keywords.items()}
-        self.buffers = []
+        self.func: Any = can(partial.func)
+        self.args: list[Any] = [can(value) for value in partial.args]
+        self.keywords: dict[str, Any] = {key: can(value) for key, value in partial.keywords.items()}
+        self.buffers: list[Any] = []
         self._counts: list[int] = []
         for value in self._canned():
             self._counts.append(len(value.buffers))
@@ -122,12 +126,12 @@ class CannedClass(CannedObject):
     """A class by its attributes and bases."""
 
     def __init__(self, cls: type) -> None:
-        self.name = cls.__name__
+        self.name: str = cls.__name__
         # A class keeps its functions' code; what Python makes for every class anew stays behind.
         made_anew = ("__weakref__", "__dict__", "__static_attributes__", "__firstlineno__")
         self._canned_dict = {key: can(value) for key, value in vars(cls).items() if key not in made_anew}
-        self.bases = [can(base) for base in cls.__bases__]
-        self.buffers = []
+        self.bases: list[Any] = [can(base) for base in cls.__bases__]
+        self.buffers: list[Any] = []
 
     def get_object(self, g: Globals = None) -> type:
         return type(self.name, tuple(uncan(base, g) for base in self.bases), uncan_dict(self._canned_dict, g))
@@ -139,13 +143,13 @@ class CannedArray(CannedObject):
     def __init__(self, array: Any) -> None:
         import numpy
 
-        self.shape = array.shape
-        self.dtype = array.dtype.descr if array.dtype.fields else array.dtype.str
-        self.pickled = array.size == 0 or array.dtype.hasobject
+        self.shape: Any = array.shape
+        self.dtype: Any = array.dtype.descr if array.dtype.fields else array.dtype.str
+        self.pickled: Any = array.size == 0 or array.dtype.hasobject
         if self.pickled:
             self.buffers = [pickle.dumps(array, PROTOCOL)]
         else:
-            self.buffers = [numpy.ascontiguousarray(array).data]
+            self.buffers: list[Any] = [numpy.ascontiguousarray(array).data]
 
     def get_object(self, g: Globals = None) -> Any:
         import numpy
@@ -159,7 +163,7 @@ class CannedBytes(CannedObject):
     """Bytes that travel as a buffer."""
 
     def __init__(self, data: Any) -> None:
-        self.buffers = [data]
+        self.buffers: list[Any] = [data]
 
     def get_object(self, g: Globals = None) -> Any:
         return bytes(self.buffers[0])

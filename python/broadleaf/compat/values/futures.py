@@ -14,7 +14,7 @@ class MessageFuture(Future[Any]):
     def __init__(self, msg_id: str, header: Any = None, *, track: bool = False) -> None:
         super().__init__()
         self.msg_id = msg_id
-        self.header = header or {"msg_type": "unknown"}
+        self.header: dict[str, Any] = header or {"msg_type": "unknown"}
 
 
 def multi_future(children: Sequence[Future[Any]]) -> Future[list[Any]]:

@@ -53,8 +53,8 @@ class EngineShell(InteractiveShell):
     It does not run cells itself. `broadleaf.engine.operations.execute` does, with what this shell makes of them.
     """
 
-    display_pub_class = Type(_EnginePublisher)
-    displayhook_class = Type(_QuietDisplayHook)
+    display_pub_class: Any = Type(_EnginePublisher)
+    displayhook_class: Any = Type(_QuietDisplayHook)
 
     @classmethod
     def existing(cls) -> EngineShell | None:

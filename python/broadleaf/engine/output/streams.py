@@ -64,7 +64,7 @@ class TaskStream(io.TextIOBase):
         self._is_plain = True
         self._write_output = engine.write_output
         self._record: Record | None = None
-        self.buffer = TaskBuffer(self)
+        self.buffer: TaskBuffer = TaskBuffer(self)
 
     @property
     def encoding(self) -> str:  # type: ignore[override]

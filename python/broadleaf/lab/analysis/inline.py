@@ -74,7 +74,7 @@ class Figures:
     """The figures of a study, by number or key: `figures[22]`, `figures["drift"]`. Missing ones say why."""
 
     def __init__(self, drawn: Sequence[Figure | Missing]) -> None:
-        self.all = tuple(drawn)
+        self.all: tuple[Figure | Missing, ...] = tuple(drawn)
 
     def __getitem__(self, which: int | str) -> Figure | Missing:
         for figure in self.all:

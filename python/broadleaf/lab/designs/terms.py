@@ -27,7 +27,7 @@ class Terms:
     def __init__(self, factors: Sequence[Factor], pairs: bool = True) -> None:
         import numpy as np
 
-        self.factors = tuple(factors)
+        self.factors: tuple[Factor, ...] = tuple(factors)
         self._codes = {f.name: _coding(f) for f in factors}
         self._index = {f.name: {level: i for i, level in enumerate(f.levels)} for f in factors}
         self.names: list[str] = ["1"]

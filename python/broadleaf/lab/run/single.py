@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broadleaf.lab.run.command import Launch, Place, launch
 from broadleaf.lab.run.environments import machine
@@ -20,6 +20,9 @@ from broadleaf.lab.run.outcome import iteration_times_us, marginal_us, measure
 from broadleaf.lab.run.process import Finished, run_command, run_directory
 from broadleaf.lab.spec.factors import Config, config_id
 from broadleaf.lab.spec.runs import Run, RunsFile
+
+if TYPE_CHECKING:
+    from broadleaf.lab.spec.study import StudySpec
 
 BUSY_LIMIT_CORES = 0.5
 MAX_WAIT_S = 20.0
@@ -48,11 +51,11 @@ class Executor:
         seed: int | None = None,
     ) -> None:
         self.environments = environments
-        self.study = environments.study
+        self.study: StudySpec = environments.study
         self.n_tasks = n_tasks
         self.iterations = iterations
-        self.session_id = session_id or new_session_id()
-        self.quiet = quiet or Quiet()
+        self.session_id: str = session_id or new_session_id()
+        self.quiet: Quiet = quiet or Quiet()
         self._patience_s = self.quiet.max_wait_s
         self._told_busy = False
         # The length of the padding must differ from session to session too.

@@ -62,15 +62,17 @@ def written_bytes() -> int:
 class Supervisor:
     def __init__(self, task: dict[str, Any]) -> None:
         self.task = task
-        self.cpu_s = 0.0
-        self.main_cpu_s = 0.0
-        self.queued_s = 0.0
-        self.max_rss_kb = 0
-        self.switches = 0
+        self.cpu_s: float = 0.0
+        self.main_cpu_s: float = 0.0
+        self.queued_s: float = 0.0
+        self.max_rss_kb: int = 0
+        self.switches: int = 0
         self.status: int | None = None
-        self.ended = 0.0
-        self.orphaned = False
+        self.ended: float = 0.0
+        self.orphaned: bool = False
         # SIGCHLD only has to wake the select.
+        self.wake_r: int
+        self.wake_w: int
         self.wake_r, self.wake_w = os.pipe()
         os.set_blocking(self.wake_w, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -91,8 +93,8 @@ class Supervisor:
         if (cpus := task["cpus"]) is not None:
             os.sched_setaffinity(0, cpus)
         with open(task["stdout"], "wb") as out, open(task["stderr"], "wb") as err:
-            self.began = time.monotonic()
-            self.child = subprocess.Popen(
+            self.began: float = time.monotonic()
+            self.child: subprocess.Popen[bytes] = subprocess.Popen(
                 task["command"],
                 cwd=task["cwd"],
                 env=task["env"],
@@ -109,7 +111,8 @@ class Supervisor:
             if os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
                 with open(f"/proc/{self.child.pid}/schedstat") as f:
                     run_ns, queued_ns, _ = map(int, f.read().split())
-                self.main_cpu_s, self.queued_s = run_ns / 1e9, queued_ns / 1e9
+                self.main_cpu_s = run_ns / 1e9
+                self.queued_s = queued_ns / 1e9
 
     def reap(self) -> bool:
         """Waits for what has ended; whether any descendant is left."""

@@ -20,8 +20,9 @@ class NextRuns:
     """Chooses runs one by one: each lowers the variances of the open terms by as much as it can (A-optimality)."""
 
     def __init__(self, factors: Sequence[Factor], rules: Constraints, rng: np.random.Generator) -> None:
-        self.terms = Terms(factors)
-        self.rules, self._rng = rules, rng
+        self.terms: Terms = Terms(factors)
+        self.rules: Constraints = rules
+        self._rng = rng
 
     def choose(self, made: Sequence[Config], n: int, weights: Mapping[str, float]) -> list[dict[str, Level]]:
         """`n` runs beside those made. `weights` say how much a term is worth to know, by the name of a factor or

@@ -64,7 +64,8 @@ class Settler:
 
     def __init__(self, study: StudySpec, most_runs: int, seed: int = 1) -> None:
         """`most_runs` is the budget; what easy questions do not need goes to the hard ones."""
-        self.study, self.most_runs = study, most_runs
+        self.study: StudySpec = study
+        self.most_runs: int = most_runs
         self.rows: list[Mapping[str, Any]] = []
         self.questions: dict[Key, Question] = {
             (f.name, level): Question(f.name, level, OPEN) for f in study.factors for level in f.others
@@ -76,7 +77,7 @@ class Settler:
         self._block_size = max(study.design.block_size, len(self._controls) + 2)
         parameters = 1 + len(self.questions)
         self._looks = Looks(most_runs, max(24, 2 * parameters + 6))
-        self.looked = 0
+        self.looked: int = 0
         """How often the runs were looked at."""
         self._futile: dict[Key, int] = {}
         self._failures = failing.of_runs([], study.factors)

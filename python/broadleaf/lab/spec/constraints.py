@@ -33,7 +33,7 @@ class Constraints:
     """The constraints of a study, by their names in its file; `when:<factor>` is the condition of a nested factor."""
 
     def __init__(self, factors: Iterable[Factor], constraints: Mapping[str, str]) -> None:
-        self.factors = tuple(factors)
+        self.factors: tuple[Factor, ...] = tuple(factors)
         known = {factor.name: factor for factor in self.factors}
         self._rules: dict[str, Node] = {
             name: expressions.parse(text, known, f"constraint {name!r}") for name, text in constraints.items()
@@ -169,7 +169,7 @@ class ConstraintSolver:
         except ImportError:
             raise ConstraintError("this needs z3: pip install 'broadleaf[lab]'.") from None
         self.z3 = z3
-        self.factors = tuple(factors)
+        self.factors: tuple[Factor, ...] = tuple(factors)
         self._by_name = {factor.name: factor for factor in factors}
         self._rules = rules
         self._variables: dict[str, list[z3.BoolRef]] = {

@@ -92,9 +92,10 @@ class RunsFile:
     def __init__(self, path: str | Path, factors: Sequence[Factor], responses: Sequence[str] = ()) -> None:
         """Opens or creates it, with columns for a study's own `responses`. A torn last line is cut off; columns of new
         factors are filled with their default."""
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.factors, self.responses = tuple(factors), tuple(responses)
+        self.factors: tuple[Factor, ...] = tuple(factors)
+        self.responses: tuple[str, ...] = tuple(responses)
         self._lock = open(self.path.with_suffix(".lock"), "w")  # noqa: SIM115
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,7 +112,7 @@ class RunsFile:
         wanted = [*COLUMNS, *(factor.column for factor in self.factors), *self.responses]
         text = _read(self.path)
         if not text:
-            self.header = wanted
+            self.header: list[str] = wanted
             self._rewrite([])
         else:
             header, lines = _parse(text, self.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from broadleaf.lab.analysis.failures import BAD
 from broadleaf.lab.run.environments.machine import machine_id
@@ -13,6 +14,9 @@ from broadleaf.lab.spec.factors import Config
 from broadleaf.lab.spec.runs import Run, RunsFile, read_runs
 from broadleaf.lab.spec.study import StudySpec
 from broadleaf.lab.tune.meter import Trial
+
+if TYPE_CHECKING:
+    from broadleaf.lab.run.calibrate import Calibration
 
 
 class MeasuredRuns:
@@ -27,6 +31,7 @@ class MeasuredRuns:
         on_run: Callable[[Run], None] | None = None,
     ) -> None:
         """Builds what is needed and calibrates, if that was not done before. RunError if nothing can be run."""
+        self.calibration: Calibration
         self._environments, self.calibration = ready(study, (), quiet=quiet, say=say)
         self._executor = Executor(
             self._environments, n_tasks=self.calibration.n_tasks, iterations=self.calibration.iterations, quiet=quiet

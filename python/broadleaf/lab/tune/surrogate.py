@@ -27,7 +27,7 @@ class PairModel:
     def __init__(self, factors: Sequence[Factor], trials: Sequence[Trial]) -> None:
         from sklearn.linear_model import LassoCV
 
-        self.factors = tuple(factors)
+        self.factors: tuple[Factor, ...] = tuple(factors)
         self._codes = [_code(factor) for factor in self.factors]
         self._columns: list[tuple[int, ...]] = []
         configs = [trial.config for trial in trials]
@@ -52,7 +52,7 @@ class PairModel:
         else:
             self._coefficients[:] = lasso.coef_
         degrees = max(1, len(y) - 1 - len(kept))
-        self.residual_sd = float(np.sqrt(np.sum((y - self._predict(x)) ** 2) / degrees))
+        self.residual_sd: float = float(np.sqrt(np.sum((y - self._predict(x)) ** 2) / degrees))
         self._tabulate()
 
     def predict(self, configs: Sequence[Config]) -> np.ndarray:

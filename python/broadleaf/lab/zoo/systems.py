@@ -9,7 +9,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from broadleaf import Cluster, LoadBalancedView
 
 
 class System:
@@ -56,9 +59,9 @@ class Broadleaf(System):
     def start(self, engines: int) -> None:
         import broadleaf
 
-        self.cluster = broadleaf.Cluster(n=engines)
+        self.cluster: Cluster = broadleaf.Cluster(n=engines)
         client = self.cluster.start_and_connect_sync()
-        self.view = client.load_balanced_view()
+        self.view: LoadBalancedView = client.load_balanced_view()
 
     def stop(self) -> None:
         self.view.client.close()
@@ -77,7 +80,7 @@ class Broadleaf(System):
 class _Pool(System):
     """Anything that is a `concurrent.futures.Executor`."""
 
-    takes_after = False
+    takes_after: ClassVar[bool] = False
     pool: Executor
 
     def stop(self) -> None:
@@ -90,7 +93,8 @@ class _Pool(System):
 class ProcessPool(_Pool):
     """`concurrent.futures.ProcessPoolExecutor`."""
 
-    name, module = "ppe", "concurrent.futures"
+    name: ClassVar[str] = "ppe"
+    module: ClassVar[str] = "concurrent.futures"
 
     def version(self) -> str:
         return sys.version.split()[0]
@@ -98,13 +102,14 @@ class ProcessPool(_Pool):
     def start(self, engines: int) -> None:
         from concurrent.futures import ProcessPoolExecutor
 
-        self.pool = ProcessPoolExecutor(engines)
+        self.pool: Executor = ProcessPoolExecutor(engines)
 
 
 class Threads(_Pool):
     """`concurrent.futures.ThreadPoolExecutor`."""
 
-    name, module = "threads", "concurrent.futures"
+    name: ClassVar[str] = "threads"
+    module: ClassVar[str] = "concurrent.futures"
 
     def version(self) -> str:
         return sys.version.split()[0]
@@ -112,7 +117,7 @@ class Threads(_Pool):
     def start(self, engines: int) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
-        self.pool = ThreadPoolExecutor(engines)
+        self.pool: Executor = ThreadPoolExecutor(engines)
 
 
 class Loky(_Pool):
@@ -123,23 +128,24 @@ class Loky(_Pool):
     def start(self, engines: int) -> None:
         import loky
 
-        self.pool = loky.ProcessPoolExecutor(engines)
+        self.pool: Executor = loky.ProcessPoolExecutor(engines)
 
 
 class Dask(System):
     """dask.distributed on one-thread processes."""
 
-    name, module = "dask", "distributed"
+    name: ClassVar[str] = "dask"
+    module: ClassVar[str] = "distributed"
 
     def start(self, engines: int) -> None:
         from distributed import Client, LocalCluster
 
-        self.folder = tempfile.mkdtemp(prefix="zoo-dask-")
-        self.cluster = LocalCluster(
+        self.folder: str = tempfile.mkdtemp(prefix="zoo-dask-")
+        self.cluster: Any = LocalCluster(
             n_workers=engines, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None,
             silence_logs="ERROR", memory_limit=0, local_directory=self.folder,
         )  # fmt: skip
-        self.client = Client(self.cluster)
+        self.client: Any = Client(self.cluster)
         self.client.wait_for_workers(engines, timeout=120)
 
     def stop(self) -> None:
@@ -165,7 +171,8 @@ class Ray(System):
 
         ray.init(num_cpus=engines, include_dashboard=False, _node_ip_address="127.0.0.1", log_to_driver=False,
                  logging_level="ERROR", object_store_memory=256 << 20)  # fmt: skip
-        self.ray, self.call_after = ray, ray.remote(_call_after)
+        self.ray: Any = ray
+        self.call_after: Any = ray.remote(_call_after)
 
     def stop(self) -> None:
         self.ray.shutdown()
@@ -190,13 +197,13 @@ class Parsl(System):
 
         # The executor starts its own programs by name.
         os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
-        self.folder = tempfile.mkdtemp(prefix="zoo-parsl-")
+        self.folder: str = tempfile.mkdtemp(prefix="zoo-parsl-")
         executor = HighThroughputExecutor(
             label="htex", address="127.0.0.1", max_workers_per_node=engines, cores_per_worker=1e-3,
             provider=LocalProvider(init_blocks=1, min_blocks=1, max_blocks=1),
         )  # fmt: skip
-        self.kernel = parsl.load(Config(executors=[executor], run_dir=self.folder))
-        self.app = parsl.python_app(_call_after)
+        self.kernel: Any = parsl.load(Config(executors=[executor], run_dir=self.folder))
+        self.app: Any = parsl.python_app(_call_after)
 
     def stop(self) -> None:
         import parsl
@@ -215,13 +222,13 @@ class IPythonParallel(System):
     name = module = "ipyparallel"
 
     def start(self, engines: int) -> None:
-        self.folder = tempfile.mkdtemp(prefix="zoo-ipython-")
+        self.folder: str = tempfile.mkdtemp(prefix="zoo-ipython-")
         os.environ["IPYTHONDIR"] = self.folder
         import ipyparallel
 
-        self.cluster = ipyparallel.Cluster(n=engines, controller_ip="127.0.0.1", log_level=40, engine_timeout=120)
-        self.client = self.cluster.start_and_connect_sync()
-        self.view = self.client.load_balanced_view()
+        self.cluster: Any = ipyparallel.Cluster(n=engines, controller_ip="127.0.0.1", log_level=40, engine_timeout=120)
+        self.client: Any = self.cluster.start_and_connect_sync()
+        self.view: Any = self.client.load_balanced_view()
 
     def stop(self) -> None:
         self.client.close()

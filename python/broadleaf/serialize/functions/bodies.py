@@ -46,8 +46,8 @@ class MapChunk:
     __slots__ = ("__weakref__", "catch", "function")
 
     def __init__(self, function: Any, catch: bool = False) -> None:
-        self.function = function
-        self.catch = catch
+        self.function: Any = function
+        self.catch: bool = catch
         """Whether an item that raises becomes a `Failed` in the result, in place of the chunk raising."""
 
     def __call__(self, *sequences: Any) -> list[Any]:
@@ -97,7 +97,7 @@ class CallReference:
     __slots__ = ("reference",)
 
     def __init__(self, reference: Reference) -> None:
-        self.reference = reference
+        self.reference: Reference = reference
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return callable_of(_namespace.evaluate(self.reference.name))(*args, **kwargs)

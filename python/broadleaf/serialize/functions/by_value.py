@@ -12,10 +12,8 @@ import io
 import marshal
 import pickle
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
-
-import cloudpickle
 
 from broadleaf.serialize import PROTOCOL, asked_for
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
@@ -69,7 +67,14 @@ def global_names(code: CodeType) -> tuple[str, ...]:
     return names
 
 
-class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
+if TYPE_CHECKING:
+    # cloudpickle's is one, and has no types.
+    from pickle import Pickler as _Pickler
+else:
+    from cloudpickle import Pickler as _Pickler
+
+
+class ValuePickler(_Pickler):
     """Pickles functions of `__main__` onto the engine's namespace, all else as cloudpickle does."""
 
     def __init__(

@@ -21,7 +21,7 @@ class dependent:
         self.df = condition
         self.dargs = args
         self.dkwargs = kwargs
-        self.__name__ = getattr(function, "__name__", "f")
+        self.__name__: str = getattr(function, "__name__", "f")
 
     def check_dependency(self) -> None:
         """Raises `UnmetDependency` unless the condition holds here, and that of the function within, if it has one."""

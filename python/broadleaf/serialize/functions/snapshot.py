@@ -46,7 +46,7 @@ class Snapshot:
     __slots__ = ("_cells", "_functions", "_globals", "complete")
 
     def __init__(self) -> None:
-        self.complete = True
+        self.complete: bool = True
         """False once something went in that can change unseen."""
         self._functions: list[tuple[FunctionType, CodeType, Any]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []

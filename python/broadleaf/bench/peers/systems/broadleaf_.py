@@ -113,13 +113,14 @@ class Peer(ViewsAdapter):
 
     def start(self, workers: int, config: str) -> None:
         options, transport = CONFIGS[config]
-        self.cluster = ipp.Cluster(n=workers, **options)
+        self.cluster: Any = ipp.Cluster(n=workers, **options)
         self.cluster.start_cluster_sync()
         with connection_by(self.cluster.connection_file, transport) as connection_file:
-            self.client = ipp.Client(connection_file)
+            self.client: Any = ipp.Client(connection_file)
         self.client.wait_for_engines(workers)
-        self.pids = sorted(self.client[:].apply_sync(os.getpid))
-        self.balanced, self.one = self.client.load_balanced_view(), self.client[0]
+        self.pids: list[int] = sorted(self.client[:].apply_sync(os.getpid))
+        self.balanced: Any = self.client.load_balanced_view()
+        self.one: Any = self.client[0]
 
     held_form: Any = None
 

@@ -25,7 +25,7 @@ class Peer(Adapter):
                 "distributed.admin.large-graph-warning-threshold": "1GB",
             }
         )
-        self.cluster = LocalCluster(
+        self.cluster: Any = LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
             processes=True,
@@ -34,9 +34,9 @@ class Peer(Adapter):
             silence_logs="ERROR",
             memory_limit=0,
         )
-        self.client = Client(self.cluster)
+        self.client: Any = Client(self.cluster)
         self.client.wait_for_workers(workers, timeout=175)
-        self.pids = sorted(self.client.run(os.getpid).values())
+        self.pids: list[int] = sorted(self.client.run(os.getpid).values())
 
     def stop(self) -> None:
         self.client.close()

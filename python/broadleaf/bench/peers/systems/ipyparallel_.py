@@ -33,7 +33,7 @@ class Peer(ViewsAdapter):
         return f"ipyparallel {ipp.__version__}"
 
     def start(self, workers: int, config: str) -> None:
-        self.cluster = ipp.Cluster(
+        self.cluster: Any = ipp.Cluster(
             n=workers,
             controller_ip="127.0.0.1",
             log_level=40,
@@ -41,10 +41,11 @@ class Peer(ViewsAdapter):
             engine_timeout=START_TIMEOUT_S,
         )
         self.cluster.start_cluster_sync()
-        self.client = self.cluster.connect_client_sync()
+        self.client: Any = self.cluster.connect_client_sync()
         self.client.wait_for_engines(workers, timeout=START_TIMEOUT_S, interactive=False)
-        self.pids = sorted(self.client[:].apply_sync(os.getpid))
-        self.balanced, self.one = self.client.load_balanced_view(), self.client[0]
+        self.pids: list[int] = sorted(self.client[:].apply_sync(os.getpid))
+        self.balanced: Any = self.client.load_balanced_view()
+        self.one: Any = self.client[0]
 
     def after_step(self) -> None:
         """Both sides keep every result until told to forget."""

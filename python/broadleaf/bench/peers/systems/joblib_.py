@@ -16,9 +16,11 @@ class Peer(Adapter):
 
     def start(self, workers: int, config: str) -> None:
         self.workers = workers
-        self.parallel = joblib.Parallel(n_jobs=workers, backend="loky", batch_size=1, temp_folder=tempfile.gettempdir())
+        self.parallel: Any = joblib.Parallel(
+            n_jobs=workers, backend="loky", batch_size=1, temp_folder=tempfile.gettempdir()
+        )
         self.parallel.__enter__()
-        self.pids = sorted(set(self.run(os.getpid)))
+        self.pids: list[Any] = sorted(set(self.run(os.getpid)))
 
     def run(self, function: Any, *args: Any) -> list[Any]:
         return list(self.parallel(joblib.delayed(function)(*args) for _ in range(self.workers)))

@@ -23,7 +23,7 @@ class Rank:
     """One rank's part in collective operations that rank 0 announces."""
 
     def __init__(self) -> None:
-        self.world = MPI.COMM_WORLD
+        self.world: Any = MPI.COMM_WORLD
         self.held: Any = None
         self.window: Any = None
 

@@ -30,7 +30,7 @@ class Peer(Adapter):
     def start(self, workers: int, config: str) -> None:
         # The executor starts its own programs by name.
         os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
-        self.folder = tempfile.mkdtemp()
+        self.folder: str = tempfile.mkdtemp()
         executor: dict[str, Any] = {
             "label": "htex",
             "address": "127.0.0.1",
@@ -42,13 +42,17 @@ class Peer(Adapter):
         if config == "tuned":
             executor |= {"encrypted": False, "prefetch_capacity": 100, "poll_period": 1}
             whole |= {"initialize_logging": False, "strategy": "none", "garbage_collect": True}
-        self.kernel = parsl.load(Config(executors=[HighThroughputExecutor(**executor)], **whole))
+        self.kernel: Any = parsl.load(Config(executors=[HighThroughputExecutor(**executor)], **whole))
+        self.noop: Any
+        self.echo_app: Any
+        self.nap: Any
+        self.length: Any
         self.noop, self.echo_app, self.nap, self.length, meet = map(
             python_app, (tasks.noop, tasks.echo, tasks.nap, length, tasks.meet)
         )
         meeting = os.path.join(self.folder, "meeting")
         os.mkdir(meeting)
-        self.pids = sorted({int(p) for p in results([meet(meeting, workers) for _ in range(workers)])})
+        self.pids: list[int] = sorted({int(p) for p in results([meet(meeting, workers) for _ in range(workers)])})
 
     def stop(self) -> None:
         self.kernel.cleanup()

@@ -19,9 +19,9 @@ from ..adapter import Adapter
 from ..measure import Values, round_trips
 
 MADV_HUGEPAGE, MADV_NOHUGEPAGE = 14, 15
-libc = ctypes.CDLL(None)
+libc: ctypes.CDLL = ctypes.CDLL(None)
 libc.memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-clock = time.perf_counter
+clock: Callable[[], float] = time.perf_counter
 
 
 def address(buffer: mmap.mmap) -> int:

@@ -45,11 +45,15 @@ class Peer(Adapter):
             log_to_driver=False,
             logging_level="ERROR",
         )
+        self.noop: Any
+        self.echo_task: Any
+        self.nap: Any
+        self.length: Any
         self.noop, self.echo_task, self.nap, self.length = map(ray.remote, (tasks.noop, tasks.echo, tasks.nap, length))
         # Actors take no processor of their own, so that tasks may run beside them.
         actor = ray.remote(Actor)
-        self.actors = [actor.options(num_cpus=0).remote() for _ in range(workers)]
-        self.pids = sorted(ray.get([a.pid.remote() for a in self.actors]))
+        self.actors: list[Any] = [actor.options(num_cpus=0).remote() for _ in range(workers)]
+        self.pids: list[Any] = sorted(ray.get([a.pid.remote() for a in self.actors]))
         # Tasks run in processes apart from the actors'; these come up with the first tasks.
         ray.get([self.nap.remote(0.3) for _ in range(2 * min(workers, 4))])
 

@@ -95,9 +95,11 @@ class Coding:
     ) -> None:
         """`pairs` is all, none, or those named. `levels` are those that were run (None: all that the factors list);
         `splines` names the factors whose levels lie on a spline."""
-        self.factors = tuple(factors)
-        self.levels = {f.name: tuple(f.levels if levels is None else levels[f.name]) for f in self.factors}
-        self.splines = frozenset(splines)
+        self.factors: tuple[Factor, ...] = tuple(factors)
+        self.levels: dict[str, tuple[Level, ...]] = {
+            f.name: tuple(f.levels if levels is None else levels[f.name]) for f in self.factors
+        }
+        self.splines: frozenset[str] = frozenset(splines)
         self._coders = {f.name: _Coder(f, self.levels[f.name], f.name in self.splines) for f in self.factors}
         self._rules = Constraints([_conditioned(f, self.factors) for f in self.factors], {})
         names = [f.name for f in self.factors]
@@ -106,7 +108,7 @@ class Coding:
         else:
             chosen = [(a, b) if names.index(a) < names.index(b) else (b, a) for a, b in pairs]
         self.pairs: tuple[tuple[str, str], ...] = tuple(chosen)
-        self.triples = tuple(triples)
+        self.triples: tuple[tuple[str, str, str], ...] = tuple(triples)
         self.column_names: list[str] = ["mean"]
         terms = []
         for factors_of_term in [(name,) for name in names] + list(self.pairs) + list(self.triples):

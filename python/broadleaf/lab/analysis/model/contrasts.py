@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from broadleaf.lab.analysis.model.robust import Estimate
+
+if TYPE_CHECKING:
+    from broadleaf.lab.analysis.model.linear import Linear
 
 Covariance = Literal["HC2", "HC3", "nonrobust"]
 _EXACT_RUNS = 1500
@@ -43,13 +46,17 @@ class Contrasts:
 
     def __init__(self, estimate: Estimate, covariance: Covariance = "HC2", alpha: float = 0.05) -> None:
         linear = estimate.linear
-        self.linear, self.params, self.kind = linear, estimate.params, covariance
-        self.slope, self.alpha = estimate.slope, alpha
-        self.inflation = (estimate.inflation / estimate.slope) ** 2
+        self.linear: Linear = linear
+        self.params: np.ndarray = estimate.params
+        self.kind = covariance
+        self.slope: float = estimate.slope
+        self.alpha: float = alpha
+        self.inflation: float = (estimate.inflation / estimate.slope) ** 2
         moved = linear.transform(estimate.pseudo)
         # With random blocks these are whitened residuals.
-        self.residuals = moved - linear.transform(linear.values(estimate.params))
-        self.moved, self.spread = moved, estimate.spread
+        self.residuals: np.ndarray = moved - linear.transform(linear.values(estimate.params))
+        self.moved: np.ndarray = moved
+        self.spread: np.ndarray = estimate.spread
 
     @functools.cached_property
     def sigma_square(self) -> float:

@@ -28,6 +28,7 @@ from broadleaf.lab.spec.study import StudySpec
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.effects import Context, DifferenceUs, Effect
     from broadleaf.lab.analysis.interactions import Interaction
+    from broadleaf.lab.analysis.model.robust import Estimate
     from broadleaf.lab.analysis.model.sensitivity import Shift
 
 __all__ = ["Fit", "Interval", "LackOfFit", "fit"]
@@ -64,13 +65,17 @@ class Fit:
         linear: Linear | None = None,
         alpha: float = 0.05,
     ) -> None:
-        self.sample, self.coding, self.notes = sample, coding, notes
+        self.sample: Sample = sample
+        self.coding: Coding = coding
+        self.notes: tuple[str, ...] = notes
         self.scale: Scale = sample.scale
-        self.frame, self.factors = sample.frame, coding.factors
-        self.full = coding if full is None else full
-        self.stray = dict(stray or {})
+        self.frame: pd.DataFrame = sample.frame
+        self.factors: tuple[Factor, ...] = coding.factors
+        self.full: Coding = coding if full is None else full
+        self.stray: dict[str, float] = dict(stray or {})
         self.covariance_type: Covariance = covariance
-        self.use_robust, self.alpha = use_robust, alpha
+        self.use_robust: bool = use_robust
+        self.alpha: float = alpha
         if linear is None:
             linear = sample.linear(coding, sample.choose_blocks(blocks, len(coding.column_names)))
         if linear.df < 1:
@@ -79,13 +84,13 @@ class Fit:
                 "pairs."
             )
         self.blocks: Blocks = linear.blocks
-        self.estimate = robust.estimate(linear, sample.y, sample.level(linear), use_robust)
-        self.linear = self.estimate.linear
-        self.kept = linear.kept
-        self.block_share = self.linear.ratio
-        self.contrasts = Contrasts(self.estimate, covariance, alpha)
+        self.estimate: Estimate = robust.estimate(linear, sample.y, sample.level(linear), use_robust)
+        self.linear: Linear = self.estimate.linear
+        self.kept: np.ndarray = linear.kept
+        self.block_share: float = self.linear.ratio
+        self.contrasts: Contrasts = Contrasts(self.estimate, covariance, alpha)
         self.params: np.ndarray = self.estimate.params
-        self.df = linear.df
+        self.df: int = linear.df
         self._size = linear.size
         self._pairs: dict[float, list[Interaction]] = {}
 

@@ -25,8 +25,10 @@ class Groups:
     """Which block each run is in."""
 
     def __init__(self, labels: np.ndarray) -> None:
+        self.index: np.ndarray
+        self.sizes: np.ndarray
         known, self.index, self.sizes = np.unique(labels, return_inverse=True, return_counts=True)
-        self.number = len(known)
+        self.number: int = len(known)
 
     def means(self, values: np.ndarray) -> np.ndarray:
         """The mean over each block."""
@@ -51,26 +53,30 @@ class Linear:
         groups: Groups,
         blocks: Blocks,
     ) -> None:
-        self.cell, self.groups, self.ratio = cell, groups, 0.0
+        self.cell: np.ndarray = cell
+        self.groups: Groups = groups
+        self.ratio: float = 0.0
         self.blocks: Blocks = blocks
-        self.n_runs, width = len(cell), cell_rows.shape[1]
+        self.n_runs: int = len(cell)
+        width = cell_rows.shape[1]
         raw = self._cross_products(cell_rows, time)
         means = self._block_means(cell_rows, time) if blocks != "none" else np.zeros((0, len(raw)))
         gram = self._without_blocks(raw, means)
         order = np.concatenate([[0], np.arange(width, width + time.shape[1]), np.arange(1, width)])
         used: np.ndarray = np.zeros(len(order), dtype=bool)
         used[order] = independent(gram[np.ix_(order, order)], np.diag(raw)[order])
-        self.kept, self.kept_time = used[:width], used[width:]
-        self.treatment_gram = raw[:width, :width]
+        self.kept: np.ndarray = used[:width]
+        self.kept_time: np.ndarray = used[width:]
+        self.treatment_gram: np.ndarray = raw[:width, :width]
         self._raw, self._means = raw[np.ix_(used, used)], means[:, used]
-        self.gram = gram[np.ix_(used, used)]
-        self.rows = cell_rows if self.kept.all() else cell_rows[:, self.kept]
-        self.time = time[:, self.kept_time]
-        self.size = self.rows.shape[1]
-        self.width = self.size + self.time.shape[1]
+        self.gram: np.ndarray = gram[np.ix_(used, used)]
+        self.rows: np.ndarray = cell_rows if self.kept.all() else cell_rows[:, self.kept]
+        self.time: np.ndarray = time[:, self.kept_time]
+        self.size: int = self.rows.shape[1]
+        self.width: int = self.size + self.time.shape[1]
         # The means of absorbed blocks are parameters too.
-        self.n_parameters = self.width + (groups.number - 1 if blocks == "fixed" else 0)
-        self.df = self.n_runs - self.n_parameters
+        self.n_parameters: int = self.width + (groups.number - 1 if blocks == "fixed" else 0)
+        self.df: int = self.n_runs - self.n_parameters
 
     def with_ratio(self, ratio: float) -> Linear:
         """The same columns with another variance between random blocks."""

@@ -35,7 +35,7 @@ class Beside:
         self._share = linear.solve(np.column_stack([linear.cross(column) for column in columns.T]))
         rest = moved - np.column_stack([linear.transform(linear.values(part)) for part in self._share.T])
         gram = rest.T @ rest
-        self.told = bool(independent(gram, (moved**2).sum(axis=0), 1e-6).all())
+        self.told: bool = bool(independent(gram, (moved**2).sum(axis=0), 1e-6).all())
         self._known = known
         if not self.told:
             return
@@ -45,7 +45,7 @@ class Beside:
         # Bounded residuals hold less of what the pair does than the residuals themselves: one step of Newton's method
         # divides by their mean slope.
         bounded = scaled.T @ known.moved
-        self.gamma = bounded / known.slope
+        self.gamma: np.ndarray = bounded / known.slope
         self._residuals = known.residuals - rest @ bounded
         self._leverages = np.minimum(linear.leverages + (scaled * rest).sum(axis=1), 1 - 1e-9)
         self._variances = known.variances(self._leverages, self._residuals)

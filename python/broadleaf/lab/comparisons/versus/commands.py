@@ -66,12 +66,12 @@ class Commands:
         cwd: Path | None = None,
         seed: int | None = None,
     ) -> None:
-        self.texts = (a, b)
-        self.words = (words_of(a), words_of(b))
-        self.hooks = hooks or Hooks()
+        self.texts: tuple[str, str] = (a, b)
+        self.words: tuple[list[str], list[str]] = (words_of(a), words_of(b))
+        self.hooks: Hooks = hooks or Hooks()
         self.timeout_s = timeout_s
         self.clock: Clock = clock or "cpu"
-        self.side_by_side = bool(side_by_side)
+        self.side_by_side: bool = bool(side_by_side)
         self._asked = clock, side_by_side
         self._cwd = cwd or Path.cwd()
         self._rng = random.Random(seed)

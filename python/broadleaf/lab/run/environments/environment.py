@@ -54,11 +54,11 @@ class Environments:
         """`sha` is the commit that patches apply to, the current one if None; `refs` are the commits that names of a
         git factor stood for before; `trees` asks for worktrees even if no factor does."""
         self.study = study
-        self.settings = RunSettings.of(study)
-        self.say = say or (lambda _: None)
-        self.patches = [f for f in study.factors if f.kind == "patch"]
-        self.refs = [f for f in study.factors if f.kind == "git"]
-        self.pythons = [f for f in study.factors if f.kind == "python"]
+        self.settings: RunSettings = RunSettings.of(study)
+        self.say: Callable[[str], None] = say or (lambda _: None)
+        self.patches: list[Factor] = [f for f in study.factors if f.kind == "patch"]
+        self.refs: list[Factor] = [f for f in study.factors if f.kind == "git"]
+        self.pythons: list[Factor] = [f for f in study.factors if f.kind == "python"]
         if len(self.refs) > 1:
             raise RunError(f"study {study.name!r}: only one factor of kind git can choose the commit.")
         if len(self.pythons) > 1:
@@ -69,8 +69,8 @@ class Environments:
         self._worktrees: Worktrees | None = None
         self._orders: dict[str, PatchOrder] = {}
         self._made: dict[tuple[str, tuple[Path, ...], str], Place | Exception] = {}
-        self.pinned_refs = dict(refs or {})
-        self.sha = sha or (self._revision[0] if self._revision else "")
+        self.pinned_refs: dict[str, str] = dict(refs or {})
+        self.sha: str = sha or (self._revision[0] if self._revision else "")
 
     @property
     def worktrees(self) -> Worktrees:

@@ -48,8 +48,8 @@ class Worktrees:
     def __init__(self, source: Path, root: Path) -> None:
         """RunError if `source` lies in no git repository."""
         self.root = root
-        self.top = Path(git(source, "rev-parse", "--show-toplevel"))
-        self.inside = source.resolve().relative_to(self.top.resolve())
+        self.top: Path = Path(git(source, "rev-parse", "--show-toplevel"))
+        self.inside: Path = source.resolve().relative_to(self.top.resolve())
 
     def resolve(self, ref: str) -> str:
         """The full name of a commit. RunError if there is no such commit."""
