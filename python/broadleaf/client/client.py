@@ -9,6 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
 from types import ModuleType
@@ -296,7 +297,7 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
         block: bool = True,
         interactive: bool | None = None,
         widget: bool | None = None,
-    ) -> Any:
+    ) -> Future[Any] | None:
         """Waits until there are `n` engines, by default as many as the cluster was asked for.
 
         Raises `TimeoutError`, `EngineError` as soon as so many have died at their start that there will not be `n`, and

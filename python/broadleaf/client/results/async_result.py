@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from broadleaf.client.connection.failures import STATUS_NAMES, STATUS_OK, link_lost
 from broadleaf.client.display.descriptions import progress_in_words
@@ -41,7 +41,18 @@ class AsyncResult(ShownResult):
 
     # Waiting ------------------------------------------------------------------------------------
 
-    def wait(self, timeout: float | None = -1, return_when: str | None = None) -> Any:
+    @overload
+    def wait(self, timeout: float | None = -1, return_when: None = None) -> bool: ...
+
+    @overload
+    def wait(self, timeout: float | None = -1, *, return_when: str) -> tuple[set[AsyncResult], set[AsyncResult]]: ...
+
+    @overload
+    def wait(self, timeout: float | None, return_when: str) -> tuple[set[AsyncResult], set[AsyncResult]]: ...
+
+    def wait(
+        self, timeout: float | None = -1, return_when: str | None = None
+    ) -> bool | tuple[set[AsyncResult], set[AsyncResult]]:
         """Waits up to `timeout` seconds (None or negative: for ever).
 
         Returns whether everything is resolved; with `return_when` (a constant of `concurrent.futures`) two sets of
@@ -355,14 +366,16 @@ class AsyncResult(ShownResult):
         return targets[part] if targets is not None else None
 
     @property
-    def status(self) -> Any:
+    def status(self) -> str | list[str | None] | None:
         """How each task ended: 'ok', 'error', 'aborted', 'timeout', 'refused', 'lost'; None until it has."""
-        return self._metadata_values("status")
+        values: str | list[str | None] | None = self._metadata_values("status")
+        return values
 
     @property
-    def engine_id(self) -> Any:
+    def engine_id(self) -> int | list[int | None] | None:
         """Where each task ran, or is to run; None while the scheduler has not said."""
-        return self._metadata_values("engine_id")
+        values: int | list[int | None] | None = self._metadata_values("engine_id")
+        return values
 
     def part_metadata(self, part: int) -> Metadata:
         """All that is known of one task."""

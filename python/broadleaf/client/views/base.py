@@ -13,6 +13,8 @@ from broadleaf.text.public_names import PublicNames
 
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
+    from broadleaf.client.connection.known_results import KnownResults
+    from broadleaf.client.results.map_results import AsyncMapResult
     from broadleaf.client.tasks.remote_functions import ParallelFunction, RemoteFunction
     from broadleaf.interop.concurrent import ViewExecutor
 
@@ -144,17 +146,19 @@ class View(PublicNames):
         """Calls `function` on each item, or on items of several sequences taken together."""
         raise NotImplementedError
 
-    def map_async(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> Any:
+    def map_async(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> AsyncMapResult:
         """`map` that returns an `AsyncMapResult`."""
         if "block" in options:
             raise TypeError("map_async doesn't take a `block` keyword argument.")
-        return self.map(function, *sequences, block=False, **options)
+        result: AsyncMapResult = self.map(function, *sequences, block=False, **options)
+        return result
 
-    def map_sync(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> Any:
+    def map_sync(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> list[Any]:
         """`map` that waits and returns a list."""
         if "block" in options:
             raise TypeError("map_sync doesn't take a `block` keyword argument.")
-        return self.map(function, *sequences, block=True, **options)
+        values: list[Any] = self.map(function, *sequences, block=True, **options)
+        return values
 
     def imap(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> Iterator[Any]:
         """`map` that returns an iterator over the values as they arrive."""
@@ -200,7 +204,7 @@ class View(PublicNames):
         return {self.client.msg_id(seq) for seq in self._outstanding_seqs()}
 
     @property
-    def results(self) -> Any:
+    def results(self) -> KnownResults:
         """The client's `results`."""
         return self.client.results
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from broadleaf.client.connection.failures import link_lost
@@ -415,7 +415,7 @@ class DirectView(View):
     # Imports ------------------------------------------------------------------------------------
 
     @property
-    def importer(self) -> Any:
+    def importer(self) -> AbstractContextManager[None]:
         """`sync_imports()`."""
         return self.sync_imports()
 
