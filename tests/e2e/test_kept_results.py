@@ -148,7 +148,7 @@ def test_tasks_are_run_again(rc, other, tmp_path):
     aborted = rc[1].apply_async(time.sleep, 30)
     aborted.abort()
     aborted.wait(20)
-    for unknown in ("invalid", rc.msg_id(10**9), "otherkey-0_0"):
+    for unknown in ("invalid", rc.tasks.msg_id(10**9), "otherkey-0_0"):
         with pytest.raises(KeyError):
             rc.resubmit([unknown])
 

@@ -14,19 +14,18 @@ from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakValueDictionary
 
 from broadleaf.client.connection.connection_text import connection_text, profile_name
-from broadleaf.client.connection.control import Control
 from broadleaf.client.connection.failures import connection_error, death_certificate
 from broadleaf.client.connection.hooks import Hooks
-from broadleaf.client.connection.known_results import KnownResults, RegisteredResults, listed
+from broadleaf.client.connection.known_results import KnownResults, RegisteredResults
 from broadleaf.client.connection.local_modules import LocalModules
 from broadleaf.client.connection.lost_link import LinkEnd
+from broadleaf.client.connection.task_index import TaskIndex, listed
 from broadleaf.client.display.descriptions import client_in_words
 from broadleaf.client.display.interactive import Interactive
-from broadleaf.client.results.async_result import AsyncResult, seconds
-from broadleaf.client.results.hub_results import AsyncHubResult, Hub
+from broadleaf.client.results.async_result import seconds
+from broadleaf.client.results.hub_results import Hub
 from broadleaf.client.results.pending import ResultTypes, result_types
 from broadleaf.client.tasks.options import TaskOptions
 from broadleaf.client.views.base import HISTORY_TASKS
@@ -48,7 +47,7 @@ _CLUSTER_KEY_CHARACTERS = 16
 _CERTIFICATES = 256
 
 
-class Client(Control, RegisteredResults, Interactive, PublicNames):
+class Client(RegisteredResults, Interactive, PublicNames):
     """A connection to a cluster.
 
     It is the sequence of its engines: `len(rc)`, `rc.ids`, and `rc[0]`, `rc[:]`, `rc[[1, 3]]` are direct views;
@@ -67,24 +66,18 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
             "define_options",
             "engine_uuid",
             "engines_version",
-            "find",
             "hub",
             "link",
             "link_end",
             "link_errors",
             "live_output",
-            "msg_id",
             "native",
             "on_event",
-            "register",
-            "remember",
             "request",
             "resolve_targets",
             "result_types",
-            "seq_of",
             "seqs_addressed_to",
-            "session",
-            "submitted",
+            "tasks",
             "wait_for_tasks",
         )
     )
@@ -113,9 +106,8 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
         """Default of the flag of the same name of views made from now on."""
         self.engines_version: int = 0
         """Changes when engines come or go."""
-        self.submitted: Any = self.native.History(HISTORY_TASKS)
-        self._registered: WeakValueDictionary[int, AsyncResult] = WeakValueDictionary()
-        self._fetched: WeakValueDictionary[str, AsyncHubResult] = WeakValueDictionary()
+        self.tasks: TaskIndex = TaskIndex(self.native.History(HISTORY_TASKS))
+        """Which result each task belongs to."""
         self._engines: dict[int, tuple[str, int, str]] = {}
         self._engines_seen = -1
         self._certificates: OrderedDict[int, DeathCertificate] = OrderedDict()
@@ -143,7 +135,7 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
         key = str(connection.get("server_public_key") or connection.get("cluster_id", ""))
         self.hub: Hub = Hub(self, "".join(filter(str.isalnum, key))[-_CLUSTER_KEY_CHARACTERS:])
         """What the controller keeps of ended tasks."""
-        self.session: str = self.hub.session(self.link.client_id)
+        self.tasks.session = self.hub.session(self.link.client_id)
         self.chunk_target: int = options.get("chunk_target", OPTIONS["chunk_target"].default)
         """The option of this name."""
         self._activate_first()
@@ -427,23 +419,23 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
     @property
     def history(self) -> list[str]:
         """Ids of the last `HISTORY_TASKS` tasks submitted, oldest first."""
-        return [self.msg_id(seq) for seq in self.submitted.seqs()]
+        return self.tasks.msg_ids()
 
     @property
     def outstanding(self) -> set[str]:
         """Ids of the tasks submitted and not done."""
         with self.link_errors():
-            return {self.msg_id(seq) for seq in self.link.outstanding_seqs()}
+            return {self.tasks.msg_id(seq) for seq in self.link.outstanding_seqs()}
 
     @property
     def results(self) -> KnownResults:
         """Values by task id, of the results that are done, alive, and not owned by a variable of yours."""
-        return KnownResults(self, lambda result, part: result._part_value(part))
+        return KnownResults(self.tasks, lambda result, part: result._part_value(part))
 
     @property
     def metadata(self) -> KnownResults:
         """Metadata by task id, of the same results as `results`."""
-        return KnownResults(self, lambda result, part: result.part_metadata(part))
+        return KnownResults(self.tasks, lambda result, part: result.part_metadata(part))
 
     def wait(self, jobs: Any = None, timeout: float | None = -1) -> bool:
         """Waits for `jobs`, or for everything; False if `timeout` seconds were too short.
@@ -458,9 +450,10 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
                 self.cancel_tasks(self.link.outstanding_seqs())
                 raise
         jobs = listed(jobs)
-        futures = [job for job in jobs if self._is_foreign(job)]
+        futures = [job for job in jobs if self.tasks.is_foreign(job)]
         deadline = None if seconds(timeout) is None else time.monotonic() + timeout  # type: ignore[operator]
-        if not self.wait_for_tasks(self._job_seqs([job for job in jobs if not self._is_foreign(job)]), timeout):
+        own = [job for job in jobs if not self.tasks.is_foreign(job)]
+        if not self.wait_for_tasks(self.tasks.seqs(own), timeout):
             return False
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         return not futures or not wait_for_futures(futures, left).not_done
@@ -482,7 +475,7 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
         `targets` alone aborts what direct views have asked of these engines.
         """
         if jobs is not None:
-            seqs = self._job_seqs(jobs)
+            seqs = self.tasks.seqs(jobs)
         elif targets is not None and targets != "all":
             seqs = self.seqs_addressed_to(targets)
         else:
@@ -494,7 +487,7 @@ class Client(Control, RegisteredResults, Interactive, PublicNames):
         ids, _ = self.resolve_targets(targets)
         return [
             result.seq + part
-            for result in list(self._registered.values())
+            for result in self.tasks.results()
             for part, engine in enumerate(result.origin.targets or ())
             if engine in ids and not result.part_done(part)
         ]

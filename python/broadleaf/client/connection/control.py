@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from broadleaf.client.connection.failures import link_lost
+from broadleaf.client.connection.task_index import TaskIndex
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.hub_results import Hub
 from broadleaf.config import OPTIONS
@@ -46,6 +47,7 @@ class Control:
     hub: Hub
     link: Any
     native: Any
+    tasks: TaskIndex
 
     @contextmanager
     def link_errors(self) -> Iterator[None]:
@@ -147,7 +149,7 @@ class Control:
 
     def explain(self, result: AsyncResult | str | int) -> str:
         """Why a task is not done: "waits for engine 3", "behind 40 tasks", "after task 7"."""
-        seqs = self._job_seqs(result)  # type: ignore[attr-defined]
+        seqs = self.tasks.seqs(result)
         if isinstance(result, AsyncResult):
             waiting = result._unfinished_seqs()
             if not waiting:

@@ -64,7 +64,7 @@ class Hooks:
     def on_output(self, seq: int, part: int, stream: int, data: bytes) -> None:
         """Live output of part `part` of the request whose first task is `seq`."""
         client = self._client()
-        result = None if client is None else client.find(seq)
+        result = None if client is None else client.tasks.find(seq)
         if result is not None:
             result[0].on_output(part, stream, data)
 

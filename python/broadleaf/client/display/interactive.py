@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
-from broadleaf.client.connection.known_results import listed
+from broadleaf.client.connection.task_index import listed
 from broadleaf.client.results.async_result import seconds
 from broadleaf.control import own_cluster
 

@@ -64,7 +64,7 @@ def show_outstanding(client: Client, interval_s: float, timeout_s: float | None,
     others = set(seqs)
     known: dict[int, AsyncResult] = {}
     for seq in seqs:
-        found = client.find(seq)
+        found = client.tasks.find(seq)
         if found is not None:
             known[id(found[0])] = found[0]
             others.discard(seq)

@@ -59,7 +59,7 @@ class OutputStream:
                 if part is not None:
                     self._context.copy().run(self._catch_up, part)
 
-            result.origin.client.remember(owner)
+            result.origin.client.tasks.remember(owner)
             owner.listen(listener)
             self._listeners.append((owner, listener))
         self._catch_up_all()

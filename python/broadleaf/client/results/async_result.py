@@ -356,7 +356,7 @@ class AsyncResult(ShownResult):
     @property
     def msg_ids(self) -> list[str]:
         """The ids of the tasks; `client.get_result` takes them while this result lives."""
-        return self.origin.client.register(self)
+        return self.origin.client.tasks.register(self)
 
     def _engine_id(self, part: int) -> int | None:
         engine = self.times(part)[3]
@@ -385,7 +385,7 @@ class AsyncResult(ShownResult):
         engine = self._engine_id(part)
         client = self.origin.client
         return Metadata(
-            msg_id=client.msg_id(self._part_seq(part)),
+            msg_id=client.tasks.msg_id(self._part_seq(part)),
             submitted=moment(self.submitted_ns),
             started=moment(started_ns),
             completed=moment(completed_ns),

@@ -134,7 +134,7 @@ class Hub:
         """Numbers of those of this client's tasks that do not run now."""
         client_id = self._client.link.client_id
         running = {record["msg_id"] for record in self.records([(client_id, seq) for seq in seqs]) if record["running"]}
-        return [seq for seq in seqs if self._client.msg_id(seq) not in running]
+        return [seq for seq in seqs if self._client.tasks.msg_id(seq) not in running]
 
     def records_of(self, msg_ids: Sequence[str]) -> list[dict[str, Any]]:
         """The record of each task of these ids that is known."""
@@ -188,14 +188,14 @@ class Hub:
         client = self._client
         if submitter is None:
             origin = Origin(client, None, single)
-            histories = (client.submitted,) if run_again else ()
+            histories = (client.tasks.history,) if run_again else ()
             adopted = client.result_types.adopted
             submitter = client.native.Submitter(client.link, adopted, origin, 0, 0, histories=histories)
             self._submitters[single, run_again] = submitter
         with client.link_errors():
             result: AsyncHubResult = submitter.adopt(_kept_task, names, run_again)
         if run_again:
-            client.remember(result)
+            client.tasks.remember(result)
         else:
             result.known_as = tuple(msg_ids)
             result.submitted_at = tuple(known[msg_id]["submitted_ns"] for msg_id in msg_ids)

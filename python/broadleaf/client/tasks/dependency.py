@@ -123,7 +123,7 @@ def resolve_dependency(value: Any, client: Client) -> tuple[tuple[int, ...], Rul
                 raise InvalidDependency("a dependency on a task of another client")
             seqs.extend(owner._part_seq(part) for owner, part in dependency.parts())
         else:
-            seq = client.seq_of(dependency)
+            seq = client.tasks.seq_of(dependency)
             if seq is None:
                 raise InvalidDependency(f"{dependency!r} is not the id of a task of this client")
             seqs.append(seq)

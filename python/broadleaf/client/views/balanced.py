@@ -88,7 +88,7 @@ class LoadBalancedView(View):
         submitter = client.native.Submitter
         one = Origin(client, None, True, label=self.label, timeout_s=self.timeout, retries=self.retries)
         mapped = Origin(client, None, False, label=self.label, timeout_s=self.timeout, retries=self.retries)
-        histories = (client.submitted, self._submitted)
+        histories = (client.tasks.history, self._submitted)
         self._submit_mapped = submitter(client.link, types.mapped, mapped, options, 0, histories=histories)
         self._submit_one = submitter(client.link, types.single, one, options, 0, histories=histories)
 
@@ -198,7 +198,7 @@ class LoadBalancedView(View):
         with self.client.link_errors():
             result: AsyncMapResult = self._submit_mapped.many(function, calls, self._after, self._follow)
         result._chunk_items, result._n_items = items, n_items
-        self.client.remember(result)
+        self.client.tasks.remember(result)
         return result
 
     def imap(

@@ -192,7 +192,7 @@ class View(PublicNames):
     @property
     def history(self) -> list[str]:
         """Ids of the last `HISTORY_TASKS` tasks submitted, oldest first."""
-        return [self.client.msg_id(seq) for seq in self._submitted.seqs()]
+        return [self.client.tasks.msg_id(seq) for seq in self._submitted.seqs()]
 
     def _outstanding_seqs(self) -> list[int]:
         selected: list[int] = self._submitted.select(self.client.link.outstanding_seqs())
@@ -201,7 +201,7 @@ class View(PublicNames):
     @property
     def outstanding(self) -> set[str]:
         """Ids of the tasks of this view that are not done."""
-        return {self.client.msg_id(seq) for seq in self._outstanding_seqs()}
+        return {self.client.tasks.msg_id(seq) for seq in self._outstanding_seqs()}
 
     @property
     def results(self) -> KnownResults:
@@ -232,7 +232,7 @@ class View(PublicNames):
 
     def _resolve_indices(self, jobs: Any) -> Any:
         if isinstance(jobs, int):
-            return self.client.msg_id(self._submitted.seqs()[jobs])
+            return self.client.tasks.msg_id(self._submitted.seqs()[jobs])
         if isinstance(jobs, list | tuple | set):
             return [self._resolve_indices(job) for job in jobs]
         return jobs

@@ -116,7 +116,7 @@ class DirectView(View):
             "mapped": types.mapped,
             "executed": types.executed,
         }[kind]
-        histories = (client.submitted, self._submitted)
+        histories = (client.tasks.history, self._submitted)
         return client.native.Submitter(client.link, result_type, origin, options, len(ids), coalesce, mode, histories)
 
     def _submit(
@@ -137,7 +137,7 @@ class DirectView(View):
             result = submit(function, args, kwargs, (), (), wait)
         except self.client.native.LinkClosed as error:
             raise link_lost(error) from error
-        self.client.remember(result)
+        self.client.tasks.remember(result)
         return result
 
     def _submit_each(
@@ -156,7 +156,7 @@ class DirectView(View):
         ]
         with self.client.link_errors():
             result = submit.each(function, calls, options)
-        self.client.remember(result)
+        self.client.tasks.remember(result)
         return result
 
     def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
