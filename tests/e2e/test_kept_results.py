@@ -94,7 +94,7 @@ def test_a_client_leaves_and_another_finds_what_it_left(cluster, other, tmp_path
     assert other.get_result(ids).get(20) == [None] * 12
     assert [x for chunk in other.get_result(mapped.msg_ids).get(20) for x in chunk] == [x * x for x in range(8)]
     assert (other.get_result(array.msg_ids[0]).get(20) == numpy.arange(50_000)).all()
-    assert all(record["client_uuid"] == leaver.session for record in other.db_query({"msg_id": {"$in": ids}}))
+    assert all(record["client_uuid"] == leaver.tasks.session for record in other.db_query({"msg_id": {"$in": ids}}))
 
 
 def test_tasks_of_a_client_that_closes_do_not_start(cluster, other, tmp_path):

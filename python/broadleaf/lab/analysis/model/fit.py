@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -44,27 +44,37 @@ class DriftTerm:
     unit: str
 
 
+@dataclass(frozen=True, slots=True)
+class FitOptions:
+    """How a model is fitted; `fit` says what each means. `stray` is the variance by which levels of a number may stray
+    from its spline."""
+
+    blocks: Literal["auto"] | Blocks = "auto"
+    covariance: Covariance = "HC2"
+    robust: bool = True
+    alpha: float = 0.05
+    stray: Mapping[str, float] = field(default_factory=dict)
+
+
 class Fit:
     """A fitted model. Made by `fit`; rows of contrasts have one number per `coding.column_names`.
 
     `full` is the coding with all pairs that were asked for: where the runs do not suffice for all at once `coding` has
-    those of the model, and the others are told beside it. `stray` is the variance by which levels of a number may stray
-    from its spline. `linear` may be given where another fit of the same runs has it already.
+    those of the model, and the others are told beside it. `linear` may be given where another fit of the same runs has
+    it already.
     """
 
     def __init__(
         self,
         sample: Sample,
         coding: Coding,
-        blocks: Literal["auto"] | Blocks = "auto",
-        covariance: Covariance = "HC2",
-        use_robust: bool = True,
+        options: FitOptions | None = None,
         notes: tuple[str, ...] = (),
         full: Coding | None = None,
-        stray: Mapping[str, float] | None = None,
         linear: Linear | None = None,
-        alpha: float = 0.05,
     ) -> None:
+        options = options or FitOptions()
+        self.options: FitOptions = options
         self.sample: Sample = sample
         self.coding: Coding = coding
         self.notes: tuple[str, ...] = notes
@@ -72,23 +82,21 @@ class Fit:
         self.frame: pd.DataFrame = sample.frame
         self.factors: tuple[Factor, ...] = coding.factors
         self.full: Coding = coding if full is None else full
-        self.stray: dict[str, float] = dict(stray or {})
-        self.covariance_type: Covariance = covariance
-        self.use_robust: bool = use_robust
-        self.alpha: float = alpha
+        self.stray: Mapping[str, float] = options.stray
+        self.alpha: float = options.alpha
         if linear is None:
-            linear = sample.linear(coding, sample.choose_blocks(blocks, len(coding.column_names)))
+            linear = sample.linear(coding, sample.choose_blocks(options.blocks, len(coding.column_names)))
         if linear.df < 1:
             raise AnalysisError(
                 f"{linear.n_runs} runs cannot tell {linear.n_parameters} parameters: make more runs, or leave out "
                 "pairs."
             )
         self.blocks: Blocks = linear.blocks
-        self.estimate: Estimate = robust.estimate(linear, sample.y, sample.level(linear), use_robust)
+        self.estimate: Estimate = robust.estimate(linear, sample.y, sample.level(linear), options.robust)
         self.linear: Linear = self.estimate.linear
         self.kept: np.ndarray = linear.kept
         self.block_share: float = self.linear.ratio
-        self.contrasts: Contrasts = Contrasts(self.estimate, covariance, alpha)
+        self.contrasts: Contrasts = Contrasts(self.estimate, options.covariance, options.alpha)
         self.params: np.ndarray = self.estimate.params
         self.df: int = linear.df
         self._size = linear.size
@@ -307,18 +315,11 @@ class Fit:
         if scale == self.scale:
             return self
         sample = self.sample.on(scale)
+        options = replace(self.options, blocks=self.blocks, stray={})
         if self.full is self.coding:
             # Its columns do not depend on the scale.
-            return Fit(
-                sample,
-                self.coding,
-                self.blocks,
-                self.covariance_type,
-                self.use_robust,
-                linear=self.linear,
-                alpha=self.alpha,
-            )
-        return _selected(sample, self.full, self.blocks, self.covariance_type, self.use_robust, [], {}, self.alpha)
+            return Fit(sample, self.coding, options, linear=self.linear)
+        return _selected(sample, self.full, options, [])
 
     def sensitivity(self) -> list[Shift]:
         """Effects that least squares or leaving out noisy blocks moves by more than a standard error."""
@@ -357,13 +358,14 @@ def fit(
     levels = frames.measured(frame, factors)
     sample = Sample.of(frame, factors, "log" if scale == "auto" else scale, drift)
     stray = curves.splines(factors, sample, levels, blocks)
+    options = FitOptions(blocks, covariance, robust, alpha, stray)
     full = Coding(factors, pairs, (), levels, stray)
     if scale == "auto":
         sample = sample.on(scales.profile_of(full, sample).best)
     notes: list[str] = []
     if full.pairs and not selection.suffices(len(frame), full, sample):
-        return _selected(sample, full, blocks, covariance, robust, notes, stray, alpha)
-    made = Fit(sample, full, blocks, covariance, robust, stray=stray, alpha=alpha)
+        return _selected(sample, full, options, notes)
+    made = Fit(sample, full, options)
     lack = made.lack_of_fit
     if lack is None or not lack.significant:
         return made
@@ -381,38 +383,19 @@ def fit(
     if coding is full:
         made.notes = tuple(notes)
         return made
-    return Fit(sample, coding, blocks, covariance, robust, tuple(notes), stray=stray, alpha=alpha)
+    return Fit(sample, coding, options, tuple(notes))
 
 
-def _selected(
-    sample: Sample,
-    full: Coding,
-    blocks: Literal["auto"] | Blocks,
-    covariance: Covariance,
-    use_robust: bool,
-    notes: list[str],
-    stray: Mapping[str, float],
-    alpha: float,
-) -> Fit:
+def _selected(sample: Sample, full: Coding, options: FitOptions, notes: list[str]) -> Fit:
     """The model of main effects and those pairs that are real beyond doubt."""
     mains = full.but(False)
     if len(sample.y) < len(mains.column_names) + 3:
         raise AnalysisError(
             f"{len(sample.y)} runs cannot tell {len(mains.column_names) - 1} main effects: make more runs."
         )
-    chosen = selection.choose_pairs(full, sample, blocks, use_robust)
+    chosen = selection.choose_pairs(full, sample, options.blocks, options.robust)
     notes = [*notes, chosen.sentence]
-    return Fit(
-        sample,
-        full.but(chosen.pairs),
-        blocks,
-        covariance,
-        use_robust,
-        tuple(notes),
-        full=full,
-        stray=stray,
-        alpha=alpha,
-    )
+    return Fit(sample, full.but(chosen.pairs), options, tuple(notes), full=full)
 
 
 def _triples(made: Fit) -> list[tuple[str, str, str]]:

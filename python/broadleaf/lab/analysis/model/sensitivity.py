@@ -41,17 +41,19 @@ class Shift:
 def shifts(fit: Fit) -> list[Shift]:
     """The treatment coefficients that move by more than one standard error."""
     from broadleaf.lab.analysis.model.fit import Fit as Model
+    from broadleaf.lab.analysis.model.fit import FitOptions
     from broadleaf.lab.analysis.model.sample import Sample
 
     found = []
-    if fit.use_robust:
+    if fit.options.robust:
         found = _against(fit, fit.linear.least_squares(fit.sample.y), "if runs far from the model count fully")
     noisy = _noisy(fit)
     if noisy.any():
         rest = fit.frame[~noisy].reset_index(drop=True)
         try:
             sample = Sample.of(rest, fit.factors, fit.scale, bool(fit.sample.time.names))
-            other = Model(sample, fit.coding, fit.blocks, fit.covariance_type, fit.use_robust)
+            options = FitOptions(fit.blocks, fit.options.covariance, fit.options.robust)
+            other = Model(sample, fit.coding, options)
         except AnalysisError:
             return found
         if np.array_equal(other.kept, fit.kept):
