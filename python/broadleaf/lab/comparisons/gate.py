@@ -24,7 +24,7 @@ from broadleaf.lab.comparisons.compare import (
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.calibrate import calibrate
 from broadleaf.lab.run.environments.environment import CACHE, BuildFailed, Environments, Variant
-from broadleaf.lab.run.single import Executor, Quiet, keep
+from broadleaf.lab.run.single import Quiet, Runner, keep
 from broadleaf.lab.spec.factors import Config
 from broadleaf.lab.spec.runs import Run, RunsFile
 from broadleaf.lab.spec.study import StudySpec
@@ -82,13 +82,13 @@ def gate(
             raise RunError(f"{name}: {error}") from None
     environments.worktrees.keep_only({place.tree for place in places})
     calibration = calibrate(environments, variants[0], quiet=quiet, say=say)
-    executor = Executor(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
+    runner = Runner(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
     looks = looks_until(max_pairs)
     rng = random.Random(seed)
     begin = time.monotonic()
     decided: tuple[Interval, Judgement] | None = None
     with RunsFile(study.directory.resolve() / CACHE / "gate.csv", (*study.factors, CHANGE), study.responses) as runs:
-        pairs = _Pairs(executor, runs, variants, rng, on_run, (base, head))
+        pairs = _Pairs(runner, runs, variants, rng, on_run, (base, head))
         pairs.warm_up()
         for look in looks:
             while len(pairs.ratios) < look and time.monotonic() - begin < budget_s:
@@ -143,14 +143,14 @@ class _Pairs:
 
     def __init__(
         self,
-        executor: Executor,
+        runner: Runner,
         runs: RunsFile,
         variants: list[Variant],
         rng: random.Random,
         on_run: Callable[[Run], None] | None,
         names: tuple[str, str],
     ) -> None:
-        self.executor = executor
+        self.runner = runner
         self.runs = runs
         self.variants = variants
         self.rng = rng
@@ -164,14 +164,14 @@ class _Pairs:
     def warm_up(self) -> None:
         """A run of each that does not count: it fills the caches of files just written."""
         for which in (0, 1):
-            row = self.executor.run(self.executor.study.baseline, self.variants[which])
+            row = self.runner.run(self.runner.study.baseline, self.variants[which])
             if row["status"] != "ok":
                 raise RunError(f"{self.names[which]} cannot be run ({row['status']}): {row['error']}")
 
     def _runs_of(self, versions: Sequence[tuple[Config, Variant]]) -> Iterable[Run]:
-        if self.executor.environments.settings.side_by_side:
-            return self.executor.run_side_by_side(versions)
-        return (self.executor.run(*version) for version in versions)
+        if self.runner.environments.settings.side_by_side:
+            return self.runner.run_side_by_side(versions)
+        return (self.runner.run(*version) for version in versions)
 
     def add(self) -> None:
         """One pair. Of every two pairs, one begins with each side."""
@@ -179,7 +179,7 @@ class _Pairs:
             self._orders = [(0, 1), (1, 0)]
             self.rng.shuffle(self._orders)
         order = self._orders.pop()
-        baseline = self.executor.study.baseline
+        baseline = self.runner.study.baseline
         versions = [({**baseline, CHANGE.name: bool(which)}, self.variants[which]) for which in order]
         made: dict[int, Run] = {}
         for place, (which, (config, _), run) in enumerate(zip(order, versions, self._runs_of(versions), strict=True)):

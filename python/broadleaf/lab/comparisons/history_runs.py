@@ -18,7 +18,7 @@ from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.calibrate import Calibration, calibrate
 from broadleaf.lab.run.environments.environment import BuildFailed, Environments, Variant
 from broadleaf.lab.run.environments.worktrees import git
-from broadleaf.lab.run.single import Executor, Quiet, record
+from broadleaf.lab.run.single import Quiet, Runner, record
 from broadleaf.lab.spec.factors import Config, Level
 from broadleaf.lab.spec.runs import Run, RunsFile, replace_file
 from broadleaf.lab.spec.study import StudySpec
@@ -119,11 +119,11 @@ class _CommitRuns:
     """A `Measure` that runs commits. What cannot be built or run is a run that failed."""
 
     def __init__(
-        self, study: StudySpec, commits: Sequence[Commit], configs: dict[str, dict[str, Level]], executor: Executor,
+        self, study: StudySpec, commits: Sequence[Commit], configs: dict[str, dict[str, Level]], runner: Runner,
         runs: RunsFile, on_run: Callable[[Run], None] | None,
     ) -> None:  # fmt: skip
         self.study, self.commits, self.configs = study, commits, configs
-        self.executor, self.runs, self.on_run = executor, runs, on_run
+        self.runner, self.runs, self.on_run = runner, runs, on_run
         self.succeeded: set[int] = set()
         self.tried: set[int] = set()
         self._before = max((run["block"] or 0 for run in runs.rows), default=0)
@@ -133,7 +133,7 @@ class _CommitRuns:
         sha = self.commits[commit].sha
         levels: Config = self.configs[config]
         row = record(
-            self.executor, self.runs, levels, Variant(ref=sha), on_run=self.on_run, purpose=purpose,
+            self.runner, self.runs, levels, Variant(ref=sha), on_run=self.on_run, purpose=purpose,
             block=self._before + block, replicate=1, git_sha=sha,
         )  # fmt: skip
         if row["status"] != "ok":
@@ -163,9 +163,9 @@ def measure_history(
         # Built now, so that no build stands between two runs that are compared.
         _build(environments, study, commits[index], say)
     calibration = Calibration.load(study) or calibrate(environments, Variant(ref=commits[-1].sha), quiet=quiet, say=say)
-    executor = Executor(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
+    runner = Runner(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
     with RunsFile(study.directory / RUNS_FILE, study.factors, study.responses) as runs:
-        measure = _CommitRuns(study, commits, configs, executor, runs, on_run)
+        measure = _CommitRuns(study, commits, configs, runner, runs, on_run)
         found = search(len(commits), list(configs), measure, points=points, replicates=replicates, seed=seed, say=say)
     broken = sorted(measure.tried - measure.succeeded)
     return Measured(commits, found, tuple(commits[index].sha for index in broken))

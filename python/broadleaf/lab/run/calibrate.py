@@ -15,7 +15,7 @@ from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.command import uses
 from broadleaf.lab.run.environments.environment import HERE, Environments, Variant
 from broadleaf.lab.run.outcome import Invalid
-from broadleaf.lab.run.single import Executor, Quiet
+from broadleaf.lab.run.single import Quiet, Runner
 from broadleaf.lab.spec.factors import Config, Level
 from broadleaf.lab.spec.lock import read_lock, write_lock
 from broadleaf.lab.spec.study import StudySpec
@@ -67,38 +67,38 @@ def calibrate(
     it at 1 and the workload can repeat itself, the iterations. RunError if the baseline cannot be run at all."""
     study = environments.study
     limits = study.calibrate
-    executor = Executor(environments, n_tasks=limits.min_tasks, iterations=1, quiet=quiet)
+    runner = Runner(environments, n_tasks=limits.min_tasks, iterations=1, quiet=quiet)
     fastest_s: float | None = None
     if limits.n_tasks is not None:
-        executor.n_tasks = limits.n_tasks
+        runner.n_tasks = limits.n_tasks
     elif uses(study, "n_tasks"):
-        fastest_s = _grow(executor, variant, limits.min_s, limits.max_tasks, say)
+        fastest_s = _grow(runner, variant, limits.min_s, limits.max_tasks, say)
     else:
-        executor.n_tasks = 1
+        runner.n_tasks = 1
     iterations, sd_start, sd_iteration = study.iterations, None, None
     if uses(study, "iterations") and study.iterations == 1:
         say(f"pilot: {PILOT_STARTS} starts of {PILOT_ITERATIONS} iterations")
-        executor.iterations = PILOT_ITERATIONS + 1
-        iterations, sd_start, sd_iteration = pilot(executor, study.baseline, variant)
-    return Calibration(executor.n_tasks, iterations, fastest_s, sd_start, sd_iteration)
+        runner.iterations = PILOT_ITERATIONS + 1
+        iterations, sd_start, sd_iteration = pilot(runner, study.baseline, variant)
+    return Calibration(runner.n_tasks, iterations, fastest_s, sd_start, sd_iteration)
 
 
-def _grow(executor: Executor, variant: Variant, min_s: float, max_tasks: int, say: Callable[[str], None]) -> float:
+def _grow(runner: Runner, variant: Variant, min_s: float, max_tasks: int, say: Callable[[str], None]) -> float:
     """Multiplies the tasks until every run takes `min_s`."""
-    study = executor.study
+    study = runner.study
     fastest = math.inf
     configs = [study.baseline]
-    if (other := reachable_all_on(executor, variant)) not in configs:
+    if (other := reachable_all_on(runner, variant)) not in configs:
         configs.append(other)
     for _ in range(_ROUNDS):
         times = []
         for config in configs:
-            row = executor.run(config, variant, n_tasks=executor.n_tasks)
+            row = runner.run(config, variant, n_tasks=runner.n_tasks)
             if row["status"] == "ok":
                 times.append(float(row["total_s"]))
-                if row["n_tasks"] != executor.n_tasks:
+                if row["n_tasks"] != runner.n_tasks:
                     # It does not take a number of tasks: what it says is what there is.
-                    executor.n_tasks = row["n_tasks"]
+                    runner.n_tasks = row["n_tasks"]
                     return times[-1]
             elif config is configs[0]:
                 raise RunError(
@@ -106,23 +106,23 @@ def _grow(executor: Executor, variant: Variant, min_s: float, max_tasks: int, sa
                     "command by hand; `broadleaf lab doctor` shows it."
                 )
         fastest = min(times)
-        say(f"calibrating: {executor.n_tasks:,} tasks take {fastest:.3f} s at the fastest")
-        if fastest >= min_s or executor.n_tasks >= max_tasks:
+        say(f"calibrating: {runner.n_tasks:,} tasks take {fastest:.3f} s at the fastest")
+        if fastest >= min_s or runner.n_tasks >= max_tasks:
             return fastest
         # Far from the goal the start-up hides what a task costs, so the steps are bounded.
         step = min(10.0, max(_MARGIN, _MARGIN * min_s / fastest))
-        executor.n_tasks = min(max_tasks, max(executor.n_tasks + 1, round_up(executor.n_tasks * step)))
+        runner.n_tasks = min(max_tasks, max(runner.n_tasks + 1, round_up(runner.n_tasks * step)))
     return fastest
 
 
-def reachable_all_on(executor: Executor, variant: Variant = HERE) -> dict[str, Level]:
+def reachable_all_on(runner: Runner, variant: Variant = HERE) -> dict[str, Level]:
     """All on, without the levels that this machine does not have."""
-    study = executor.study
+    study = runner.study
     config = study.all_on
     for factor in study.factors:
-        if executor.can_run(config, variant):
+        if runner.can_run(config, variant):
             break
-        if not executor.can_run({**study.baseline, factor.name: config[factor.name]}, variant):
+        if not runner.can_run({**study.baseline, factor.name: config[factor.name]}, variant):
             config[factor.name] = factor.default
     # What an exclusion leaves may be impossible without the level that was taken out.
     return config if study.rules().allows(config) else study.baseline
@@ -134,19 +134,19 @@ def round_up(number: float) -> int:
     return int(math.ceil(number / size) * size)
 
 
-def pilot(executor: Executor, config: Config, variant: Variant = HERE) -> tuple[int, float | None, float | None]:
+def pilot(runner: Runner, config: Config, variant: Variant = HERE) -> tuple[int, float | None, float | None]:
     """Measures how starts and iterations vary and what they cost; the iterations per start that pay best."""
     starts: list[list[float]] = []
     start_cost_s, iteration_cost_s = [], []
     for _ in range(PILOT_STARTS):
         try:
-            times, finished = executor.iteration_times_us(config, variant)
+            times, finished = runner.iteration_times_us(config, variant)
         except Invalid as error:
-            raise RunError(f"study {executor.study.name!r}: the pilot of the baseline failed: {error}") from None
+            raise RunError(f"study {runner.study.name!r}: the pilot of the baseline failed: {error}") from None
         if len(times) < 2 or finished.duration_s > PILOT_LIMIT_S:
             # It reports no iterations, or takes so long that its start hardly counts: there is nothing to weigh.
             return 1, None, None
-        each_s = statistics.mean(times) * executor.n_tasks / 1e6
+        each_s = statistics.mean(times) * runner.n_tasks / 1e6
         iteration_cost_s.append(each_s)
         start_cost_s.append(max(0.0, finished.duration_s - each_s * len(times)))
         starts.append([math.log(t) for t in times[1:]])

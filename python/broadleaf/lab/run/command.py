@@ -39,7 +39,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class Command:
     """A run about to be made."""
 
     command: tuple[str, ...]
@@ -47,7 +47,7 @@ class Launch:
     env: dict[str, str]
 
 
-def launch(
+def command_of(
     study: StudySpec,
     settings: RunSettings,
     config: Config,
@@ -57,7 +57,7 @@ def launch(
     iterations: int,
     run_dir: Path,
     rng: random.Random,
-) -> Launch:
+) -> Command:
     """The command of one run. Unavailable if this machine lacks what a level needs, RunError for a wrong setting."""
     names: dict[str, str] = {
         "python": place.python.path,
@@ -117,7 +117,7 @@ def launch(
         PADDING: padding(rng),
     }
     command = [substitute(word, names) for word in (*wrappers, *words, *arguments)]
-    return Launch(tuple(command), place.cwd, {name: value for name, value in env.items() if value != "\0"})
+    return Command(tuple(command), place.cwd, {name: value for name, value in env.items() if value != "\0"})
 
 
 def substitute(text: str, names: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from broadleaf.lab.designs.plan import Plan, PlanRow
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.calibrate import Calibration, calibrate
 from broadleaf.lab.run.environments.environment import Environments, with_excludes
-from broadleaf.lab.run.single import Executor, Quiet, record
+from broadleaf.lab.run.single import Quiet, Runner, record
 from broadleaf.lab.spec.factors import config_id
 from broadleaf.lab.spec.lock import read_lock, write_lock
 from broadleaf.lab.spec.runs import Run, RunsFile
@@ -109,9 +109,7 @@ def run_plan(
         tried: set[str] = set()
         if left:
             environments, calibration = ready(study, [row.config for row in left], quiet=quiet, say=say)
-            executor = Executor(
-                environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet
-            )
+            runner = Runner(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
             for row in left:
                 spent = time.monotonic() - begin
                 if max_runs is not None and made >= max_runs:
@@ -123,7 +121,7 @@ def run_plan(
                 if stopped:
                     break
                 first = time.monotonic() if made == 0 else first
-                kept = record(executor, runs, row.config, **plan_columns(row))
+                kept = record(runner, runs, row.config, **plan_columns(row))
                 made += 1
                 busy += "busy" in (kept["flags"] or "").split()
                 statuses[kept["status"]] = statuses.get(kept["status"], 0) + 1

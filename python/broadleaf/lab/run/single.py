@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.lab.run.command import Launch, Place, launch
+from broadleaf.lab.run.command import Command, Place, command_of
 from broadleaf.lab.run.environments import machine
 from broadleaf.lab.run.environments.environment import HERE, BuildFailed, Environments, Incompatible, Variant
 from broadleaf.lab.run.environments.interpreters import Unavailable
@@ -37,7 +37,7 @@ class Quiet:
     max_wait_s: float = MAX_WAIT_S
 
 
-class Executor:
+class Runner:
     """Runs configurations of a study on this machine, one at a time."""
 
     def __init__(
@@ -139,14 +139,14 @@ class Executor:
         """The bare run, and the columns that say where it was made."""
         place = self.environments.place(config, variant)
         with run_directory() as run_dir:
-            what = self._launch(config, place, n_tasks, run_dir)
+            what = self._command(config, place, n_tasks, run_dir)
             finished = run_command(
                 what.command, cwd=what.cwd, env=what.env, timeout_s=self.study.timeout_s, run_dir=run_dir, cpus=cpus
             )
         return finished, {"python": place.python.text, "git_sha": place.git_sha, "dirty": int(place.dirty)}
 
-    def _launch(self, config: Config, place: Place, n_tasks: int, run_dir: Path) -> Launch:
-        return launch(
+    def _command(self, config: Config, place: Place, n_tasks: int, run_dir: Path) -> Command:
+        return command_of(
             self.study,
             self.environments.settings,
             config,
@@ -162,7 +162,7 @@ class Executor:
         try:
             place = self.environments.place(config, variant)
             with run_directory() as run_dir:
-                self._launch(config, place, self.n_tasks, run_dir)
+                self._command(config, place, self.n_tasks, run_dir)
         except (Unavailable, Incompatible, BuildFailed):
             return False
         return True
@@ -174,7 +174,7 @@ class Executor:
 
 
 def record(
-    executor: Executor,
+    runner: Runner,
     runs: RunsFile | None,
     config: Config,
     variant: Variant = HERE,
@@ -183,7 +183,7 @@ def record(
     **columns: Any,
 ) -> Run:
     """Makes a run and appends it to `runs` with these further columns (purpose, block, plan_row, ...)."""
-    return keep(executor.run(config, variant), runs, config, on_run=on_run, **columns)
+    return keep(runner.run(config, variant), runs, config, on_run=on_run, **columns)
 
 
 def keep(

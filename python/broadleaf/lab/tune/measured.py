@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from broadleaf.lab.analysis.failures import BAD
 from broadleaf.lab.run.environments.machine import machine_id
 from broadleaf.lab.run.planned import ready
-from broadleaf.lab.run.single import Executor, Quiet, record
+from broadleaf.lab.run.single import Quiet, Runner, record
 from broadleaf.lab.spec.factors import Config
 from broadleaf.lab.spec.runs import Run, RunsFile, read_runs
 from broadleaf.lab.spec.study import StudySpec
@@ -33,7 +33,7 @@ class MeasuredRuns:
         """Builds what is needed and calibrates, if that was not done before. RunError if nothing can be run."""
         self.calibration: Calibration
         self._environments, self.calibration = ready(study, (), quiet=quiet, say=say)
-        self._executor = Executor(
+        self._runner = Runner(
             self._environments, n_tasks=self.calibration.n_tasks, iterations=self.calibration.iterations, quiet=quiet
         )
         self._on_run = on_run
@@ -45,7 +45,7 @@ class MeasuredRuns:
     def __call__(self, config: Config, /, *, purpose: str, block: int) -> float | None:
         order = self._order[block] = self._order.get(block, 0) + 1
         row = record(
-            self._executor, self._runs, config, on_run=self._on_run, purpose=_PURPOSES.get(purpose, purpose),
+            self._runner, self._runs, config, on_run=self._on_run, purpose=_PURPOSES.get(purpose, purpose),
             block=self._before + block, order_in_block=order, replicate=1,
         )  # fmt: skip
         return float(row["time_per_task_us"]) if row["status"] == "ok" else None

@@ -17,7 +17,7 @@ from broadleaf.lab.run.command import uses
 from broadleaf.lab.run.environments import machine
 from broadleaf.lab.run.environments.environment import Environments, with_excludes
 from broadleaf.lab.run.planned import PLAN_FILE, remaining
-from broadleaf.lab.run.single import Executor, Quiet
+from broadleaf.lab.run.single import Quiet, Runner
 from broadleaf.lab.spec.runs import read_runs
 from broadleaf.lab.spec.study import StudySpec
 
@@ -110,11 +110,11 @@ def examine_study(study: StudySpec, say: Callable[[str], None] = lambda _: None)
         environments = Environments(study, say=say)
         singles = [study.baseline, *({**study.baseline, f.name: level} for f in study.factors for level in f.others)]
         counts = environments.prepare(singles)
-        executor = Executor(environments, n_tasks=study.calibrate.n_tasks or study.calibrate.min_tasks,
+        runner = Runner(environments, n_tasks=study.calibrate.n_tasks or study.calibrate.min_tasks,
                             quiet=Quiet(max_wait_s=0))  # fmt: skip
         missing = [
             f"{f.name}={level}" for f in study.factors for level in f.others
-            if not executor.can_run({**study.baseline, f.name: level})
+            if not runner.can_run({**study.baseline, f.name: level})
         ]  # fmt: skip
     except LabError as error:
         yield Finding("bad", "environments", str(error))
@@ -128,7 +128,7 @@ def examine_study(study: StudySpec, say: Callable[[str], None] = lambda _: None)
         "Their runs will be recorded as skipped." if missing else "",
     )
     begin = time.monotonic()
-    row = executor.run(study.baseline)
+    row = runner.run(study.baseline)
     yield Finding(
         "good" if row["status"] == "ok" else "bad",
         "baseline",

@@ -11,7 +11,7 @@ from broadleaf.lab.run.environments.environment import Environments
 from broadleaf.lab.run.environments.machine import CpuTimes, wait_until_quiet
 from broadleaf.lab.run.outcome import marginal_us, measure
 from broadleaf.lab.run.process import Finished
-from broadleaf.lab.run.single import Executor, Quiet
+from broadleaf.lab.run.single import Quiet, Runner
 from broadleaf.lab.spec.factors import Factor
 from broadleaf.lab.spec.study import Calibrate
 from broadleaf.lab.study import Study
@@ -109,7 +109,7 @@ def test_never_more_tasks_than_allowed(tmp_path):
 
 def test_the_marginal_cost_is_measured_on_request(tmp_path):
     subject = replace(study(tmp_path, n_tasks=400), settings={"marginal": True})
-    made = Executor(Environments(subject), n_tasks=400, quiet=Quiet(max_wait_s=0)).run({})
+    made = Runner(Environments(subject), n_tasks=400, quiet=Quiet(max_wait_s=0)).run({})
     assert made["time_per_task_us"] == pytest.approx(1000)
     assert made["marginal_us"] == pytest.approx(1000)
     assert made["n_tasks"] == 400
@@ -120,8 +120,8 @@ def test_a_function_is_called_as_often_as_its_variance_asks_for(tmp_path):
     subject = Study(name="t", callable="bench:run", directory=tmp_path, calibrate=Calibrate(n_tasks=5))
     found = calibrate(Environments(subject), quiet=Quiet(max_wait_s=0))
     assert 2 <= found.iterations <= 21
-    executor = Executor(Environments(subject), n_tasks=5, iterations=found.iterations, quiet=Quiet(max_wait_s=0))
-    made = executor.run({})
+    runner = Runner(Environments(subject), n_tasks=5, iterations=found.iterations, quiet=Quiet(max_wait_s=0))
+    made = runner.run({})
     assert made["n_iter"] == found.iterations
     assert made["time_per_task_us"] >= 1000
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from broadleaf.lab.errors import RunError
-from broadleaf.lab.run.command import PLACEBO, Launch, Place, launch
+from broadleaf.lab.run.command import PLACEBO, Command, Place, command_of
 from broadleaf.lab.run.environments.interpreters import Unavailable, find_interpreter
 from broadleaf.lab.run.process import PADDING
 from broadleaf.lab.spec.factors import Factor
@@ -33,20 +33,20 @@ FACTORS = (
 )  # fmt: skip
 
 
-def launched(directory: Path, config=None, command=("prog", "{n_tasks}", '{"json": 1}'), **more) -> Launch:
+def made_of(directory: Path, config=None, command=("prog", "{n_tasks}", '{"json": 1}'), **more) -> Command:
     for name in "xy":
         (directory / f"{name}.toml").write_text(name)
     study = Study(name="t", command=command, factors=more.pop("factors", FACTORS), directory=directory, **more)
     run_dir = directory / "run"
     run_dir.mkdir(exist_ok=True)
     place = Place(directory, directory, find_interpreter(sys.executable))
-    return launch(study, RunSettings.of(study), config or {}, place, n_tasks=50, iterations=3, run_dir=run_dir,
+    return command_of(study, RunSettings.of(study), config or {}, place, n_tasks=50, iterations=3, run_dir=run_dir,
                   rng=random.Random(1))  # fmt: skip
 
 
 def test_the_baseline_adds_only_what_has_no_off(tmp_path, monkeypatch):
     monkeypatch.setenv("LD_TEST", "inherited")
-    made = launched(tmp_path)
+    made = made_of(tmp_path)
     assert made.command == ("prog", "50", '{"json": 1}', "--batch=1", "--size", "1k")
     assert made.env["BROADLEAF_LOGGING_LEVEL"] == "debug"
     assert made.env["BROADLEAF_STEAL"] == "off"
@@ -59,7 +59,7 @@ def test_the_baseline_adds_only_what_has_no_off(tmp_path, monkeypatch):
 
 def test_every_setting_takes_effect(tmp_path):
     on = {f.name: f.on for f in FACTORS}
-    made = launched(tmp_path, on, command=("prog", "{conf}", "{batch}"))
+    made = made_of(tmp_path, on, command=("prog", "{conf}", "{batch}"))
     assert made.command == ("nice", "-n", "5", "prog", str(tmp_path / "run" / "app.toml"), "8", "--fast", "--batch=8",
                             "--size", "2k", "--mode", "b")  # fmt: skip
     assert made.env["BROADLEAF_LOGGING_LEVEL"] == "off"
@@ -70,7 +70,7 @@ def test_every_setting_takes_effect(tmp_path):
 
 
 def test_a_command_with_a_place_for_it_gets_the_options_as_a_file(tmp_path):
-    made = launched(tmp_path, {"log": "off"}, command=("prog", "--config", "{config}"))
+    made = made_of(tmp_path, {"log": "off"}, command=("prog", "--config", "{config}"))
     assert json.loads(Path(made.command[2]).read_text()) == {"logging.level": "off", "steal": False}
     assert "BROADLEAF_STEAL" not in made.env
 
@@ -80,7 +80,7 @@ def test_the_environments_size_differs_between_runs(tmp_path):
     place, rng = Place(tmp_path, tmp_path, find_interpreter(sys.executable)), random.Random(1)
     sizes = {
         len(
-            launch(study, RunSettings.of(study), {}, place, n_tasks=1, iterations=1, run_dir=tmp_path, rng=rng).env[
+            command_of(study, RunSettings.of(study), {}, place, n_tasks=1, iterations=1, run_dir=tmp_path, rng=rng).env[
                 PADDING
             ]
         )
@@ -91,13 +91,13 @@ def test_the_environments_size_differs_between_runs(tmp_path):
 
 def test_a_wrapper_that_is_not_installed_makes_the_level_unavailable(tmp_path):
     factor = Factor("pin", "wrapper", setting={"wrapper": "no-such-wrapper --x"})
-    assert launched(tmp_path, {}, factors=(factor,)).command[0] == "prog"
+    assert made_of(tmp_path, {}, factors=(factor,)).command[0] == "prog"
     with pytest.raises(Unavailable, match="no-such-wrapper"):
-        launched(tmp_path, {"pin": True}, factors=(factor,))
+        made_of(tmp_path, {"pin": True}, factors=(factor,))
 
 
 def test_settings_of_the_study_are_in_the_environment(tmp_path):
-    made = launched(tmp_path, settings={"env": {"PYTHONPATH": "{tree}/python"}, "config_prefix": "APP_"})
+    made = made_of(tmp_path, settings={"env": {"PYTHONPATH": "{tree}/python"}, "config_prefix": "APP_"})
     assert made.env["PYTHONPATH"] == f"{tmp_path}/python"
     assert made.env["APP_STEAL"] == "off"
 
@@ -105,7 +105,7 @@ def test_settings_of_the_study_are_in_the_environment(tmp_path):
 def test_a_missing_file_is_told(tmp_path):
     factor = Factor("conf", "file", setting={"file": "none.toml"})
     with pytest.raises(RunError, match=r"none\.toml"):
-        launched(tmp_path, {"conf": True}, factors=(factor,))
+        made_of(tmp_path, {"conf": True}, factors=(factor,))
 
 
 def test_a_callable_gets_keywords_in_a_fresh_process(tmp_path):
@@ -116,7 +116,7 @@ def test_a_callable_gets_keywords_in_a_fresh_process(tmp_path):
         Factor("size", "keyword", levels=(1, 4), default=1),
         Factor("fast", "keyword", setting={"keyword": "turbo"}),
     )
-    made = launched(tmp_path, {"size": 4, "fast": True}, command=None, callable="bench:run", factors=factors)
+    made = made_of(tmp_path, {"size": 4, "fast": True}, command=None, callable="bench:run", factors=factors)
     done = subprocess.run(
         made.command, cwd=made.cwd, env=made.env, capture_output=True, text=True, check=True, timeout=30
     )
