@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from broadleaf import config
-from broadleaf.cluster import at_exit
 from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.coroutines import ClusterCoroutines
 from broadleaf.cluster.engine_sets import Block, EngineSet, make_engine_set, split_options
 from broadleaf.cluster.hosts.controller import Controller
 from broadleaf.cluster.hosts.cores import engine_count, usable_cores
-from broadleaf.cluster.own_dashboard import OwnDashboard
+from broadleaf.cluster.lifetime import at_exit
+from broadleaf.cluster.lifetime.own_dashboard import OwnDashboard
 from broadleaf.cluster.reports.description import description, html_description
 from broadleaf.cluster.reports.missing_engines import start_errors
 from broadleaf.cluster.started_sets import StartedSet, StartedSets

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.cluster import at_exit
+from broadleaf.cluster.lifetime import at_exit
 from broadleaf.compat import launchers
 
 if TYPE_CHECKING:
