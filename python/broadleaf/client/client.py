@@ -35,6 +35,7 @@ from broadleaf.errors import ClusterConnectionError, DeathCertificate, NoEngines
 from broadleaf.text.public_names import PublicNames
 
 if TYPE_CHECKING:
+    from broadleaf._native import Link
     from broadleaf.client.display.debugger import Debugging
     from broadleaf.client.views.balanced import LoadBalancedView
     from broadleaf.client.views.broadcast import BroadcastView
@@ -123,7 +124,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         options = connection.get("options", {})
         ships_local: bool = options.get("ship_local_modules", OPTIONS["ship_local_modules"].default)
         try:
-            self.link: Any = self.native.Link(text, Hooks(self, ships_local), timeout, name)
+            self.link: Link = self.native.Link(text, Hooks(self, ships_local), timeout, name)
         except self.native.ConnectionRefused as error:
             raise connection_error(error) from error
         except (OSError, ValueError, self.native.LinkClosed) as error:
@@ -157,7 +158,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
     @property
     def closed(self) -> bool:
         """Whether the connection is closed, from this side or by its loss."""
-        return self.link.closed  # type: ignore[no-any-return]
+        return self.link.closed
 
     def close(self, linger: Any = None) -> None:
         """Closes the connection; unresolved results then raise `LinkLost`. May be called again."""
@@ -210,7 +211,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
     def define_options(self, options: TaskOptions) -> int:
         """The link's number for a set of task options."""
         with self.link_errors():
-            return self.link.define_options(options.to_json())  # type: ignore[no-any-return]
+            return self.link.define_options(options.to_json())
 
     # Engines ------------------------------------------------------------------------------------
 
@@ -445,7 +446,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         if jobs is None:
             try:
                 with self.link_errors():
-                    return self.link.wait_all(seconds(timeout))  # type: ignore[no-any-return]
+                    return self.link.wait_all(seconds(timeout))
             except KeyboardInterrupt:
                 self.cancel_tasks(self.link.outstanding_seqs())
                 raise
@@ -462,7 +463,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         """Waits until the tasks of these numbers are done. Ctrl-C aborts those that are not."""
         try:
             with self.link_errors():
-                return self.link.wait_tasks(seqs, seconds(timeout))  # type: ignore[no-any-return]
+                return self.link.wait_tasks(seqs, seconds(timeout))
         except KeyboardInterrupt:
             self.cancel_tasks(sorted(set(seqs).intersection(self.link.outstanding_seqs())))
             raise

@@ -6,7 +6,7 @@ import json
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.connection.task_index import TaskIndex
@@ -15,6 +15,9 @@ from broadleaf.client.results.hub_results import Hub
 from broadleaf.config import OPTIONS
 from broadleaf.control import requests
 from broadleaf.errors import DeathCertificate, EngineError
+
+if TYPE_CHECKING:
+    from broadleaf._native import Link
 
 # Task numbers in one request to cancel.
 _CANCEL_BATCH = 50_000
@@ -45,7 +48,7 @@ class Control:
     """The part of a client that makes control requests."""
 
     hub: Hub
-    link: Any
+    link: Link
     native: Any
     tasks: TaskIndex
 

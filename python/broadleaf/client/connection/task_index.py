@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.hub_results import AsyncHubResult
+
+if TYPE_CHECKING:
+    from broadleaf._native import History
 
 
 def listed(jobs: Any) -> list[Any]:
@@ -22,8 +25,8 @@ class TaskIndex:
     which are too many for that).
     """
 
-    def __init__(self, history: Any) -> None:
-        self.history: Any = history
+    def __init__(self, history: History) -> None:
+        self.history: History = history
         """The numbers of the last tasks submitted, a `_native.History`."""
         self.session = ""
         """What the ids of this client's tasks start with; known once there is a connection."""
@@ -126,8 +129,7 @@ class TaskIndex:
     def seq(self, job: Any) -> int:
         """The number of a task given by id or index. Raises `KeyError` for another client's, `TypeError` for others."""
         if isinstance(job, int):
-            number: int = self.history.seqs()[job]
-            return number
+            return self.history.seqs()[job]
         if not isinstance(job, str):
             raise TypeError(f"a task is given by its id, index or result, not {type(job).__name__}")
         seq = self.seq_of(job)
