@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broadleaf.units import number, readable_unit
+from broadleaf.text.units import number, readable_unit
 
 ROOT = Path(__file__).resolve().parent.parent
 LESS_IS_BETTER = {"us", "ms", "s", "MB", "ratio"}

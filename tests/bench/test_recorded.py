@@ -6,8 +6,8 @@ import sys
 from datetime import UTC, datetime
 
 import pytest
-from broadleaf.bench import recorded
-from broadleaf.bench.record import Record
+from broadleaf.bench.results import recorded
+from broadleaf.bench.results.record import Record
 
 FACTS = {
     "processor": "P",

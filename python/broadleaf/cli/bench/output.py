@@ -38,7 +38,7 @@ def record_option() -> click.Option:
 
 def write_results(records: Records, folder: Path, name: str, facts: Mapping[str, object], began: datetime) -> None:
     """Writes the file that `--record` asks for, and says where it is."""
-    from broadleaf.bench import recorded
+    from broadleaf.bench.results import recorded
 
     # As `broadleaf bench ...`, also where it was run as `python -m broadleaf.bench ...`.
     arguments = sys.argv[1:] if sys.argv[1:2] == ["bench"] else ["bench", *sys.argv[1:]]
