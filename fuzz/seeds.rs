@@ -497,6 +497,7 @@ fn control_messages() {
             name: "node7".into(),
             n_engines: 4,
             listen: Some("node7:4000".into()),
+            ends_in_ns: Some(3_600_000_000_000),
         },
     };
     one("hello", control::encode(&hello));

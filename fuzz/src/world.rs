@@ -100,6 +100,7 @@ impl World {
                 host,
                 name: format!("host {}", host.0),
                 n_engines: engines.len() as u32,
+                ends_in_ns: None,
             });
             for engine in engines {
                 let spawned = SpawnerEvent::Spawned(EngineId(*engine), process_of(*engine));

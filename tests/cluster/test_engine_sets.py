@@ -9,8 +9,9 @@ import broadleaf as ipp
 import pytest
 from broadleaf.cluster.engine_sets import BlockRequest, find_engine_set, make_engine_set
 from broadleaf.cluster.engine_sets.ssh import parse_host
-from broadleaf.cluster.engine_sets.walltime import clock_time
+from broadleaf.cluster.engine_sets.walltime import clock_time, seconds
 from broadleaf.cluster.hosts.join import tasks_of_this_node
+from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.config import ConfigError
 
 
@@ -82,6 +83,27 @@ def test_a_script_has_only_what_was_asked_for():
 )
 def test_walltimes(walltime, expected):
     assert clock_time(walltime) == expected
+
+
+def test_seconds_of_a_walltime():
+    assert [seconds(text) for text in ("90s", "2h", "1:00:30", "30", "1-12:00:00", "")] == [90, 7200, 3630, 0, 0, 0]
+
+
+def test_jobs_know_when_they_end():
+    assert "squeue -h -j" in ipp.Slurm().script(request())
+    assert "date +%s) + 5400" in ipp.SGE(walltime="90m").script(request(2))
+    assert "date" not in ipp.SGE().script(request(2))
+
+
+def test_engines_of_a_block():
+    assert ipp.Slurm(nodes=2, engines_per_host=4).block_engines(0) == 8
+    assert ipp.Slurm().block_engines(3) is None
+    assert ipp.SGE(slots=4, pe="mp").block_engines(0) == 4
+    assert ipp.OnRay(hosts=2, cpus=3).block_engines(0) == 6
+    assert ipp.MPI().block_engines(5) == 5
+    for fixed in (ipp.SSH(["a"]), ipp.OnDask()):
+        with pytest.raises(ClusterStartError, match="hosts can be released, but no more"):
+            fixed.block_engines(0)
 
 
 def test_tasks_of_a_node():

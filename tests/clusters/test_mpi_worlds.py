@@ -213,3 +213,17 @@ def test_the_command_line_and_a_profile_name_it(tmp_path, monkeypatch):
         assert client[:].apply_sync(rank_and_sum) == [(0, 1), (1, 1)]
     with ipp.Cluster(engines="MPI", n=2, python=str(python)) as client:
         assert client[:].apply_sync(rank_and_sum) == [(0, 1), (1, 1)]
+
+
+def test_worlds_are_scaled_as_wholes(world):
+    cluster, client = world
+    cluster.scale_sync(5)
+    client.wait_for_engines(8)
+    assert sorted(client[:].apply_sync(rank_and_sum)) == sorted([(rank, 6) for rank in range(4)] * 2)
+    cluster.scale_sync(4, stateless=True)
+    assert until(lambda: len(client) == 4)
+    assert client[:].apply_sync(rank_and_sum) == [(rank, 6) for rank in range(4)]
+    assert until(lambda: [block.is_over for block in cluster.blocks()].count(True) == 1)
+    # One rank takes its world with it.
+    cluster.drain_sync(client.ids[1], stateless=True)
+    assert until(lambda: not client.ids or client.ids[0] > 7), "another world comes in its place"

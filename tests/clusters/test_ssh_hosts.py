@@ -218,3 +218,27 @@ def test_nothing_is_left_when_it_is_killed(ssh_hosts, killed):
     finally:
         client.communicate("\n", timeout=60)
     check_nothing_is_left(bed)
+
+
+def test_hosts_are_released_and_none_are_added(ssh_hosts):
+    program = """
+import time
+import broadleaf as ipp
+from broadleaf.cluster.start_error import ClusterStartError
+with ipp.Cluster(engines=ipp.SSH(["n1:2", "n2:2"])) as rc:
+    try:
+        rc.cluster.scale_sync(5)
+    except ClusterStartError as error:
+        print(error)
+    rc.cluster.drain_sync("n1")
+    while len(rc) > 2:
+        time.sleep(0.01)
+    print([(block.hosts[0] if block.hosts else "", len(block.engines)) for block in rc.cluster.blocks()])
+    rc.cluster.scale_sync(1)
+    print(rc.load_balanced_view().map_sync(abs, [-1, -2]), len(rc))
+"""
+    refusal_said, blocks, values = ssh_hosts.python(program).stdout.splitlines()
+    assert "hosts can be released, but no more be added" in refusal_said
+    assert blocks == "[('', 0), ('n2:ssh-1', 2)]"
+    assert values == "[1, 2] 2"
+    check_nothing_is_left(ssh_hosts)

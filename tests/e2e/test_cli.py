@@ -177,9 +177,27 @@ def test_config_show():
     assert "expected on or off" in run("config", "show", code=1, BROADLEAF_TLS="maybe")
 
 
+def test_scale_and_drain():
+    run("start", "-n", "1", "--cluster-id", "elastic")
+    try:
+        named = ("--cluster-id", "elastic")
+        assert run("scale", "3", *named) == "cluster 'elastic' is to have 3 engines\n"
+        with Client(cluster_id="elastic") as rc:
+            rc.wait_for_engines(3)
+            rc[0].push({"x": 1})
+            assert "clients may have left data on engines 0," in run("drain", "0,1", *named, code=1)
+            assert run("drain", "1", *named) == "1 of cluster 'elastic' released\n"
+            states = [engine["state"] for engine in json.loads(run("status", "--json", *named))["engines"]]
+            assert states == ["up", "gone", "up"]
+            assert "no host, block or engine set 'n7'" in run("drain", "n7", *named, code=2)
+            run("scale", "0", "--stateless", *named)
+    finally:
+        run("stop", "--cluster-id", "elastic")
+
+
 def test_help_lists_every_command():
     text = run("--help")
-    for command in ("start", "stop", "list", "status", "top", "logs", "config", "bench"):
+    for command in ("start", "scale", "drain", "stop", "list", "status", "top", "logs", "config", "bench"):
         assert f"  {command} " in text
         assert f"Usage: broadleaf {command}" in run(command, "--help")
 

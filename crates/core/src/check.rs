@@ -40,7 +40,7 @@ impl Controller {
             self.check_engine(engine)?;
             timers += usize::from(engine.timer_at != 0) + usize::from(engine.limbo_at != 0);
         }
-        timers += usize::from(self.supervisor.shutdown_at != 0);
+        timers += usize::from(self.supervisor.shutdown_at != 0) + self.hosts.n_timers();
         ensure(timers == self.timers.len(), || {
             format!("{} timers set, {timers} owned", self.timers.len())
         })?;
@@ -149,6 +149,7 @@ impl Controller {
         })?;
         let timed = match engine.state {
             State::Up | State::Gone => engine.timer_at == 0,
+            State::Draining => true, // It may have as long as it takes.
             _ => engine.timer_at != 0 || !self.supervisor.booted,
         };
         ensure(timed, || {

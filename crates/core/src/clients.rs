@@ -22,6 +22,7 @@ pub(crate) enum Defined {
 
 /// One connected client.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Client {
     pub name: String,
     pub congested: bool,
@@ -29,6 +30,8 @@ pub(crate) struct Client {
     pub leaves: bool,
     /// Its link is closed, and its tasks go on.
     pub away: bool,
+    /// It starts engines where there are none: tasks wait for them.
+    pub awaits_engines: bool,
     pub outstanding_tasks: u64,
     pub outstanding_bytes: u64,
     /// What of those bytes lies in segments.
@@ -52,6 +55,7 @@ impl Client {
             congested: false,
             leaves: false,
             away: false,
+            awaits_engines: false,
             outstanding_tasks: 0,
             outstanding_bytes: 0,
             ranges: Ranges::default(),

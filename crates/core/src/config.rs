@@ -50,6 +50,8 @@ pub struct Config {
     pub exit_wait_ns: Nanos,
     /// Time that an engine may take from its place being wanted to its hello. 60 s.
     pub start_timeout_ns: Nanos,
+    /// Time before the end of a host's batch job from which it takes no new tasks; a tenth of its time at most. 30 s.
+    pub drain_ns: Nanos,
     /// Seed of the jitter of restarts. 0.
     pub seed: u64,
 }
@@ -78,6 +80,7 @@ impl Default for Config {
             certificate_wait_ns: 250 * MS,
             exit_wait_ns: 1_000 * MS,
             start_timeout_ns: 60_000 * MS,
+            drain_ns: 30_000 * MS,
             seed: 0,
         }
     }

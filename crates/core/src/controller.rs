@@ -62,6 +62,8 @@ pub struct Controller {
     pub(crate) awaited: IndexMap<u32, Vec<(ClientId, TaskSeq)>, FxBuildHasher>,
     /// How many those are.
     pub(crate) n_awaited: u64,
+    /// Clients that start engines.
+    pub(crate) n_awaiting: u32,
     /// Clients that are away and whose last task has ended.
     pub(crate) departed: Vec<ClientId>,
     /// What engines do before they run a client's tasks.
@@ -102,6 +104,7 @@ impl Controller {
             kept: Kept::new(config.kept_results_bytes),
             awaited: IndexMap::default(),
             n_awaited: 0,
+            n_awaiting: 0,
             departed: Vec::new(),
             preparations: Preparations::default(),
             tick: 0,
@@ -143,7 +146,8 @@ impl Controller {
                 host,
                 name,
                 n_engines,
-            } => self.on_host_up(now, host, name, n_engines, out),
+                ends_in_ns,
+            } => self.on_host_up(now, host, name, n_engines, ends_in_ns, out),
             Input::HostDown { host } => self.on_host_down(now, host, out),
             Input::Relay { host, news } => self.on_relay_news(now, host, news, out),
             Input::SpawnerUp => self.on_spawner_up(out),
@@ -171,6 +175,7 @@ impl Controller {
                 Timer::Task(key) => self.on_task_timer(now, key, out),
                 Timer::Limbo(engine) => self.on_limbo_timer(engine, out),
                 Timer::Engine(engine) => self.on_engine_timer(now, engine, out),
+                Timer::Host(host) => self.on_host_timer(now, host, out),
                 Timer::Shutdown => self.finish(out),
             }
             self.settle(out);
@@ -190,7 +195,7 @@ impl Controller {
             .engines
             .get(engine.0 as usize)
             .is_some_and(|e| match e.state {
-                State::Up | State::Leaving | State::Dying => true,
+                State::Up | State::Draining | State::Leaving | State::Dying => true,
                 State::Starting { .. } | State::Restarting => false,
                 State::Gone => e.guest.is_some(), // Nobody but a rank of its world may have it.
             });
@@ -230,6 +235,7 @@ impl Controller {
     }
 
     fn on_client_down(&mut self, client: ClientId, out: &mut Vec<Output>) {
+        self.await_engines(client, false, out);
         let Some(gone) = self.clients.get_mut(&client).filter(|c| !c.away) else {
             return;
         };

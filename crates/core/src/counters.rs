@@ -1,7 +1,7 @@
 //! Counters of the controller and its engines, for status and metrics.
 
 use broadleaf_proto::control::DeathCertificate;
-use broadleaf_proto::ids::{EngineId, TaskKey};
+use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use bytes::Bytes;
 
 use crate::engines::{Engine, State};
@@ -49,6 +49,19 @@ pub struct Counters {
     pub ignored: u64,
     /// Each engine's.
     pub engines: Vec<EngineCounters>,
+    /// Each connected relay's.
+    pub hosts: Vec<HostCounters>,
+}
+
+/// One host's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostCounters {
+    /// Its number.
+    pub host: HostId,
+    /// Whether it is being released.
+    pub drains: bool,
+    /// When it ends by itself, if it does.
+    pub ends_at: Option<Nanos>,
 }
 
 /// One engine's counters.
@@ -58,7 +71,7 @@ pub struct EngineCounters {
     pub engine: EngineId,
     /// Whether it can be given tasks.
     pub up: bool,
-    /// `starting`, `up`, `leaving`, `dying`, `restarting` or `gone`.
+    /// `starting`, `up`, `draining`, `leaving`, `dying`, `restarting` or `gone`.
     pub state: &'static str,
     /// Its process, 0 if unknown.
     pub pid: u32,
@@ -82,6 +95,10 @@ pub struct EngineCounters {
     pub last_death: Option<(DeathCertificate, Nanos)>,
     /// Its host's name, while it lives.
     pub host: String,
+    /// Whether it was sent a task that named it, which may have left something in its memory.
+    pub holds_data: bool,
+    /// Since when it has had nothing to do.
+    pub idle_since: Option<Nanos>,
     /// What it is believed to run: the function's name, and since when.
     pub running: Option<(Bytes, Nanos)>,
 }
@@ -104,6 +121,8 @@ impl Controller {
             restarts: e.restarts,
             last_death: e.last_death.clone(),
             host: e.info.as_ref().map_or_else(String::new, |i| i.host.clone()),
+            holds_data: e.holds_data,
+            idle_since: e.idle_since(),
             running: self.running_on(e),
         });
         Counters {
@@ -120,6 +139,7 @@ impl Controller {
             functions: self.functions.len() as u64,
             function_bytes: self.functions.bytes(),
             engines: engines.collect(),
+            hosts: self.hosts.counters().collect(),
             ..self.totals.clone()
         }
     }

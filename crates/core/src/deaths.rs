@@ -232,6 +232,12 @@ impl Controller {
             }
         }
         self.engines[index].reset(&self.config);
+        self.refuse_hopeless(out);
+        self.try_finish(out);
+    }
+
+    /// Ends what is queued for engines that will not come.
+    pub(crate) fn refuse_hopeless(&mut self, out: &mut Vec<Output>) {
         let hopeless: Vec<u32> = self.groups.iter().map(|(group, _)| group).collect();
         for group in hopeless {
             if self.is_hopeful(group) {
@@ -244,6 +250,5 @@ impl Controller {
                 self.refuse(key, &reason, out);
             }
         }
-        self.try_finish(out);
     }
 }

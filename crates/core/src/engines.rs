@@ -25,6 +25,8 @@ pub(crate) enum State {
     },
     /// Takes tasks.
     Up,
+    /// Takes nothing new, and is told to stop once it has ended what it has. Its timer, if any, ends the wait for that.
+    Draining,
     /// Told to stop (or killed); takes none any more. Its timer is the next step of force.
     Leaving,
     /// Half of the news of its death is here; its timer ends the wait for the other half.
@@ -51,6 +53,7 @@ pub(crate) struct Guest {
 
 /// One place.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Engine {
     pub id: EngineId,
     /// Where its place is.
@@ -88,6 +91,8 @@ pub(crate) struct Engine {
     pub limbo: Vec<TaskKey>,
     /// Output of its task that its client was not sent.
     pub unread: Unread,
+    /// Whether it was sent a task that named it, which may have left something in its memory.
+    pub holds_data: bool,
     /// Tasks that must run here.
     pub pinned: ReadyQueue,
     /// Without those of `stack`.
@@ -140,6 +145,7 @@ impl Engine {
             restart_times: VecDeque::new(),
             limbo: Vec::new(),
             unread: Unread::default(),
+            holds_data: false,
             pinned: ReadyQueue::default(),
             offers: VecDeque::new(),
             first_offer: 0,
@@ -169,6 +175,7 @@ impl Engine {
         self.ended_by_us = None;
         self.killed = false;
         self.restart = None;
+        self.holds_data = false;
         self.offers.clear();
         self.first_offer = 0;
         self.stack.clear();
@@ -189,9 +196,17 @@ impl Engine {
         }
     }
 
+    /// Whether it said hello, and its death was not certified.
+    pub fn has_process(&self) -> bool {
+        matches!(
+            self.state,
+            State::Up | State::Draining | State::Leaving | State::Dying
+        )
+    }
+
     /// Whether there is a process to send things to.
     pub fn is_connected(&self) -> bool {
-        matches!(self.state, State::Up | State::Leaving | State::Dying) && !self.link_down
+        self.has_process() && !self.link_down
     }
 
     pub fn pid(&self) -> u32 {
@@ -203,9 +218,27 @@ impl Engine {
         self.spawned_pid != 0 || self.info.is_none()
     }
 
-    /// Whether another task may be offered.
+    /// Whether it takes tasks that must run here, now or later.
+    pub fn takes_pinned(&self) -> bool {
+        !matches!(self.state, State::Gone | State::Draining)
+    }
+
+    /// Whether another task may be offered. One that drains takes those that a task of its own may wait for.
     pub fn has_room(&self) -> bool {
-        self.state == State::Up && self.outstanding < self.window && self.offers.len() < CLAIM_SLOTS
+        match self.state {
+            State::Up => self.is_within_window(),
+            State::Draining => self.floor().is_some() && self.is_within_window(),
+            _ => false,
+        }
+    }
+
+    /// Whether a task that must run here may be offered.
+    pub fn has_room_for_pinned(&self) -> bool {
+        matches!(self.state, State::Up | State::Draining) && self.is_within_window()
+    }
+
+    fn is_within_window(&self) -> bool {
+        self.outstanding < self.window && self.offers.len() < CLAIM_SLOTS
     }
 
     /// Learns from a task that ran: its time sets the window.
@@ -273,6 +306,7 @@ impl Engine {
         match self.state {
             State::Starting { .. } => "starting",
             State::Up => "up",
+            State::Draining => "draining",
             State::Leaving => "leaving",
             State::Dying => "dying",
             State::Restarting => "restarting",

@@ -7,11 +7,11 @@ use crate::history::Known;
 use crate::offers::Claim;
 use crate::ready::ReadyQueue;
 use crate::tasks::Place;
-use crate::{Controller, options};
+use crate::{Controller, Nanos, options};
 
 impl Controller {
     /// Why a task waits, in a sentence. Costs time proportional to the queue it waits in.
-    pub fn explain(&self, client: ClientId, seq: TaskSeq) -> String {
+    pub fn explain(&self, now: Nanos, client: ClientId, seq: TaskSeq) -> String {
         let slot = match self.known(client, seq) {
             Known::Unknown => {
                 return format!(
@@ -50,7 +50,10 @@ impl Controller {
                     .filter(|e| group.key.allows(e.id.0) && e.state == State::Up)
                     .collect();
                 let place = engines_in_words(&group.key);
-                if up.is_empty() {
+                let is_late = |e: &&Engine| !self.fits(e.id, group.key.needs_ns, now);
+                if !up.is_empty() && up.iter().all(is_late) {
+                    format!("waits for {place} whose batch job does not end within its timeout")
+                } else if up.is_empty() {
                     format!("waits for {place} to come up")
                 } else if up.iter().all(|e| !e.has_room()) {
                     format!("waits for {place}, all busy; {ahead}")

@@ -9,15 +9,32 @@ use broadleaf_proto::control::{DeathCause, RefusalReason};
 use broadleaf_proto::ids::{EngineId, FunctionId, HostId, TaskKey};
 use broadleaf_proto::limits::{MAX_HOST_ENGINES, MAX_HOST_NAME_BYTES};
 
+use crate::counters::HostCounters;
 use crate::engines::{Engine, Exit, MAX_ENGINES, State};
 use crate::relayed::Unclaimed;
 use crate::tasks::Place;
+use crate::timers::Timer;
 use crate::{Controller, Nanos, Output};
 
 #[derive(Clone, Debug)]
 struct Host {
     name: String,
     is_up: bool,
+    release: Release,
+    /// When it ends by itself, and the time that it had until then when it came.
+    time: Option<(Nanos, Nanos)>,
+    /// The timer of its draining; 0 for none.
+    timer_at: Nanos,
+}
+
+/// Whether a host is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Release {
+    No,
+    /// It leaves with its last engine.
+    WhenEmpty,
+    /// It was told to leave.
+    Told,
 }
 
 /// See the module. A host that is gone stays listed until one of its name takes its places over.
@@ -28,6 +45,67 @@ impl Hosts {
     /// Whether this relay is connected.
     fn is_up(&self, host: HostId) -> bool {
         self.0.get(&host).is_some_and(|h| h.is_up)
+    }
+
+    /// Whether this relay is connected, and engines may be started there.
+    fn is_wanted(&self, host: HostId) -> bool {
+        let host = self.0.get(&host);
+        host.is_some_and(|h| h.is_up && h.release == Release::No)
+    }
+
+    /// The host leaves with its last engine.
+    pub fn release(&mut self, host: HostId) {
+        let host = self.0.get_mut(&host);
+        if let Some(host) = host.filter(|h| h.is_up && h.release == Release::No) {
+            host.release = Release::WhenEmpty;
+        }
+    }
+
+    /// Hosts that leave with their last engine.
+    pub fn releasing(&self) -> impl Iterator<Item = HostId> {
+        let those = self.0.iter();
+        let those = those.filter(|(_, h)| h.is_up && h.release == Release::WhenEmpty);
+        those.map(|(id, _)| *id)
+    }
+
+    /// The host is told to leave.
+    pub fn let_go(&mut self, host: HostId) {
+        if let Some(host) = self.0.get_mut(&host) {
+            host.release = Release::Told;
+        }
+    }
+
+    /// Its timer is due.
+    pub fn clear_timer(&mut self, host: HostId) {
+        if let Some(host) = self.0.get_mut(&host) {
+            host.timer_at = 0;
+        }
+    }
+
+    /// Timers that are set.
+    pub fn n_timers(&self) -> usize {
+        self.0.values().filter(|h| h.timer_at != 0).count()
+    }
+
+    /// When a host ends by itself, and the time that it had when it came.
+    pub fn time_of(&self, host: HostId) -> Option<(Nanos, Nanos)> {
+        self.0.get(&host).and_then(|h| h.time)
+    }
+
+    /// Connected hosts that end by themselves.
+    pub fn n_ending(&self) -> usize {
+        let ending = |h: &&Host| h.is_up && h.time.is_some();
+        self.0.values().filter(ending).count()
+    }
+
+    /// The connected hosts: whether each is being released, and when it ends by itself.
+    pub fn counters(&self) -> impl Iterator<Item = HostCounters> {
+        let up = self.0.iter().filter(|(_, h)| h.is_up);
+        up.map(|(id, h)| HostCounters {
+            host: *id,
+            drains: h.release != Release::No,
+            ends_at: h.time.map(|(ends_at, _)| ends_at),
+        })
     }
 
     /// Whether any relay is connected.
@@ -74,7 +152,13 @@ impl Controller {
 
     /// Whether anything may be started on the engine's host, now or later.
     pub(crate) fn has_host(&self, index: usize) -> bool {
-        self.is_host_up(self.engines[index].host)
+        let host = self.engines[index].host;
+        host == HostId::CONTROLLER || self.hosts.is_wanted(host)
+    }
+
+    /// Whether the host of an engine is being released.
+    pub(crate) fn is_host_released(&self, index: usize) -> bool {
+        self.is_host_up(self.engines[index].host) && !self.has_host(index)
     }
 
     /// A relay is here and wants engines. Places that a host of its name has left are filled first.
@@ -84,6 +168,7 @@ impl Controller {
         host: HostId,
         name: String,
         n_engines: u32,
+        ends_in_ns: Option<Nanos>,
         out: &mut Vec<Output>,
     ) {
         if self.supervisor.stopping || host == HostId::CONTROLLER || self.is_host_up(host) {
@@ -98,7 +183,15 @@ impl Controller {
         let same = self.hosts.0.iter().filter(|(_, h)| h.name == name);
         let former: Vec<HostId> = same.map(|(id, _)| *id).collect();
         self.hosts.0.retain(|id, _| !former.contains(id));
-        self.hosts.0.insert(host, Host { name, is_up: true });
+        let came = Host {
+            name,
+            is_up: true,
+            release: Release::No,
+            time: ends_in_ns.map(|ns| (now.saturating_add(ns), ns)),
+            timer_at: 0,
+        };
+        self.hosts.0.insert(host, came);
+        self.expect_end(now, host, out);
         let mut places: Vec<usize> = (0..self.engines.len())
             .filter(|index| former.contains(&self.engines[*index].host))
             .collect();
@@ -121,6 +214,22 @@ impl Controller {
         }
     }
 
+    /// Of a host that ends by itself, the engines are drained before; queued tasks that may take long look for others.
+    fn expect_end(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
+        let Some((ends_at, had_ns)) = self.hosts.time_of(host) else {
+            return;
+        };
+        let notice_ns = self.config.drain_ns.min(had_ns / 10);
+        let at = ends_at.saturating_sub(notice_ns).max(now + 1);
+        if let Some(host) = self.hosts.0.get_mut(&host) {
+            host.timer_at = at;
+        }
+        self.timers.set(at, Timer::Host(host));
+        if self.hosts.n_ending() == 1 {
+            self.regroup_timed(out);
+        }
+    }
+
     /// A relay's link is gone, and with it every engine there. What was offered to them counts as
     /// started: nobody can say what they claimed, and lost is better than run twice.
     pub(crate) fn on_host_down(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
@@ -129,6 +238,10 @@ impl Controller {
             return;
         };
         gone.is_up = false;
+        let timer_at = core::mem::take(&mut gone.timer_at);
+        if timer_at != 0 {
+            self.timers.cancel(timer_at, Timer::Host(host));
+        }
         for index in 0..self.engines.len() {
             let engine = &mut self.engines[index];
             if engine.host != host || engine.state == State::Gone {

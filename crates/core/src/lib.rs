@@ -17,6 +17,7 @@ mod controller;
 mod counters;
 mod deaths;
 mod dependencies;
+mod draining;
 mod engines;
 mod explain;
 mod functions;

@@ -10,6 +10,7 @@ use broadleaf_proto::task::{
 };
 use broadleaf_proto::{CoalescedRecord, RefusedRun};
 
+use crate::Nanos;
 use crate::relayed::RelayNews;
 
 /// Something that happened.
@@ -75,6 +76,8 @@ pub enum Input {
         name: String,
         /// Engines it wants.
         n_engines: u32,
+        /// Time until it ends by itself, with the batch job that it runs in.
+        ends_in_ns: Option<Nanos>,
     },
     /// The link of a relay closed, or it has not answered for too long. No news of its engines come
     /// after it.
@@ -229,6 +232,11 @@ pub enum Output {
     StopSpawner,
     /// Close the link of a relay, which said what cannot be; answered by [`Input::HostDown`].
     Expel {
+        /// Its host.
+        host: HostId,
+    },
+    /// Close the link of a relay that is not needed any more; answered by [`Input::HostDown`].
+    Release {
         /// Its host.
         host: HostId,
     },

@@ -224,6 +224,15 @@ impl Engine {
             .filter_map(|(i, o)| Some((self.first_offer.wrapping_add(i as u32), o.key?)))
     }
 
+    /// Those of them that may run elsewhere.
+    pub fn movable(&self) -> impl Iterator<Item = (u32, TaskKey)> {
+        self.offers
+            .iter()
+            .enumerate()
+            .filter(|(_, o)| o.is_takeable())
+            .filter_map(|(i, o)| Some((self.first_offer.wrapping_add(i as u32), o.key?)))
+    }
+
     /// Whether the counts agree with the offers.
     pub fn is_consistent(&self) -> bool {
         let count =

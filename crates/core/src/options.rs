@@ -6,6 +6,7 @@ use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 use slab::Slab;
 
+use crate::Nanos;
 use crate::ready::{GroupId, ReadyQueue};
 use crate::targets::Targets;
 
@@ -96,6 +97,8 @@ pub(crate) struct GroupKey {
     pub not: Vec<u32>,
     /// And not this one while there is another.
     pub avoid: Option<u32>,
+    /// And only where so much time is left.
+    pub needs_ns: Option<Nanos>,
 }
 
 impl GroupKey {

@@ -62,7 +62,7 @@ impl Controller {
             if reload {
                 engine.forget_functions();
             }
-            if engine.state == State::Up {
+            if matches!(engine.state, State::Up | State::Draining) {
                 out.push(Output::Function {
                     engine: engine.id,
                     record: self.functions.record(slot),

@@ -45,29 +45,23 @@ impl Controller {
                     ControlReply::Failed("that is more engines than there are places".into())
                 }
             }
-            ControlRequest::StopEngines(targets) => {
-                self.at_engines(&targets, false, |this, index| {
-                    let there = this.engines[index].state != State::Gone;
-                    for index in this.of_same_world(index) {
-                        this.stop_engine(now, index, false, out);
-                    }
-                    there
-                })
+            ControlRequest::StopEngines(targets) => self.stop_engines(now, &targets, out),
+            ControlRequest::Drain {
+                targets,
+                hosts,
+                within_ns,
+                stateless,
+            } => self.drain(now, &targets, &hosts, within_ns, stateless, out),
+            ControlRequest::AwaitEngines(awaits) => {
+                self.await_engines(client, awaits, out);
+                ControlReply::Done
             }
-            ControlRequest::RestartEngines(targets) => {
-                self.at_engines(&targets, true, |this, index| {
-                    // Only whoever has started a world can start it again.
-                    if this.engines[index].guest.is_none() {
-                        this.stop_engine(now, index, true, out);
-                    }
-                    true
-                })
-            }
+            ControlRequest::RestartEngines(targets) => self.restart_engines(now, &targets, out),
             ControlRequest::Shutdown => {
                 self.shutdown(now, out);
                 ControlReply::Done
             }
-            ControlRequest::Explain(seq) => ControlReply::Text(self.explain(client, seq)),
+            ControlRequest::Explain(seq) => ControlReply::Text(self.explain(now, client, seq)),
             ControlRequest::QueueStatus => ControlReply::Queues(self.queues()),
             ControlRequest::Leave => {
                 if let Some(client) = self.clients.get_mut(&client) {
@@ -122,6 +116,36 @@ impl Controller {
             number,
             reply,
         });
+    }
+
+    fn stop_engines(
+        &mut self,
+        now: Nanos,
+        targets: &TargetSet,
+        out: &mut Vec<Output>,
+    ) -> ControlReply {
+        self.at_engines(targets, false, |this, index| {
+            let there = this.engines[index].state != State::Gone;
+            for index in this.of_same_world(index) {
+                this.stop_engine(now, index, false, out);
+            }
+            there
+        })
+    }
+
+    fn restart_engines(
+        &mut self,
+        now: Nanos,
+        targets: &TargetSet,
+        out: &mut Vec<Output>,
+    ) -> ControlReply {
+        self.at_engines(targets, true, |this, index| {
+            // Only whoever has started a world can start it again.
+            if this.engines[index].guest.is_none() {
+                this.stop_engine(now, index, true, out);
+            }
+            true
+        })
     }
 
     fn interrupt_engines(&mut self, targets: &TargetSet, out: &mut Vec<Output>) -> ControlReply {

@@ -20,6 +20,7 @@ impl Controller {
     /// Places ready tasks; called once after a batch of inputs, and after [`Self::on_deadline`].
     pub fn schedule(&mut self, now: Nanos, out: &mut Vec<Output>) {
         self.place_pinned(now, out);
+        self.release_drained(now, out);
         if self.groups.len() > 1 {
             self.place_groups(now, out);
             self.groups.prune();
@@ -34,7 +35,8 @@ impl Controller {
     /// Tasks of mode `Each` go before balanced ones.
     fn place_pinned(&mut self, now: Nanos, out: &mut Vec<Output>) {
         for index in 0..self.engines.len() {
-            while self.engines[index].pinned.len() > 0 && self.engines[index].has_room() {
+            while self.engines[index].pinned.len() > 0 && self.engines[index].has_room_for_pinned()
+            {
                 if !self.may_take_pinned(index) {
                     break;
                 }
@@ -89,7 +91,7 @@ impl Controller {
             let engine = if group == ALL {
                 self.least_loaded(&mut heap, depth)
             } else {
-                self.least_loaded_of(group, depth)
+                self.least_loaded_of(now, group, depth)
             };
             let key = engine.and_then(|_| self.groups.queue(group).pop(&self.tasks));
             if let (Some(engine), Some(key)) = (engine, key) {
@@ -141,9 +143,10 @@ impl Controller {
     }
 
     /// The same within a restricted group.
-    fn least_loaded_of(&self, group: GroupId, depth: u16) -> Option<u32> {
+    fn least_loaded_of(&self, now: Nanos, group: GroupId, depth: u16) -> Option<u32> {
         let key = &self.groups.at(group).key;
-        let allowed = self.engines.iter().filter(|e| key.allows(e.id.0));
+        let allowed = self.engines.iter();
+        let allowed = allowed.filter(|e| key.allows(e.id.0) && self.fits(e.id, key.needs_ns, now));
         let elsewhere = allowed
             .clone()
             .any(|e| e.state == State::Up && key.avoid != Some(e.id.0));
@@ -162,6 +165,7 @@ impl Controller {
         task.is_travelling = engine.host != HostId::CONTROLLER && !task.payload.segments.is_empty();
         let offer = engine.offer(key, task.pinned.is_none(), task.depth);
         task.place = Place::Offered(id, offer);
+        engine.holds_data |= task.pinned.is_some();
         let (function, options, depth) = (task.function, task.options, task.depth);
         let payload = task.payload.clone();
         self.tick += 1;
@@ -233,19 +237,25 @@ impl Controller {
             tails.sort_unstable_by_key(|(n, id)| (Reverse(*n), *id));
             let thief = thief.id;
             for (_, victim) in tails {
-                if self.steal_from(victim, thief, out) {
+                if self.steal_from(now, victim, thief, out) {
                     break;
                 }
             }
         }
     }
 
-    fn steal_from(&mut self, victim: EngineId, thief: EngineId, out: &mut Vec<Output>) -> bool {
+    fn steal_from(
+        &mut self,
+        now: Nanos,
+        victim: EngineId,
+        thief: EngineId,
+        out: &mut Vec<Output>,
+    ) -> bool {
         let books = &self.engines[victim.0 as usize];
         let half = books.n_stealable().div_ceil(2) as usize;
         let taken: Vec<(u32, TaskKey)> = books
             .stealable()
-            .filter(|(_, key)| self.may_move_to(*key, thief))
+            .filter(|(_, key)| self.may_move_to(now, *key, thief))
             .take(half)
             .collect();
         for (offer, key) in &taken {
@@ -263,7 +273,7 @@ impl Controller {
     }
 
     /// Whether an offered balanced task could run on another engine and its client take the result.
-    fn may_move_to(&self, key: TaskKey, engine: EngineId) -> bool {
+    fn may_move_to(&self, now: Nanos, key: TaskKey, engine: EngineId) -> bool {
         let Some(task) = self.tasks.get(key) else {
             return false;
         };
@@ -271,8 +281,10 @@ impl Controller {
             .client
             .and_then(|c| self.clients.get(&c))
             .is_some_and(|c| c.congested);
-        let targets = self.options.at(task.options).targets.as_ref();
+        let set = self.options.at(task.options);
+        let targets = set.targets.as_ref();
         !congested
+            && self.fits(engine, set.options.timeout_ns, now)
             && self.engines[engine.0 as usize].accepts(task.depth)
             && task.avoid != Some(engine)
             && !task.tried.contains(&engine.0)

@@ -171,7 +171,9 @@ impl Controller {
             self.tasks.at(key).place = Place::Pinned(target);
             &mut engine.pinned
         } else {
-            let group_key = Self::group_key(self.options.at(task.options).targets.as_ref(), task);
+            let set = self.options.at(task.options);
+            let needs_ns = set.options.timeout_ns.filter(|_| self.hosts.n_ending() > 0);
+            let group_key = Self::group_key(set.targets.as_ref(), needs_ns, task);
             let id = match group_key {
                 None => ALL,
                 Some(group_key) => self.groups.intern(group_key),
@@ -192,8 +194,13 @@ impl Controller {
     }
 
     /// The engines a balanced task may run on; `None` for all.
-    pub(crate) fn group_key(targets: Option<&Targets>, task: &Task) -> Option<GroupKey> {
-        if targets.is_none() && task.avoid.is_none() && task.tried.is_empty() && !task.follows {
+    fn group_key(
+        targets: Option<&Targets>,
+        needs_ns: Option<Nanos>,
+        task: &Task,
+    ) -> Option<GroupKey> {
+        let is_free = targets.is_none() && needs_ns.is_none();
+        if is_free && task.avoid.is_none() && task.tried.is_empty() && !task.follows {
             return None;
         }
         let followed = task.follows.then(|| task.followed.iter().copied());
@@ -208,12 +215,16 @@ impl Controller {
             only,
             not: task.tried.to_vec(),
             avoid: task.avoid.map(|e| e.0),
+            needs_ns,
         })
     }
 
     /// Whether an engine of a group is there or will come.
     pub(crate) fn is_hopeful(&self, group: u32) -> bool {
         let key = &self.groups.at(group).key;
+        if self.n_awaiting > 0 && key.only.is_none() {
+            return true; // Somebody starts more.
+        }
         let hopeful = |e: &Engine| e.state != State::Gone && key.allows(e.id.0);
         self.engines.iter().any(hopeful)
     }

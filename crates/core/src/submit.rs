@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::clients::{Client, Defined};
 use crate::dependencies::{Kind, Verdict, Wait};
-use crate::engines::State;
+use crate::engines::Engine;
 use crate::history::Known;
 use crate::targets::Targets;
 use crate::tasks::{Place, Stopping, Task};
@@ -213,14 +213,14 @@ impl Controller {
     }
 
     fn hopeful_engines(&self) -> impl Iterator<Item = u32> {
-        let hopeful = self.engines.iter().filter(|e| e.state != State::Gone);
+        let hopeful = self.engines.iter().filter(|e| e.takes_pinned());
         hopeful.map(|e| e.id.0)
     }
 
     /// Whether an engine is there or will come.
     pub(crate) fn is_hopeful_place(&self, engine: EngineId) -> bool {
         let engine = self.engines.get(engine.0 as usize);
-        engine.is_some_and(|e| e.state != State::Gone)
+        engine.is_some_and(Engine::takes_pinned)
     }
 
     /// Targets of mode `Each`, in target order.

@@ -20,6 +20,8 @@ pub(crate) struct Supervisor {
     pub spawner_up: bool,
     pub stopping: bool,
     pub finished: bool,
+    /// Whether an engine or a host is being released.
+    pub drains: bool,
     /// Whether the spawner was told to leave.
     spawner_stopped: bool,
     /// The timer of the spawner's leave; 0 for none.
@@ -34,6 +36,7 @@ impl Supervisor {
             spawner_up: false,
             stopping: false,
             finished: false,
+            drains: false,
             spawner_stopped: false,
             shutdown_at: 0,
             random: seed,
@@ -202,6 +205,7 @@ impl Controller {
             match engine.state {
                 State::Starting { spawn_sent: true }
                 | State::Up
+                | State::Draining
                 | State::Leaving
                 | State::Dying => {
                     engine.spawned_pid = pid;
@@ -231,7 +235,7 @@ impl Controller {
         match engine.state {
             State::Starting { .. } => self.bury(now, index, out),
             State::Dying if engine.link_down => self.bury(now, index, out),
-            State::Up | State::Leaving => {
+            State::Up | State::Draining | State::Leaving => {
                 // What it sent before is still to be read; then its link closes. What it never
                 // started need not wait for that.
                 engine.state = State::Dying;
@@ -251,10 +255,7 @@ impl Controller {
             out.push(Output::Stop { engine: id });
             return;
         };
-        if matches!(
-            self.engines[index].state,
-            State::Up | State::Leaving | State::Dying
-        ) {
+        if self.engines[index].has_process() {
             // Its successor is here before the news of its death.
             self.drop_link(now, index, &Unclaimed::default(), out);
             self.engines[index].restart = Some(true);
@@ -280,8 +281,9 @@ impl Controller {
         engine.failed_starts = 0;
         engine.spawned_pid = spawned_pid;
         engine.info = Some(info.clone());
+        engine.head_since = now;
         self.clear_engine_timer(index);
-        if self.supervisor.stopping {
+        if self.supervisor.stopping || self.is_host_released(index) {
             self.engines[index].state = State::Up;
             self.stop_engine(now, index, false, out);
             return;
@@ -320,6 +322,7 @@ impl Controller {
                 self.bury(now, index, out);
             }
             State::Restarting => self.start(now, index, out),
+            State::Draining => self.stop_engine(now, index, false, out),
             State::Up | State::Gone => {}
         }
     }
@@ -334,10 +337,12 @@ impl Controller {
     ) {
         let has_host = self.has_host(index);
         let engine = &mut self.engines[index];
+        // What is being released does not come back.
+        let restart = restart && engine.state != State::Draining;
         engine.restart = Some(restart);
         engine.is_revivable &= restart;
         match engine.state {
-            State::Up => {
+            State::Up | State::Draining => {
                 engine.state = State::Leaving;
                 engine.ended_by_us = Some(DeathCause::Stopped);
                 let id = engine.id;
@@ -382,7 +387,7 @@ impl Controller {
     ) {
         let index = id.0 as usize;
         let engine = &mut self.engines[index];
-        if engine.killed || !matches!(engine.state, State::Up | State::Leaving) {
+        if engine.killed || !matches!(engine.state, State::Up | State::Draining | State::Leaving) {
             return;
         }
         engine.state = State::Leaving;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use broadleaf_proto::ids::{EngineId, TaskKey};
+use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 
 use crate::Nanos;
 
@@ -16,6 +16,8 @@ pub(crate) enum Timer {
     Limbo(EngineId),
     /// The engine's next step of life, by its state.
     Engine(EngineId),
+    /// The host's time is nearly over.
+    Host(HostId),
     /// The spawner had its time to leave.
     Shutdown,
 }

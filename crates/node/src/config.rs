@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use broadleaf_core::Config;
 use broadleaf_net::proof::{ListenProof, ProofKey};
@@ -53,6 +54,17 @@ pub struct RelayConfig {
     /// Whether other hosts cannot dial this one: its payload then goes through the controller's host.
     #[serde(default)]
     pub outbound_only: bool,
+    /// Time until the batch job that this runs in ends, in seconds; `None` where nothing ends it.
+    #[serde(default)]
+    pub ends_in_s: Option<f64>,
+}
+
+impl RelayConfig {
+    /// Time until this host ends by itself.
+    pub fn ends_in_ns(&self) -> Option<u64> {
+        let left = Duration::try_from_secs_f64(self.ends_in_s?.max(0.0)).ok()?;
+        u64::try_from(left.as_nanos()).ok()
+    }
 }
 
 /// One pair of keys, base64.

@@ -184,11 +184,7 @@ impl Node {
                 self.send(token, FrameKind::Welcome, &control::encode(&welcome));
                 self.input(Input::EngineUp { info });
             }
-            control::Role::Relay {
-                name,
-                n_engines,
-                listen,
-            } => self.on_relay_hello(token, welcome, name, n_engines, listen),
+            role @ control::Role::Relay { .. } => self.on_relay_hello(token, welcome, role),
             control::Role::Payload { host } => self.on_payload_hello(token, welcome, host),
             control::Role::Spawner { .. } => {
                 if self.spawner.is_some() {
@@ -206,14 +202,16 @@ impl Node {
     }
 
     /// The relay of another host: its engines are wanted from here on.
-    fn on_relay_hello(
-        &mut self,
-        token: usize,
-        mut welcome: Welcome,
-        name: String,
-        n_engines: u32,
-        listen: Option<String>,
-    ) {
+    fn on_relay_hello(&mut self, token: usize, mut welcome: Welcome, role: control::Role) {
+        let control::Role::Relay {
+            name,
+            n_engines,
+            listen,
+            ends_in_ns,
+        } = role
+        else {
+            return;
+        };
         let controller = self.decider.controller();
         if controller.is_none_or(|c| c.has_host_named(&name)) {
             let message = format!(
@@ -238,6 +236,7 @@ impl Node {
             host,
             name,
             n_engines,
+            ends_in_ns,
         });
     }
 

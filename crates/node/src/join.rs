@@ -37,6 +37,7 @@ fn dial(
         name: relay.name.clone(),
         n_engines: config.n_engines,
         listen: listen(&stream)?,
+        ends_in_ns: relay.ends_in_ns(),
     };
     let security = dial_security(config, relay, |private| {
         ClientTls::new(private, &config.keys.server.public)

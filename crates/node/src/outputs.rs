@@ -9,7 +9,7 @@ use broadleaf_proto::control::{
 };
 use broadleaf_proto::engine::EngineCommand;
 use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
-use broadleaf_proto::{ClientId, EngineId, FrameKind, Payload, SegmentId, Status};
+use broadleaf_proto::{ClientId, EngineId, FrameKind, HostId, Payload, SegmentId, Status};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::node::Node;
@@ -125,16 +125,23 @@ impl Node {
                     self.send(token, FrameKind::Reply, &control::encode(&(number, reply)));
                 }
             }
-            Output::Expel { host } => {
-                if let Some(token) = self.relays.links.get(&host).map(|link| link.token) {
-                    self.ring.note(Kind::Malformed, token as u32, host.0.into());
-                    self.close(token);
-                    return true;
-                }
-            }
+            Output::Expel { host } => return self.close_relay(host, true),
+            Output::Release { host } => return self.close_relay(host, false),
             Output::Finished => self.finished = true,
         }
         false
+    }
+
+    /// Whether there was a relay to close the link of.
+    fn close_relay(&mut self, host: HostId, is_malformed: bool) -> bool {
+        let Some(token) = self.relays.links.get(&host).map(|link| link.token) else {
+            return false;
+        };
+        if is_malformed {
+            self.ring.note(Kind::Malformed, token as u32, host.0.into());
+        }
+        self.close(token);
+        true
     }
 
     fn tell_spawner(&mut self, command: &SpawnerCommand) {

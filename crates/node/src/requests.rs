@@ -48,6 +48,12 @@ impl Node {
             .zip(counters.resolved)
             .map(|(name, n)| ((*name).to_owned(), json!(n)))
             .collect();
+        let known = |host| counters.hosts.iter().find(|h| h.host == host);
+        let drains = |host| known(host).is_some_and(|h| h.drains);
+        let ends_in_s = |host| {
+            let left = known(host)?.ends_at?.saturating_sub(self.now_ns);
+            Some(Duration::from_nanos(left).as_secs_f64())
+        };
         json!({
             "cluster_id": self.config.cluster_id,
             "pid": std::process::id(),
@@ -59,7 +65,8 @@ impl Node {
                 "objects_out": outgoing, "objects_in": incoming},
             "links": links,
             "hosts": self.relays.links.iter().map(|(host, link)| json!({
-                "host": host.0, "name": link.name, "listen": link.listen, "round_trip_ns": link.round_trip_ns,
+                "host": host.0, "name": link.name, "draining": drains(*host), "ends_in_s": ends_in_s(*host),
+                "listen": link.listen, "round_trip_ns": link.round_trip_ns,
                 "bytes_per_s": self.objects.transfers.bytes_per_s(*host),
                 "fetched": {
                     "objects": link.fetched.objects, "wire_bytes": link.fetched.wire_bytes,
@@ -70,7 +77,8 @@ impl Node {
             "engines": counters.engines.iter().map(|e| json!({
                 "engine": e.engine.0, "up": e.up, "state": e.state, "pid": e.pid, "outstanding": e.outstanding,
                 "queued": e.queued, "completed": e.completed, "window": e.window, "mean_task_ns": e.mean_task_ns,
-                "busy_ns": e.busy_ns, "restarts": e.restarts, "host": e.host,
+                "busy_ns": e.busy_ns, "restarts": e.restarts, "host": e.host, "holds_data": e.holds_data,
+                "idle_s": e.idle_since.map(|since_ns| Duration::from_nanos(self.now_ns.saturating_sub(since_ns)).as_secs_f64()),
                 "running": e.running.as_ref().map(|(name, since_ns)| json!({
                     "function": crate::watch::text(name), "for_ns": self.now_ns.saturating_sub(*since_ns),
                 })),

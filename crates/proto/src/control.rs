@@ -54,6 +54,8 @@ pub enum Role {
         n_engines: u32,
         /// Where other relays dial it for payload, `host:port`; `None` when nobody can.
         listen: Option<String>,
+        /// Time until it ends by itself, with the batch job that it runs in.
+        ends_in_ns: Option<u64>,
     },
     /// Fetches and serves payload; a connection beside that of the same relay.
     Payload {
@@ -340,6 +342,19 @@ pub enum ControlRequest {
     AddEngines(u32),
     /// Stop these engines.
     StopEngines(TargetSet),
+    /// Release these engines, and the hosts with all of theirs: they take nothing new, end what they have, and leave.
+    Drain {
+        /// The engines, beside those of the hosts.
+        targets: TargetSet,
+        /// The relays' hosts.
+        hosts: Vec<HostId>,
+        /// Time after which they are stopped even if they have not ended what they have.
+        within_ns: Option<u64>,
+        /// Whether engines may go that hold what clients have put there.
+        stateless: bool,
+    },
+    /// Whether balanced tasks wait where there is no engine: the caller starts engines, for as long as it is connected.
+    AwaitEngines(bool),
     /// Stop these engines and start them afresh under the same ids.
     RestartEngines(TargetSet),
     /// Stop the whole cluster.
@@ -459,6 +474,8 @@ pub enum ControlReply {
 pub enum Event {
     /// An engine is ready.
     EngineUp(EngineInfo),
+    /// An engine takes no new tasks; it is gone when it has ended those that it has.
+    EngineDraining(EngineId),
     /// An engine is gone.
     EngineDown(DeathCertificate),
     /// The cluster is stopping.

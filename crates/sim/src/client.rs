@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use broadleaf_proto::control::{self, DeathCause, DeathCertificate, RefusalReason, TaskName};
+use broadleaf_proto::control::{
+    self, DeathCause, DeathCertificate, RefusalReason, TaskName, TaskRecord,
+};
 use broadleaf_proto::ids::{ClientId, EngineId, TaskSeq};
 use broadleaf_proto::task::{OutputRecord, ResultRecord, Status, dropped_notice};
 
 use crate::job::{Fate, JOB_OUTPUT_BYTES, Job, Preparation};
+use crate::nested::DEEPEST;
 
 /// One task that a result is due for.
 #[derive(Clone, Debug)]
@@ -292,4 +295,22 @@ impl Client {
 
 fn is_not_kept(record: &ResultRecord) -> bool {
     control::decode::<RefusalReason>(&record.payload.bytes) == Ok(RefusalReason::NotKept)
+}
+
+/// What a controller says of running tasks: each is at an engine and has not ended, and an engine runs no more of them
+/// than can be nested in one another.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_running(records: &[TaskRecord]) -> Result<(), String> {
+    let mut running = BTreeMap::new();
+    for record in records.iter().filter(|record| record.is_running) {
+        let n: &mut u16 = running.entry(record.engine).or_default();
+        *n += 1;
+        let nowhere = record.engine.0 == u32::MAX || record.status.is_some();
+        if nowhere || *n > DEEPEST + 1 {
+            return Err(format!("cannot run there: {record:?}"));
+        }
+    }
+    Ok(())
 }

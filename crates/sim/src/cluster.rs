@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt::Write as _;
 
 use broadleaf_core::{Controller, Counters, Input, Nanos, Output, RelayNews};
-use broadleaf_proto::control::{ControlReply, SpawnerEvent, TaskRecord};
+use broadleaf_proto::control::{ControlReply, ControlRequest, SpawnerEvent};
 use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, ResultRecord};
 
-use crate::client::{Circumstances, Client, Copy, Original};
+use crate::client::{Circumstances, Client, Copy, Original, check_running};
 use crate::engine::EngineProcess;
 use crate::hosts::{Host, RelayMessage};
 use crate::job::Job;
-use crate::nested::{DEEPEST, is_nested};
+use crate::nested::is_nested;
 use crate::random::Random;
 use crate::trace::Trace;
 use crate::worlds::Guest;
@@ -54,6 +54,10 @@ pub(crate) enum Event {
     WorldStarts(u32),
     SpawnerStarts,
     HostStarts(u32),
+    /// The batch job of a host is over.
+    HostEnds(HostId),
+    /// A client starts no more engines.
+    AwaitsNoMore(ClientId),
     Relay(HostId, RelayMessage),
     RelayHello(u32),
     ArgumentsArrive(HostId, EngineId, TaskKey),
@@ -140,6 +144,9 @@ pub(crate) struct Cluster {
     /// Ranks that got one.
     pub(crate) seated: u32,
     pub(crate) host_losses: u32,
+    /// Requests to drain engines, and hosts that were released.
+    pub(crate) drained: u32,
+    pub(crate) released: u32,
     /// Relays that were cut off because they lied.
     pub(crate) expelled: u32,
     /// The number after the last offer sent to each remote engine.
@@ -183,6 +190,8 @@ impl Cluster {
             guests: Vec::new(),
             seated: 0,
             host_losses: 0,
+            drained: 0,
+            released: 0,
             expelled: 0,
             sent_offers: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -262,7 +271,7 @@ impl Cluster {
         let mut text = "waits for ever:".to_string();
         for client in self.clients.values().filter(|c| c.alive) {
             for seq in client.unresolved().take(3) {
-                let why = self.controller.explain(client.id, seq);
+                let why = self.controller.explain(self.now, client.id, seq);
                 let _ = write!(text, " client {} task {}: {why};", client.id.0, seq.0);
             }
             if !client.requests.is_empty() {
@@ -365,7 +374,6 @@ impl Cluster {
                 self.seat(HostId::CONTROLLER, engine, &world, rank);
             }
             Event::WorldStarts(name) => self.start_world(name),
-            Event::Spawn(..) | Event::Seat(..) | Event::SpawnerStops(_) => {}
             Event::SpawnerStarts => {
                 if self.spawner.is_none() && !self.finished {
                     self.next_pid += 1;
@@ -377,6 +385,14 @@ impl Cluster {
                 }
             }
             Event::HostStarts(name) => self.start_host(name),
+            Event::HostEnds(host) => self.lose_host(host),
+            Event::AwaitsNoMore(client) if !self.stopping => {
+                self.request(client, ControlRequest::AwaitEngines(false));
+            }
+            Event::Spawn(..)
+            | Event::Seat(..)
+            | Event::SpawnerStops(_)
+            | Event::AwaitsNoMore(_) => {}
             Event::Relay(host, message) => self.relay_gets(host, message)?,
             Event::RelayHello(pid) => self.relay_hello(pid),
             Event::ArgumentsArrive(host, engine, key) => {
@@ -471,19 +487,4 @@ impl Cluster {
         self.send(Link::FromClient(id), Event::Node(NodeEvent::Input(down)));
         self.cut.insert(Link::FromClient(id));
     }
-}
-
-/// What a controller says of running tasks: each is at an engine and has not ended, and an engine runs no more of them
-/// than can be nested in one another.
-fn check_running(records: &[TaskRecord]) -> Result<(), String> {
-    let mut running = BTreeMap::new();
-    for record in records.iter().filter(|record| record.is_running) {
-        let n: &mut u16 = running.entry(record.engine).or_default();
-        *n += 1;
-        let nowhere = record.engine.0 == u32::MAX || record.status.is_some();
-        if nowhere || *n > DEEPEST + 1 {
-            return Err(format!("cannot run there: {record:?}"));
-        }
-    }
-    Ok(())
 }

@@ -179,6 +179,7 @@ impl Cluster {
                     self.tell_engine(engine, EngineMessage::Function(record))?;
                 }
                 Output::Assign { engine, record, .. } => {
+                    self.check_offer(engine, &record)?;
                     self.note_offered(engine, &record);
                     let pid = self.link_to(engine)?;
                     let process = self.processes.get_mut(&pid);
@@ -246,6 +247,7 @@ impl Cluster {
                     self.expelled += u32::from(self.hosts.contains_key(&host));
                     self.lose_host(host);
                 }
+                Output::Release { host } => self.release_host(host),
                 Output::Finished => self.finished = true,
             }
         }

@@ -21,6 +21,8 @@ const MS: Nanos = 1_000_000;
 pub(crate) struct Host {
     /// Which of the plan's hosts it is: a later relay of the same takes its places over.
     pub name: u32,
+    /// Time that its batch job had when it came.
+    pub had_ns: Option<Nanos>,
     /// Processes that are linked, by place.
     pub linked: BTreeMap<EngineId, u32>,
     /// Tasks of each engine, in order, from the first whose arguments are on their way.
@@ -51,12 +53,70 @@ impl Cluster {
             ..Host::default()
         };
         self.hosts.insert(host, relay);
+        let ends_in_ns = self.end_of_host(host);
         let up = Input::HostUp {
             host,
             name: format!("host {name}"),
             n_engines: self.plan.engines_per_host,
+            ends_in_ns,
         };
         self.host_says(host, NodeEvent::Input(up));
+    }
+
+    /// Some hosts run in a batch job, which ends when it said, or before.
+    fn end_of_host(&mut self, host: HostId) -> Option<Nanos> {
+        if !self.random.chance(self.plan.ending_host_percent) {
+            return None;
+        }
+        let left = MS + self.random.time(3_000 * MS);
+        let early = if self.random.chance(30) {
+            self.random.below(left)
+        } else {
+            0
+        };
+        self.after(left - early, Event::HostEnds(host));
+        if let Some(host) = self.hosts.get_mut(&host) {
+            host.had_ns = Some(left);
+        }
+        Some(left)
+    }
+
+    /// A relay that nobody needs any more leaves; one of its name may come again.
+    pub(crate) fn release_host(&mut self, host: HostId) {
+        if self.hosts.contains_key(&host) {
+            self.released += 1;
+            self.lose_host(host);
+            self.host_losses -= 1; // No engine was lost with it.
+        }
+    }
+
+    /// Whether a task may go to an engine: not of a host that ends before the task surely has ended, nor if the engine
+    /// drains, unless it must run there or is nested.
+    pub(crate) fn check_offer(
+        &self,
+        engine: EngineId,
+        record: &AssignRecord,
+    ) -> Result<(), String> {
+        let job = &self.jobs[index_of(&record.payload.bytes) as usize];
+        if job.options.mode == Mode::Each {
+            return Ok(());
+        }
+        let counters = self.controller.counters();
+        let known = &counters.engines[engine.0 as usize];
+        if !known.up && record.depth == 0 {
+            return Err(format!("a task for {engine:?}, which is {}", known.state));
+        }
+        let host = self.controller.host_of(engine);
+        let ends_at = counters.hosts.iter().find(|h| h.host == host);
+        let left = ends_at.and_then(|h| h.ends_at);
+        let left = left.map(|at| at.saturating_sub(self.now));
+        let had = self.hosts.get(&host).and_then(|h| h.had_ns);
+        match (job.options.timeout_ns, left, had) {
+            (Some(needs), Some(left), Some(had)) if needs > left && needs <= had => Err(format!(
+                "a task of {needs} ns for {engine:?}, whose host has {left} ns left"
+            )),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn host_says(&mut self, host: HostId, event: NodeEvent) {
@@ -120,6 +180,7 @@ impl Cluster {
                 RelayMessage::Engine(engine, EngineMessage::Function(record))
             }
             Output::Assign { record, .. } => {
+                self.check_offer(engine, &record)?;
                 let next = self.sent_offers.entry(engine).or_default();
                 if *next != record.offer {
                     return Err(format!(

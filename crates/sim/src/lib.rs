@@ -60,6 +60,8 @@ pub struct Plan {
     pub engines_per_host: u32,
     /// Clients.
     pub n_clients: u32,
+    /// Of 100 relays, those whose host ends by itself; now and then before its time.
+    pub ending_host_percent: u64,
     /// MPI worlds, each started twice: the second time in vain unless the first is over.
     pub n_worlds: u32,
     /// Functions each of them defines.
@@ -121,6 +123,7 @@ impl Plan {
             busy_ns: 2_000 * MS,
             bad_start_percent: if calm { 0 } else { 5 },
             no_process_percent: if calm { 0 } else { 5 },
+            ending_host_percent: Random::new(seed ^ 0xe2d).below(3) * 40,
             n_worlds: Random::new(seed ^ 0x5eed).below(5).saturating_sub(2) as u32,
             mutation,
         }
@@ -154,6 +157,8 @@ pub struct Outcome {
     pub expelled: u32,
     /// Ranks of worlds that became engines.
     pub seated: u32,
+    /// Engines that were asked to drain, and hosts that were released.
+    pub drained: (u32, u32),
 }
 
 /// Runs one plan.
@@ -170,5 +175,6 @@ pub fn run(plan: Plan, print: bool) -> Result<Outcome, Failure> {
         most_levels: cluster.most_levels,
         expelled: cluster.expelled,
         seated: cluster.seated,
+        drained: (cluster.drained, cluster.released),
     })
 }

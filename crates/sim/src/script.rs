@@ -363,7 +363,7 @@ impl Cluster {
         let one = EngineId(self.random.below(n.into()) as u32);
         let one = TargetSet::Ranges(vec![(one, EngineId(one.0 + 1))]);
         let seq = self.clients.get(&id).map_or(0, |c| c.next_seq);
-        let request = match self.random.below(13) {
+        let request = match self.random.below(16) {
             0 => {
                 self.interrupts = true;
                 ControlRequest::Interrupt(TargetSet::All)
@@ -377,10 +377,37 @@ impl Cluster {
             6 => ControlRequest::Records(None),
             7 => ControlRequest::Records(Some(vec![(id, TaskSeq(self.random.below(seq)))])),
             8 => ControlRequest::Forget(Some(vec![(id, TaskSeq(self.random.below(seq)))])),
+            10..=11 => self.drain_some(one),
+            12 => {
+                let pause = self.random.time(2_000 * MS);
+                self.after(pause, Event::AwaitsNoMore(id));
+                ControlRequest::AwaitEngines(true)
+            }
             9 if self.random.chance(20) => ControlRequest::Forget(None),
             _ => ControlRequest::Explain(TaskSeq(self.random.below(seq))),
         };
         self.request(id, request);
+    }
+
+    /// Releases an engine, a host or, seldom, all engines.
+    fn drain_some(&mut self, one: TargetSet) -> ControlRequest {
+        let mut hosts: Vec<_> = self.hosts.keys().copied().collect();
+        if self.random.chance(50) {
+            hosts.clear();
+        }
+        hosts.truncate(1);
+        let targets = match self.random.below(100) {
+            0..5 => TargetSet::All,
+            5..50 => one,
+            _ => TargetSet::Ranges(Vec::new()),
+        };
+        self.drained += 1;
+        ControlRequest::Drain {
+            targets,
+            hosts,
+            within_ns: self.random.chance(50).then(|| self.random.time(1_000 * MS)),
+            stateless: self.random.chance(80),
+        }
     }
 
     pub(crate) fn request(&mut self, id: ClientId, request: ControlRequest) {

@@ -8,11 +8,10 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
 from broadleaf.client.connection.connection_text import connection_text, profile_name
@@ -54,6 +53,8 @@ class Client(RegisteredResults, Interactive, PublicNames):
     It is the sequence of its engines: `len(rc)`, `rc.ids`, and `rc[0]`, `rc[:]`, `rc[[1, 3]]` are direct views;
     `rc.load_balanced_view()` runs tasks on whichever engine is free. Thread-safe.
 
+    `on_join` is passed to the method of that name.
+
     `connection_info` is a connection file's path, or its contents as a dict; without it the file of `profile` and
     `cluster_id` is looked for, and with none of the three in a task, it is that of the task's own cluster. Raises
     `ClusterConnectionError` when there is no connection within `timeout` seconds.
@@ -93,6 +94,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         timeout: float = 10.0,
         name: str = "",
         native: Any = None,
+        on_join: Callable[[], object] | None = None,
         **old_arguments: Any,
     ) -> None:
         if old_arguments:
@@ -139,6 +141,8 @@ class Client(RegisteredResults, Interactive, PublicNames):
         self.tasks.session = self.hub.session(self.link.client_id)
         self.chunk_target: int = options.get("chunk_target", OPTIONS["chunk_target"].default)
         """The option of this name."""
+        if on_join is not None:
+            self.on_join(on_join)
         self._activate_first()
         self._listen_to_debuggers()
 
@@ -372,17 +376,6 @@ class Client(RegisteredResults, Interactive, PublicNames):
     def executor(self, targets: Any = None) -> ViewExecutor:
         """A `concurrent.futures.Executor` over a load-balanced view."""
         return self.load_balanced_view(targets).executor
-
-    def ship_module(self, *modules: ModuleType | str) -> None:
-        """Sends modules of yours to all engines, those that start later included, in place of what they have.
-
-        Of a module in a package the whole package is sent, data files and all; it takes effect before anything
-        submitted after it. Send it again when you have changed it. Raises `ImportError` for a name that is not found
-        here, `ValueError` for a module that has no files or more than 32 MiB of them.
-        """
-        for module in modules:
-            with self.link_errors():
-                self.local_modules.ship(module)
 
     def clear(self, targets: Any = None, block: bool | None = None) -> Any:
         """Removes the user's variables from engines."""

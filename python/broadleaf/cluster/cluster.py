@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 from broadleaf import config
 from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.coroutines import ClusterCoroutines
-from broadleaf.cluster.engine_sets import Block, EngineSet, make_engine_set, split_options
+from broadleaf.cluster.elasticity.elastic import Elastic
+from broadleaf.cluster.engine_sets import EngineSet, make_engine_set, split_options
 from broadleaf.cluster.hosts.controller import Controller
 from broadleaf.cluster.hosts.cores import engine_count, usable_cores
 from broadleaf.cluster.lifetime import at_exit
@@ -37,7 +38,7 @@ class ClusterStateError(KernelError, RuntimeError):
     """What was asked needs a cluster that runs, or one that does not."""
 
 
-class Cluster(ClusterCoroutines, OwnDashboard):
+class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
     """A controller and `n` engines.
 
     ``with Cluster(n=4) as client:`` starts them, gives a connected `Client` once all engines are up, and stops them at
@@ -95,7 +96,8 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         self._controller: Controller | None = None
         self._started_sets = StartedSets(self)
         self._client: Client | None = None
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        self._steward = None
         self._owner_pid = os.getpid()
 
     def _make_engine_set(self, engines: str | EngineSet | None, options: dict[str, Any]) -> EngineSet:
@@ -149,12 +151,6 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         """The engine sets that run, by id: the engines that were started together."""
         return self._started_sets.living() if self.running else {}
 
-    def blocks(self) -> list[Block]:
-        """The batch jobs or connections that its engines on other hosts came with, with their state and its reason."""
-        blocks = self._started_sets.blocks()
-        self.engines_from.poll(blocks)
-        return blocks
-
     def script(self) -> str:
         """What a start would submit, or run on each host, for people to read."""
         return self.engines_from.script(self._started_sets.request(self.n))
@@ -202,7 +198,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         self._start(0, starts_engines=False)
 
     def _start(self, n_engines: int, *, starts_engines: bool) -> None:
-        with self._lock:
+        with self.lock:
             if self.running:
                 raise ClusterStateError(f"cluster {self.cluster_id!r} is running already")
             self.engines_from.require()
@@ -219,10 +215,10 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             self._owner_pid = os.getpid()
             try:
                 self._started_sets.started(0 if is_remote else n_engines)
-                self._write_cluster_file()
+                self.write_cluster_file()
                 if is_remote and starts_engines:
                     self._started_sets.start(n_engines, None)
-                    self._write_cluster_file()
+                    self.write_cluster_file()
             except BaseException:
                 # Nobody else would find it.
                 self._controller.end()
@@ -230,7 +226,8 @@ class Cluster(ClusterCoroutines, OwnDashboard):
             if not self.detached:
                 at_exit.add(self)
 
-    def _write_cluster_file(self) -> None:
+    def write_cluster_file(self) -> None:
+        """Notes for other processes what there is."""
         files.write_json(Path(self.cluster_file), self.to_dict())
 
     def _claim_directory(self) -> None:
@@ -266,7 +263,8 @@ class Cluster(ClusterCoroutines, OwnDashboard):
     def stop_cluster_sync(self) -> None:
         """Stops everything and waits until it is gone; a cluster that does not obey is killed. Does nothing to one
         that does not run."""
-        with self._lock:
+        self.stop_steward()
+        with self.lock:
             client, self._client = self._client, None
             if client is not None:
                 client.close()
@@ -305,16 +303,16 @@ class Cluster(ClusterCoroutines, OwnDashboard):
 
         Returns the id of the engine set they are: `engine_set_id`, or one made up. Raises ValueError for one in use.
         """
-        with self._lock:
+        with self.lock:
             set_id = self._started_sets.start(self.n if n is None else engine_count(n), engine_set_id)
-            self._write_cluster_file()
+            self.write_cluster_file()
         return set_id
 
     def stop_engines_sync(self, targets: Targets = None) -> None:
         """Stops these engines for good, or all. Targets are ids of engines, 'all', or the id of an engine set."""
-        with self._lock:
+        with self.lock:
             self._started_sets.stop(targets)
-            self._write_cluster_file()
+            self.write_cluster_file()
 
     def stop_engine_sync(self, engine_id: int) -> None:
         """Stops one engine for good."""
@@ -326,9 +324,9 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         All engines include those that died, but not those that `stop_engines` has stopped for good: name these. Engines
         of an MPI world are started again all together.
         """
-        with self._lock:
+        with self.lock:
             self._started_sets.restart(targets)
-            self._write_cluster_file()
+            self.write_cluster_file()
 
     def restart_engine_sync(self, engine_id: int) -> None:
         """Restarts one engine."""
@@ -399,7 +397,7 @@ class Cluster(ClusterCoroutines, OwnDashboard):
         """Waits until all engines are up. Raises `ClusterStartError` when they die at their start, or take too long."""
         if self.engines_from.is_remote:
             self.n = self._started_sets.wait_for_blocks(self.settings["start_timeout_s"])
-            self._write_cluster_file()
+            self.write_cluster_file()
             return
         with self.control() as control, start_errors(self, lambda: [engine_id for engine_id, *_ in control.engines()]):
             if not control.wait_for_engines(self.n, self.settings["start_timeout_s"]):

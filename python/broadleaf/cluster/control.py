@@ -68,6 +68,27 @@ class ControlLink:
         """Stops engines for good."""
         self.request({"StopEngines": _target_set(targets)})
 
+    def drain(
+        self,
+        engines: Sequence[int] = (),
+        hosts: Sequence[int] = (),
+        within_s: float | None = None,
+        stateless: bool = False,
+    ) -> None:
+        """Releases engines, and hosts (by the numbers that `status` gives them) with all of theirs, once they have
+        ended what they have, or after `within_s` seconds.
+
+        Raises `RequestFailed` if clients may have left data there, unless `stateless`.
+        """
+        within_ns = None if within_s is None else round(within_s * 1e9)
+        targets = requests.target_set(engines)
+        order = {"targets": targets, "hosts": list(hosts), "within_ns": within_ns, "stateless": stateless}
+        self.request({"Drain": order})
+
+    def await_engines(self) -> None:
+        """Has tasks wait where there is no engine, for as long as this connection lasts: its owner starts some."""
+        self.request({"AwaitEngines": True})
+
     def restart_engines(self, targets: Targets = None) -> None:
         """Stops engines and starts them afresh under the same ids; those that died are among all engines."""
         self.request({"RestartEngines": _target_set(targets)})

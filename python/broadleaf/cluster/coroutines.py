@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from broadleaf.client import Client
     from broadleaf.cluster.control import Targets
+    from broadleaf.cluster.engine_sets import Block
 
 
 class ClusterCoroutines:
@@ -28,6 +29,11 @@ class ClusterCoroutines:
         def restart_engine_sync(self, engine_id: int) -> None: ...
         def signal_engines_sync(self, signum: int = signal.SIGINT, targets: Targets = None) -> None: ...
         def signal_engine_sync(self, signum: int, engine_id: int) -> None: ...
+        def drain_sync(
+            self, targets: Targets | Block = None, *, within_s: float | None = None, stateless: bool = False
+        ) -> None: ...
+        def scale_sync(self, n: int, *, stateless: bool = False, within_s: float | None = None) -> None: ...
+        def adapt_sync(self, minimum: int, maximum: int, *, idle_s: float = 300.0, stateless: bool = False) -> None: ...
         def connect_client_sync(self, **options: Any) -> Client: ...
         def start_and_connect_sync(self, n: int | None = None, activate: bool | None = None) -> Client: ...
         def stop_if_owner(self) -> None: ...
@@ -84,6 +90,20 @@ class ClusterCoroutines:
     async def signal_engine(self, signum: int, engine_id: int) -> None:
         """See `signal_engine_sync`."""
         await _on_thread(self.signal_engine_sync, signum, engine_id)
+
+    async def drain(
+        self, targets: Targets | Block = None, *, within_s: float | None = None, stateless: bool = False
+    ) -> None:
+        """See `drain_sync`."""
+        await _on_thread(lambda: self.drain_sync(targets, within_s=within_s, stateless=stateless))
+
+    async def scale(self, n: int, *, stateless: bool = False, within_s: float | None = None) -> None:
+        """See `scale_sync`."""
+        await _on_thread(lambda: self.scale_sync(n, stateless=stateless, within_s=within_s))
+
+    async def adapt(self, minimum: int, maximum: int, *, idle_s: float = 300.0, stateless: bool = False) -> None:
+        """See `adapt_sync`."""
+        await _on_thread(lambda: self.adapt_sync(minimum, maximum, idle_s=idle_s, stateless=stateless))
 
     async def connect_client(self, **options: Any) -> Client:
         """See `connect_client_sync`."""

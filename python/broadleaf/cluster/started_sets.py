@@ -92,6 +92,16 @@ class StartedSets:
         """The blocks of all sets."""
         return [block for one in self._sets.values() for block in one.blocks]
 
+    def block_of(self, host: str) -> Block | None:
+        """The block whose relay is called `host`."""
+        return _block_of(host, self.blocks())
+
+    def leave_out(self, engine_ids: Iterable[int]) -> None:
+        """Notes that these engines were stopped for good; sets that have none left are forgotten."""
+        for one in self._sets.values():
+            one.leave_out(engine_ids)
+        self._sets = {set_id: one for set_id, one in self._sets.items() if one.blocks or one.n}
+
     def started(self, n_engines: int) -> None:
         """Notes the engines of the controller's host that a cluster has been started with."""
         self._sets = {}
@@ -139,8 +149,7 @@ class StartedSets:
             self._sets = {}
             return
         stopped = [resolved] if isinstance(resolved, int) else [one for one in resolved or () if isinstance(one, int)]
-        for one in self._sets.values():
-            one.leave_out(stopped)
+        self.leave_out(stopped)
         self._sets = {
             set_id: one for set_id, one in self._sets.items() if (set_id not in chosen if one.blocks else one.n)
         }

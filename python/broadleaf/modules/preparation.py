@@ -10,8 +10,9 @@ from typing import Any
 from broadleaf.modules.search_path import extend_search_path
 from broadleaf.modules.shipped import PackedModule, install
 from broadleaf.serialize import PROTOCOL
+from broadleaf.serialize.pickle import dumps_in_band, loads
 
-_PATH, _MODULE, _ANSWER = "search path", "module", "answer"
+_PATH, _MODULE, _ANSWER, _CALL = "search path", "module", "answer", "call"
 
 awaited_answers: dict[str, Callable[[Any], object]] = {}
 """What takes the answers that tasks here wait for, by the name of the question."""
@@ -32,6 +33,11 @@ def of_answer(question: str, number: int, answer: Any) -> bytes:
     return pickle.dumps((_ANSWER, (question, number, answer)), PROTOCOL)
 
 
+def of_call(function: Callable[[], object]) -> bytes:
+    """Has an engine call a function. Raises whatever pickling it raises."""
+    return pickle.dumps((_CALL, dumps_in_band(function)), PROTOCOL)
+
+
 def make(content: bytes, folder: Path) -> None:
     """Makes a preparation on this engine; modules are kept below `folder`."""
     kind: str
@@ -45,5 +51,7 @@ def make(content: bytes, folder: Path) -> None:
         question, _, answer = argument
         if question in awaited_answers:
             awaited_answers[question](answer)
+    elif kind == _CALL:
+        loads(argument)()
     else:
         raise ValueError(f"no preparation is called {kind!r}")

@@ -5,6 +5,7 @@ mod bench;
 mod charges;
 mod coalesce;
 mod dependencies;
+mod draining;
 mod endings;
 mod engines;
 mod kept;

@@ -62,6 +62,7 @@ fn bench() -> Bench {
         host: THERE,
         name: "there:guests".into(),
         n_engines: 0,
+        ends_in_ns: None,
     });
     for (rank, host) in [(2, HERE), (1, THERE), (0, HERE)] {
         guest(&mut bench, host, "w", 3, rank);
@@ -204,4 +205,26 @@ fn a_world_that_cannot_be_is_refused() {
     let expelled =
         bench.take(|o| matches!(o, Output::Expel { host } if *host == THERE).then_some(()));
     assert_eq!(expelled.len(), 1);
+}
+
+#[test]
+fn ranks_leave_together_when_the_host_of_one_is_released() {
+    let mut bench = bench();
+    bench.submit_with(each(&[1]));
+    bench.schedule();
+    bench.request(ControlRequest::Drain {
+        targets: TargetSet::Ranges(Vec::new()),
+        hosts: vec![THERE],
+        within_ns: None,
+        stateless: true,
+    });
+    let stops = |bench: &mut Bench| {
+        bench.take(|output| match output {
+            Output::Stop { engine } => Some(engine.0),
+            _ => None,
+        })
+    };
+    assert_eq!(stops(&mut bench), [] as [u32; 0], "rank 0 has a task");
+    bench.run_all(MS);
+    assert_eq!(stops(&mut bench), [1, 2, 3]);
 }

@@ -138,6 +138,16 @@ impl Shared {
                     body,
                 }
             }
+            Event::EngineDraining(engine) => {
+                let mut engines = lock(&self.engines);
+                engines.remove(&engine);
+                self.n_engines
+                    .store(engines.len() as u64, Ordering::Relaxed);
+                Notice {
+                    kind: "engine_draining",
+                    body: json(&engine),
+                }
+            }
             Event::EngineDown(certificate) => {
                 let mut engines = lock(&self.engines);
                 engines.remove(&certificate.engine);

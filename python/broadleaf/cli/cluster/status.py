@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,15 +14,27 @@ from broadleaf.cli.terminal.console import TableCommand, chosen_cluster, cluster
 from broadleaf.cli.terminal.deaths import deaths_text
 from broadleaf.text.units import count, duration
 
+if TYPE_CHECKING:
+    from broadleaf.cluster.engine_sets import Block
+
 COLUMNS = {
     "ENGINE": "the engine's id",
-    "STATE": "up (can be given tasks), starting, restarting, leaving, dying or gone",
+    "STATE": "up (can be given tasks), draining (ends those that it has), starting, restarting, leaving, dying or gone",
     "PID": "its process",
     "QUEUED": "tasks it has been sent and has not ended, the running one included",
     "DONE": "tasks that have ended on it, in a result or an error",
     "MEAN TASK": "mean time of its recent tasks",
     "BUSY": "time that all its tasks have taken together",
     "RESTARTS": "times it was started again",
+}
+
+BLOCK_COLUMNS = {
+    "BLOCK": "a job or connection that engines on other hosts came with",
+    "STATE": "pending, running, draining, ended or failed",
+    "HOSTS": "those of its hosts that have joined",
+    "ENGINES": "those of its engines that are up",
+    "TIME LEFT": "time until its job ends",
+    "REASON": "why it waits or has ended",
 }
 
 
@@ -35,6 +50,8 @@ def command(profile: str, cluster_id: str | None, form: str | None) -> None:
     """
     cluster = chosen_cluster(profile, cluster_id)
     status = cluster.status_sync()
+    blocks = cluster.blocks()
+    status["blocks"] = [asdict(block) for block in blocks]
     if form == "json":
         click.echo(json.dumps(status, indent=1))
     elif form == "prometheus":
@@ -43,6 +60,23 @@ def command(profile: str, cluster_id: str | None, form: str | None) -> None:
         click.echo(exposition(status), nl=False)
     else:
         console().print(status_view(status))
+        if blocks:
+            console().print(_block_view(blocks))
+
+
+def _block_view(blocks: Sequence[Block]) -> Any:
+    table = plain_table(BLOCK_COLUMNS, ("BLOCK", "STATE", "HOSTS", "REASON"))
+    for block in blocks:
+        left_s = None if block.deadline is None else max(0.0, block.deadline - time.time())
+        table.add_row(
+            block.id,
+            "draining" if block.draining and not block.is_over else block.state,
+            ", ".join(host.partition(":")[0] for host in block.hosts),
+            f"{len(block.engines):,}",
+            "-" if left_s is None else duration(round(left_s)),
+            block.reason,
+        )
+    return table
 
 
 def status_view(status: dict[str, Any]) -> Any:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from broadleaf.client.connection.failures import link_lost
+from broadleaf.client.connection.local_modules import LocalModules
 from broadleaf.client.connection.task_index import TaskIndex
 from broadleaf.client.results.async_result import AsyncResult
 from broadleaf.client.results.hub_results import Hub
@@ -18,6 +20,8 @@ from broadleaf.errors import DeathCertificate, EngineError
 
 if TYPE_CHECKING:
     from broadleaf._native import Link
+
+Joining = TypeVar("Joining")
 
 # Task numbers in one request to cancel.
 _CANCEL_BATCH = 50_000
@@ -49,6 +53,7 @@ class Control:
 
     hub: Hub
     link: Link
+    local_modules: LocalModules
     native: Any
     tasks: TaskIndex
 
@@ -118,6 +123,31 @@ class Control:
         living = [i for i in ids if self.death_certificate(i) is None]
         resolved = dict(zip(living, self.resolve_targets(living)[0], strict=True))
         return requests.target_set([resolved.get(i, i) for i in ids])
+
+    def ship_module(self, *modules: ModuleType | str) -> None:
+        """Sends modules of yours to all engines, those that start later included, in place of what they have.
+
+        Of a module in a package the whole package is sent, data files and all; it takes effect before anything
+        submitted after it. Send it again when you have changed it. Raises `ImportError` for a name that is not found
+        here, `ValueError` for a module that has no files or more than 32 MiB of them.
+        """
+        for module in modules:
+            with self.link_errors():
+                self.local_modules.ship(module)
+
+    def on_join(self, function: Callable[[], Joining]) -> Callable[[], Joining]:
+        """Has every engine call `function()` before anything that is submitted from now on.
+
+        Those are the engines there are, and each that joins while this client is connected, before its first task.
+
+        So engines that come later can load or compute what the others have; they get nothing else of what was done
+        before. What it returns is dropped. Where it raises, the engine's log has the traceback, and the engine goes on.
+        Returns `function`, so that it may be used as a decorator. Raises whatever pickling it raises.
+        """
+        with self.link_errors():
+            self.local_modules.update()
+            self.local_modules.call(function)
+        return function
 
     def queue_status(self, targets: Any = "all", verbose: bool = False) -> dict[Any, Any]:
         """Numbers of tasks `queue`d, running (`tasks`) and `completed`, by engine; 'unassigned' those with none.

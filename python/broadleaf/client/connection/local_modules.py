@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -29,6 +29,7 @@ class LocalModules:
         self._path: list[str] = []
         self._local = _LoadedModules() if ships_local else None
         self._lock = threading.RLock()
+        self._n_calls = 0
 
     def update(self) -> None:
         """Tells engines what is new; costs next to nothing if nothing is. Never waits."""
@@ -65,6 +66,15 @@ class LocalModules:
     def ship(self, module: ModuleType | str) -> None:
         """Sends a module; see `Client.ship_module`."""
         requests.send(self._link, self._of_module(module), 60.0)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Has engines call a function; see `Client.on_join`."""
+        from broadleaf.modules.preparation import of_call
+
+        with self._lock:
+            self._n_calls += 1
+            request = self._request(f"call {self._n_calls}", of_call(function), reload=False)
+        requests.send(self._link, request, 60.0)
 
     def _of_module(self, module: ModuleType | str) -> dict[str, Any]:
         from broadleaf.modules.preparation import of_module

@@ -74,6 +74,14 @@ class Block:
     """Why it is pending, has ended or failed: the scheduler's words."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What its set needs to find it again, ready for JSON."""
+    hosts: list[str] = field(default_factory=list)
+    """Its hosts that have joined, as `Cluster.blocks` found them."""
+    engines: list[int] = field(default_factory=list)
+    """Its engines that are up, as `Cluster.blocks` found them."""
+    deadline: float | None = None
+    """When its job ends, in seconds since 1970, as `Cluster.blocks` found it; None where that is not known."""
+    draining: bool = False
+    """Whether it is being released."""
 
     @property
     def is_over(self) -> bool:
@@ -115,6 +123,14 @@ class EngineSet(ABC):
 
         Raises `ClusterStartError` with the reason, in the scheduler's words, if it refuses all of it.
         """
+
+    def block_engines(self, first: int) -> int | None:
+        """Engines of each block that `Cluster.scale` and `adapt` ask for; None where a block has as many as it is asked
+        for. The cluster's first block has `first`, 0 if there is none.
+
+        Raises `ClusterStartError` where there can be no more blocks.
+        """
+        return None
 
     @abstractmethod
     def poll(self, blocks: Sequence[Block]) -> None:

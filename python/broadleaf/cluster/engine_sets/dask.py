@@ -78,6 +78,13 @@ class OnDask(EngineSet):
             raise ClusterStartError(f"Dask's scheduler at {self.client} cannot be reached: {error}") from None
         return self._connected
 
+    def block_engines(self, first: int) -> int | None:
+        """Raises `ClusterStartError`: the hosts are those of Dask."""
+        raise ClusterStartError(
+            "engines on Dask run on the hosts that Dask had when they were started: hosts can be released, but no more "
+            "be added; scale Dask, and start_engines on it"
+        )
+
     def submit(self, request: BlockRequest) -> list[Block]:
         """Submits a task of Dask for each host, or for each of `workers`."""
         from distributed import fire_and_forget  # pyright: ignore[reportMissingImports]

@@ -56,6 +56,10 @@ class MPI(EngineSet):
                 "its module, or name the program with `mpiexec=`"
             )
 
+    def block_engines(self, first: int) -> int | None:
+        """Ranks of a world: all have as many as the first."""
+        return first or self.engines_per_host or usable_cores()
+
     def submit(self, request: BlockRequest) -> list[Block]:
         """Starts `mpiexec`, for one world."""
         number = request.first_block

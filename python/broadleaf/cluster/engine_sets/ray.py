@@ -66,6 +66,10 @@ class OnRay(EngineSet):
         self._used = True
         return ray
 
+    def block_engines(self, first: int) -> int | None:
+        """Engines of a placement group."""
+        return self.hosts * (self.engines_per_host or self.cpus)
+
     def submit(self, request: BlockRequest) -> list[Block]:
         """Asks for a placement group with a bundle on each host, and for an actor in each."""
         from broadleaf.cluster.engine_sets.ray_actor import start_actors

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState, EngineSet
 from broadleaf.cluster.engine_sets.commands import CommandError, run
-from broadleaf.cluster.engine_sets.walltime import clock_time
+from broadleaf.cluster.engine_sets.walltime import clock_time, seconds
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 
@@ -73,6 +73,10 @@ class SGE(EngineSet):
                 "with pe=; `qconf -spl` lists those of your site"
             )
 
+    def block_engines(self, first: int) -> int | None:
+        """Engines of a job, where its options say how many."""
+        return self.slots or None
+
     def submit(self, request: BlockRequest) -> list[Block]:
         """Writes what the relays are to know into a file of ours alone, and calls `qsub`."""
         files.write_json(_order_file(request), self.join_order(request))
@@ -122,12 +126,14 @@ class SGE(EngineSet):
         """The batch script."""
         block = "sge-${JOB_ID}_$SGE_TASK_ID" if self._is_array else "sge-$JOB_ID"
         join = self.join_command(str(_order_file(request)))
+        ends_in_s = seconds(self.walltime)
         lines = [
             "#!/bin/sh",
             *(f"#$ {directive}" for directive in self._directives(request)),
             f"export BROADLEAF_CLUSTER_ID={request.cluster_id} BROADLEAF_BLOCK={block}",
             # A job that was started again joins under new names: its engines are others.
             '[ "$RESTARTED" != 1 ] || BROADLEAF_BLOCK=$BROADLEAF_BLOCK.1',
+            *([f"export BROADLEAF_ENDS_AT=$(($(date +%s) + {ends_in_s}))"] if ends_in_s else []),
             f"join={shlex.quote(join)}",
             _ON_ITS_HOSTS if self.pe else _ON_ITS_HOST,
             f"echo {shlex.quote(_ENDED)}; exit $code",
@@ -203,7 +209,8 @@ echo "broadleaf: the job has $(echo "$hosts" | wc -l) hosts"
 relays= code=0
 for host in $hosts; do
   printf '%s\\n' "$join" | qrsh -inherit "${host%:*}" /usr/bin/env BROADLEAF_BLOCK="$BROADLEAF_BLOCK" \\
-    BROADLEAF_CLUSTER_ID="$BROADLEAF_CLUSTER_ID" BROADLEAF_TASKS_PER_NODE="${host#*:}" /bin/sh -s &
+    BROADLEAF_CLUSTER_ID="$BROADLEAF_CLUSTER_ID" BROADLEAF_TASKS_PER_NODE="${host#*:}" \\
+    BROADLEAF_ENDS_AT="$BROADLEAF_ENDS_AT" /bin/sh -s &
   relays="$relays $!"
 done
 for relay in $relays; do wait $relay || code=$?; done"""

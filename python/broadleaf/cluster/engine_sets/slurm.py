@@ -78,6 +78,10 @@ class Slurm(EngineSet):
         if shutil.which("sbatch") is None:
             raise ClusterStartError("there is no program `sbatch` here: start the cluster on a host that submits jobs")
 
+    def block_engines(self, first: int) -> int | None:
+        """Engines of a job, where its options say how many."""
+        return self.engines_per_host * (self.nodes or 1) or None
+
     def submit(self, request: BlockRequest) -> list[Block]:
         """Writes what the relays are to know into a file of ours alone, and calls `sbatch`."""
         files.write_json(_order_file(request), self.join_order(request))
@@ -134,6 +138,10 @@ class Slurm(EngineSet):
             f"export BROADLEAF_BLOCK=slurm-{job} BROADLEAF_CLUSTER_ID={request.cluster_id}",
             # A job that was requeued joins under new names: its engines are others.
             'BROADLEAF_BLOCK="$BROADLEAF_BLOCK${SLURM_RESTART_COUNT:+.$SLURM_RESTART_COUNT}"',
+            # Only newer versions of Slurm tell the end in the environment.
+            "ends=${SLURM_JOB_END_TIME:+@$SLURM_JOB_END_TIME}",
+            'ends="${ends:-$(squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null)}"',
+            'export BROADLEAF_ENDS_AT="$(date -d "${ends:-unknown}" +%s 2>/dev/null)"',
             *(['export BROADLEAF_TASKS_PER_NODE="$SLURM_TASKS_PER_NODE"'] if self._counts_tasks(request) else []),
             'srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\',
             f"  --kill-on-bad-exit=0 --wait=0 --mpi=none --cpu-bind=none sh -c {shlex.quote(join)}",

@@ -103,6 +103,13 @@ class SSH(EngineSet):
         if shutil.which("ssh") is None:
             raise ClusterStartError("there is no program `ssh` here: install OpenSSH's client")
 
+    def block_engines(self, first: int) -> int | None:
+        """Raises `ClusterStartError`: the hosts are those that were given."""
+        raise ClusterStartError(
+            "engines over SSH run on the hosts that were given, and all of those were logged in to: hosts can be "
+            "released, but no more be added; start a cluster with more hosts"
+        )
+
     def submit(self, request: BlockRequest) -> list[Block]:
         """Logs in to every host, some at once, and starts its relay."""
         blocks = self._blocks(request)

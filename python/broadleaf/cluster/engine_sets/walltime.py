@@ -10,5 +10,14 @@ def clock_time(walltime: str) -> str:
     number, unit = walltime[:-1], walltime[-1:]
     if unit not in _UNITS_S or not number.isdigit():
         return walltime
-    seconds = int(number) * _UNITS_S[unit]
-    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    total_s = int(number) * _UNITS_S[unit]
+    return f"{total_s // 3600}:{total_s // 60 % 60:02}:{total_s % 60:02}"
+
+
+def seconds(walltime: str) -> int:
+    """The seconds of a walltime that `clock_time` gives as hours, minutes and seconds; 0 for another form."""
+    parts = clock_time(walltime).split(":")
+    if len(parts) != 3 or not all(part.isdigit() for part in parts):
+        return 0
+    hours, minutes, rest = map(int, parts)
+    return 3600 * hours + 60 * minutes + rest

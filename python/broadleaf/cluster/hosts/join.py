@@ -48,7 +48,14 @@ def join(order: Mapping[str, Any]) -> Relay:
     name = f"{order['name'] or socket.gethostname()}:{order['block'] or os.environ['BROADLEAF_BLOCK']}"
     n = order["n"] or tasks_of_this_node(os.environ)
     controller = _through_tunnel(order)
-    return Relay(order["connection"], n or None, name=name, controller=controller, outbound_only=controller is not None)
+    return Relay(
+        order["connection"],
+        n or None,
+        name=name,
+        controller=controller,
+        outbound_only=controller is not None,
+        ends_at=float(os.environ.get("BROADLEAF_ENDS_AT") or 0) or None,
+    )
 
 
 def _through_tunnel(order: Mapping[str, Any]) -> str | None:

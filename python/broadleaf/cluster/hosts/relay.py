@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,8 @@ class Relay:
     one for payload, by default the address that the controller is reached from. A relay that is `outbound_only` is
     never dialled: its payload goes through the controller's host. `client_file` is the cluster's
     `Cluster.connection_file`: tasks on engines of this host that are to submit tasks themselves need it. It ends with
-    its cluster, with `stop`, and when this process ends.
+    its cluster, with `stop`, and when this process ends. `ends_at` is when the batch job that it runs in ends, in
+    seconds since 1970: it takes no new tasks shortly before.
 
     Its engines look for modules where this process does, then where the one that started the cluster does, and work in
     that one's working directory if this host has it.
@@ -45,8 +47,10 @@ class Relay:
         listen: str | None = None,
         outbound_only: bool = False,
         client_file: str | Path | None = None,
+        ends_at: float | None = None,
     ) -> None:
         self._ends_with_guests = False
+        self._ends_at = ends_at
         self._join(connection_file, n, name, controller, listen, outbound_only, client_file)
 
     @classmethod
@@ -55,6 +59,7 @@ class Relay:
         of them."""
         relay = cls.__new__(cls)
         relay._ends_with_guests = True
+        relay._ends_at = None
         relay._join(connection, 0, name, None, None, False, None)
         return relay
 
@@ -114,6 +119,7 @@ class Relay:
                     "name": self.name,
                     "listen": listen,
                     "outbound_only": outbound,
+                    "ends_in_s": None if self._ends_at is None else max(0.0, self._ends_at - time.time()),
                 }
             },
             keys={

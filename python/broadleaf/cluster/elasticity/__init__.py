@@ -1,0 +1,1 @@
+"""Clusters that grow and shrink: what is wanted, what it takes, and who does it."""

@@ -1,0 +1,182 @@
+"""The part of `Cluster` that changes its size while it runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.cluster.control import ControlLink, Targets
+from broadleaf.cluster.elasticity.scaling import Aim
+from broadleaf.cluster.elasticity.steward import Steward
+from broadleaf.cluster.engine_sets import Block, EngineSet
+from broadleaf.errors import KernelError
+
+if TYPE_CHECKING:
+    from broadleaf.cluster.started_sets import StartedSets
+
+_LOOK_EVERY_S = 0.05
+
+
+class ScalingError(KernelError, RuntimeError):
+    """A cluster cannot have the size that was asked for."""
+
+
+class Elastic:
+    """Scaling up and down, and releasing engines with care."""
+
+    lock: threading.RLock
+    n: int
+    engines_from: EngineSet
+    _started_sets: StartedSets
+    _steward: Steward | None
+
+    if TYPE_CHECKING:
+
+        @property
+        def running(self) -> bool: ...
+        def control(self, timeout_s: float = 10.0) -> ControlLink: ...
+        def write_cluster_file(self) -> None: ...
+
+    def all_blocks(self) -> list[Block]:
+        """The blocks of all sets, as they were last looked at."""
+        return self._started_sets.blocks()
+
+    def blocks(self) -> list[Block]:
+        """The batch jobs or connections that its engines on other hosts came with: their state and its reason, hosts,
+        engines and deadline."""
+        with self.lock:
+            if not self.running or not self.all_blocks():
+                blocks = self.all_blocks()
+                self.engines_from.poll(blocks)
+                return blocks
+            with self.control() as control:
+                return self.look_at_blocks(control.status())
+
+    def look_at_blocks(self, status: Mapping[str, Any]) -> list[Block]:
+        """The blocks of all sets, looked at just now; `status` is the controller's."""
+        blocks = self._started_sets.blocks()
+        self.engines_from.poll(blocks)
+        for block in blocks:
+            block.hosts, block.engines, block.deadline = [], [], None
+        for host in status["hosts"]:
+            if (its := self._started_sets.block_of(host["name"])) is not None:
+                its.hosts.append(host["name"])
+                its.draining |= host["draining"]
+                if host["ends_in_s"] is not None:
+                    its.deadline = min(its.deadline or float("inf"), time.time() + host["ends_in_s"])
+        for engine in status["engines"]:
+            is_there = engine["host"] and engine["state"] != "gone"
+            if is_there and (its := self._started_sets.block_of(engine["host"])) is not None:
+                its.engines.append(engine["engine"])
+        for block in blocks:
+            if block.state == "pending" and (block.hosts or block.engines):
+                block.state, block.reason = "running", ""
+        return blocks
+
+    def drain_sync(
+        self, targets: Targets | Block = None, *, within_s: float | None = None, stateless: bool = False
+    ) -> None:
+        """Releases engines: they take no new tasks, end those that they have, and stop for good. Returns when they are
+        gone.
+
+        `targets` are ids of engines, 'all', the name of a host, the id of an engine set or of a block, or a block.
+        Queued tasks that may run elsewhere do. After `within_s` seconds, if given, engines are stopped even if they
+        have not ended what they run. Raises `RequestFailed` and releases nothing if clients may have left data on one
+        of them, unless they may go with it: `stateless`.
+        """
+        with self.control() as control:
+            with self.lock:
+                engines, hosts, blocks = self._meant(control.status(), targets)
+                control.drain(engines, hosts, within_s, stateless)
+                for block in blocks:
+                    block.draining = True
+            while any(e["state"] != "gone" for e in control.status()["engines"] if e["engine"] in engines):
+                time.sleep(_LOOK_EVERY_S)
+        with self.lock:
+            self._started_sets.leave_out(engines)
+            if blocks:
+                self.engines_from.cancel(blocks)
+            self.write_cluster_file()
+
+    def _meant(self, status: Mapping[str, Any], targets: Targets | Block) -> tuple[list[int], list[int], list[Block]]:
+        """Engines, hosts by number, and blocks that are wholly meant. Raises KeyError for what there is not."""
+        blocks = self.look_at_blocks(status)
+        there = [entry for entry in status["engines"] if entry["state"] != "gone"]
+        if targets is None or targets == "all":
+            return [e["engine"] for e in there], [h["host"] for h in status["hosts"]], blocks
+        if isinstance(targets, Block):
+            targets = targets.id
+        if not isinstance(targets, str):
+            return [targets] if isinstance(targets, int) else list(targets), [], []
+        chosen = [block for block in blocks if block.id == targets]
+        if targets in self._started_sets.living():
+            chosen = list(self._started_sets.living()[targets].blocks)
+            if not chosen:
+                return self._started_sets.living()[targets].engine_ids, [], []
+        names = [name for block in chosen for name in block.hosts]
+        if not chosen:
+            names = [h["name"] for h in status["hosts"] if targets in (h["name"], h["name"].partition(":")[0])]
+        if not chosen and not names:
+            known = [block.id for block in blocks] + [host["name"] for host in status["hosts"]]
+            raise KeyError(f"no host, block or engine set {targets!r}; there are {', '.join(known) or 'none'}")
+        own = {engine for block in chosen for engine in block.engines}
+        engines = [e["engine"] for e in there if e["engine"] in own or e["host"] in names]
+        return engines, [h["host"] for h in status["hosts"] if h["name"] in names], chosen
+
+    def scale_sync(self, n: int, *, stateless: bool = False, within_s: float | None = None) -> None:
+        """Has the cluster have `n` engines: asks for more, or releases some as `drain_sync` does; returns before they
+        have come or gone.
+
+        On other hosts blocks are started and released as wholes: there are at least `n` engines then. From then on this
+        process keeps the number: it replaces blocks that end, and those whose job is about to, before it does. Raises
+        `ClusterStartError` when a submission is refused or there can be no more, `ScalingError` when clients may have
+        left data on engines that would have to go, unless `stateless`.
+        """
+        if n < 0:
+            raise ValueError(f"a cluster has 0 engines or more, not {n}")
+        self.stop_steward()
+        steward = Steward(self._as_cluster(), Aim(n, n, None, stateless), one_at_a_time=False, within_s=within_s)
+        with self.control() as control:
+            decision = steward.step(control)
+        self.n = n
+        if self.engines_from.is_remote:
+            self._steward = steward
+            steward.start(awaits_engines=n > 0)
+        if decision.kept_for_data:
+            what = "blocks" if self.engines_from.is_remote else "engines"
+            raise ScalingError(
+                f"clients may have left data on {what} {', '.join(decision.kept_for_data)}, which were sent tasks by "
+                "name (push, scatter, execute, apply of a direct view), and more engines than those must go: gather "
+                "it, or say stateless=True to give it up"
+            )
+
+    def adapt_sync(self, minimum: int, maximum: int, *, idle_s: float = 300.0, stateless: bool = False) -> None:
+        """Has the number of engines follow the queue, from `minimum` to `maximum`, for as long as this process lives.
+
+        Blocks are asked for when tasks wait, one after the other; those that are pending and not needed any more are
+        cancelled; those without a task for `idle_s` seconds are released, but none on which clients may have left data,
+        unless `stateless`. Tasks wait while there is no engine. After three starts in a row that failed nothing more is
+        asked for: `scaling_paused` says why. `scale_sync` ends it, and so does another call.
+        """
+        if not 0 <= minimum <= maximum:
+            raise ValueError(f"minimum and maximum are 0 <= minimum <= maximum, not {minimum} and {maximum}")
+        self.stop_steward()
+        steward = Steward(self._as_cluster(), Aim(minimum, maximum, idle_s, stateless), one_at_a_time=True)
+        steward.start(awaits_engines=maximum > 0)
+        self._steward = steward
+
+    @property
+    def scaling_paused(self) -> str:
+        """Why no more blocks are asked for, in the scheduler's words; '' if they are."""
+        return self._steward.why_paused if self._steward is not None else ""
+
+    def stop_steward(self) -> None:
+        """The cluster keeps its size from now on."""
+        steward, self._steward = self._steward, None
+        if steward is not None:
+            steward.stop()
+
+    def _as_cluster(self) -> Any:
+        return self

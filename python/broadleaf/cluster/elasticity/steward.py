@@ -1,0 +1,226 @@
+"""Keeps a cluster at the size that is wanted: looks what there is, and has blocks submitted and released."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from broadleaf.cluster.control import ControlLink
+from broadleaf.cluster.elasticity.scaling import Aim, Decision, Load, Starts, Unit, decide
+from broadleaf.cluster.engine_sets.base import Block
+from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.control.requests import RequestFailed
+from broadleaf.errors import KernelError
+
+if TYPE_CHECKING:
+    from broadleaf.cluster.cluster import Cluster
+
+_LOOK_EVERY_S = 0.25
+# As the controller: a host takes no new tasks so long before its end, and for a tenth of its time at most.
+_NOTICE_S = 30.0
+_GOING = ("draining", "leaving", "dying")
+
+
+class Steward:
+    """See the module. A cluster that was scaled has one."""
+
+    def __init__(self, cluster: Cluster, aim: Aim, *, one_at_a_time: bool, within_s: float | None = None) -> None:
+        self._cluster = cluster
+        self._aim = aim
+        self._one_at_a_time = one_at_a_time
+        self._within_s = within_s
+        self._starts = Starts()
+        self._submitted_at: dict[str, float] = {}
+        self._had_s: dict[str, float] = {}
+        self._ended: set[str] = set()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def why_paused(self) -> str:
+        """Why no more blocks are asked for; '' if they are."""
+        return self._starts.why_paused
+
+    def start(self, awaits_engines: bool) -> None:
+        """Goes on by itself from now on, until `stop`, or until the cluster has stopped."""
+        control = self._connect(awaits_engines)
+        self._thread = threading.Thread(
+            target=self._run, args=(control, awaits_engines), name="broadleaf-steward", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread. Not to be called with the cluster's lock held."""
+        self._stopped.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _connect(self, awaits_engines: bool) -> ControlLink:
+        control = self._cluster.control()
+        if awaits_engines:
+            control.await_engines()
+        return control
+
+    def _run(self, control: ControlLink, awaits_engines: bool) -> None:
+        try:
+            while not self._stopped.wait(_LOOK_EVERY_S) and self._cluster.running:
+                try:
+                    self.step(control)
+                except ClusterStartError as error:
+                    self._starts.failed(str(error))
+                except (KernelError, TimeoutError, OSError):
+                    control.close()
+                    if self._stopped.wait(_LOOK_EVERY_S) or not self._cluster.running:
+                        return
+                    control = self._connect(awaits_engines)
+        except (KernelError, TimeoutError, OSError):
+            pass  # the cluster ends
+        finally:
+            control.close()
+
+    def step(self, control: ControlLink) -> Decision:
+        """Looks, decides and acts. Raises `ClusterStartError` when a submission is refused."""
+        cluster = self._cluster
+        with cluster.lock:
+            status = control.status()
+            blocks = self._look(status)
+            units = self._units(status, blocks)
+            size, refusal = self._block_engines()
+            decision = decide(
+                self._aim,
+                units,
+                _load(status),
+                block_engines=size,
+                start_s=self._starts.start_s,
+                one_at_a_time=self._one_at_a_time and cluster.engines_from.is_remote,
+            )
+            if decision.submit and refusal is not None:
+                raise refusal
+            if decision.submit and self.why_paused:
+                decision = replace(decision, submit=())
+            self._act(control, decision, status, {block.id: block for block in blocks})
+        return decision
+
+    def _block_engines(self) -> tuple[int | None, ClusterStartError | None]:
+        """Engines of a new block, None for as many as are asked for; or why there can be none."""
+        if not self._cluster.engines_from.is_remote:
+            return 1, None
+        first = next((block.n_engines for block in self._cluster.all_blocks() if block.n_engines), 0)
+        try:
+            return self._cluster.engines_from.block_engines(first), None
+        except ClusterStartError as error:
+            return None, error
+
+    def _look(self, status: Mapping[str, Any]) -> list[Block]:
+        """The blocks that are not over, as they are now; those that have left are ended for good."""
+        cluster, now = self._cluster, time.monotonic()
+        blocks = cluster.look_at_blocks(status)
+        for block in blocks:
+            submitted_at = self._submitted_at.setdefault(block.id, now)
+            if block.engines and submitted_at < now and block.id not in self._had_s:
+                self._had_s[block.id] = block.deadline - time.time() if block.deadline is not None else 0.0
+                self._starts.came_up(now - submitted_at)
+            never_up = block.id not in self._had_s
+            if block.is_over and block.id not in self._ended:
+                self._ended.add(block.id)
+                if never_up and not block.draining:
+                    self._starts.failed(block.reason)
+            waits = not block.is_over and never_up and block.state == "pending"
+            if waits and now - submitted_at > cluster.engines_from.queue_timeout_s:
+                self._end([block], block.reason or "it was pending for too long")
+                self._starts.failed(block.reason)
+                self._ended.add(block.id)
+        gone = [b for b in blocks if b.draining and not b.is_over and not b.hosts and not _of(status, b)]
+        self._end(gone, "it was released")
+        return [block for block in blocks if not block.is_over]
+
+    def _end(self, blocks: Sequence[Block], reason: str) -> None:
+        if blocks:
+            self._cluster.engines_from.cancel(blocks)
+            for block in blocks:
+                block.state, block.reason = "ended", reason
+            self._cluster.write_cluster_file()
+
+    def _units(self, status: Mapping[str, Any], blocks: Iterable[Block]) -> list[Unit]:
+        if not self._cluster.engines_from.is_remote:
+            remote = {host["name"] for host in status["hosts"]}
+            own = [engine for engine in status["engines"] if engine["host"] not in remote]
+            return [_unit(str(e["engine"]), 1, [e], None) for e in own if e["state"] not in (*_GOING, "gone")]
+        units = []
+        for block in blocks:
+            if block.draining:
+                continue
+            engines = _of(status, block)
+            lasts_s = None
+            if block.deadline is not None:
+                left_s = block.deadline - time.time()
+                lasts_s = left_s - min(_NOTICE_S, self._had_s.get(block.id, left_s) / 10)
+            units.append(_unit(block.id, max(1, block.n_engines or len(engines)), engines, lasts_s))
+        return units
+
+    def _act(
+        self, control: ControlLink, decision: Decision, status: Mapping[str, Any], blocks: Mapping[str, Block]
+    ) -> None:
+        cluster = self._cluster
+        if not cluster.engines_from.is_remote:
+            if decision.submit:
+                control.add_engines(sum(decision.submit))
+            if going := [int(one) for one in (*decision.cancel, *decision.drain)]:
+                _drain(control, going, (), self._within_s, self._aim.stateless)
+            return
+        self._end([blocks[one] for one in decision.cancel], "it was not needed any more")
+        for one in decision.drain:
+            engines = [engine["engine"] for engine in _of(status, blocks[one])]
+            hosts = [host["host"] for host in status["hosts"] if host["name"] in blocks[one].hosts]
+            blocks[one].draining = _drain(control, engines, hosts, self._within_s, self._aim.stateless)
+        for n in decision.submit:
+            now = time.monotonic()
+            before = {block.id for block in cluster.all_blocks()}
+            cluster.start_engines_sync(n)
+            for block in cluster.all_blocks():
+                if block.id not in before:
+                    self._submitted_at[block.id] = now
+        if decision.drain:
+            cluster.write_cluster_file()
+
+
+def _drain(
+    control: ControlLink, engines: Sequence[int], hosts: Sequence[int], within_s: float | None, stateless: bool
+) -> bool:
+    """Whether they are being released: data that came a moment ago keeps them."""
+    try:
+        control.drain(engines, hosts, within_s, stateless)
+    except RequestFailed:
+        return False
+    return True
+
+
+def _of(status: Mapping[str, Any], block: Block) -> list[dict[str, Any]]:
+    """The engines of a block that have said hello and live."""
+    own = set(block.engines)
+    return [engine for engine in status["engines"] if engine["engine"] in own]
+
+
+def _unit(name: str, n_engines: int, engines: Sequence[Mapping[str, Any]], lasts_s: float | None) -> Unit:
+    up = [engine for engine in engines if engine["up"]]
+    return Unit(
+        name,
+        n_engines,
+        "running" if up else "pending",
+        n_busy=sum(engine["idle_s"] is None for engine in up),
+        idle_s=min((engine["idle_s"] or 0.0 for engine in up), default=0.0),
+        holds_data=any(engine["holds_data"] for engine in up),
+        lasts_s=lasts_s,
+    )
+
+
+def _load(status: Mapping[str, Any]) -> Load:
+    """Tasks that no engine runs, and the mean time of those that ran."""
+    engines = [engine for engine in status["engines"] if engine["completed"]]
+    behind = sum(max(0, engine["outstanding"] - 1) for engine in status["engines"])
+    done = sum(engine["completed"] for engine in engines)
+    mean_s = sum(engine["busy_ns"] for engine in engines) / done / 1e9 if done else None
+    return Load(status["controller"]["ready"] + behind, mean_s)

@@ -1,0 +1,139 @@
+"""Clusters that grow and shrink by jobs of Slurm, with its daemons."""
+
+from __future__ import annotations
+
+import pytest
+from bed import Bed
+from programs import SHARED, check_nothing_is_left
+from waiting import until
+
+pytestmark = pytest.mark.timeout(300)
+
+_HEAD = """
+import os, subprocess, time
+import broadleaf as ipp
+from broadleaf.cluster.start_error import ClusterStartError
+
+def until(condition, timeout_s=60):
+    give_up_at = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < give_up_at, "too late"
+        time.sleep(0.02)
+
+def jobs(*states):
+    said = subprocess.run(["squeue", "-h", "-o", "%i", *(["-t", ",".join(states)] if states else [])],
+                          capture_output=True, text=True, check=True).stdout
+    return said.split()
+
+def write_line(path, line, seconds):
+    time.sleep(seconds)
+    with open(path, "a") as file:
+        print(line, file=file)
+    return line
+
+cluster = ipp.Cluster(engines=ipp.Slurm(nodes=1, engines_per_host=2, walltime=WALLTIME))
+cluster.start_controller_sync()
+rc = cluster.connect_client_sync()
+lview = rc.load_balanced_view()
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(slurm):
+    """No job and no process is left by a test."""
+    yield
+    check_nothing_is_left(slurm)
+    assert until(lambda: not slurm.run("head", "squeue", "-h").stdout, 60), slurm.run("head", "squeue").stdout
+
+
+def run(slurm: Bed, program: str, walltime: str = "5m", timeout_s: float = 200) -> str:
+    """What a program says that has a cluster without engines."""
+    whole = f"{_HEAD.replace('WALLTIME', repr(walltime))}\ntry:\n"
+    whole += "".join(f"    {line}\n" for line in program.strip().splitlines())
+    whole += "finally:\n    rc.close()\n    cluster.stop_cluster_sync()\n"
+    said: str = slurm.python(whole, timeout_s=timeout_s, **SHARED).stdout
+    return said
+
+
+def test_jobs_come_with_tasks_and_go_when_idle(slurm):
+    program = """
+cluster.adapt_sync(0, 4, idle_s=3)
+assert not jobs()
+assert lview.apply_sync(lambda: 42) == 42
+(block,) = cluster.blocks()
+assert block.state == "running" and block.n_engines == 2 and len(block.hosts) == 1, block
+assert 240 < block.deadline - time.time() <= 300, block
+began = time.monotonic()
+until(lambda: not rc.ids)
+assert time.monotonic() - began > 2
+until(lambda: not jobs())
+(block,) = cluster.blocks()
+print(block.state)
+# Work for more than one job, and no more jobs than there may be.
+lview.map_sync(time.sleep, [0.5] * 80, chunksize=1)
+print(len(cluster.blocks()))
+"""
+    assert run(slurm, program).splitlines() == ["ended", "3"]
+
+
+def test_scaling_up_and_down_and_jobs_that_are_lost(slurm):
+    program = """
+cluster.scale_sync(4)
+until(lambda: len(rc) == 4)
+assert len(jobs()) == 2
+kept, lost = cluster.blocks()
+subprocess.run(["scancel", lost.facts["job"]], check=True)
+until(lambda: len(rc) == 2)
+until(lambda: len(rc) == 4)
+assert kept.facts["job"] in jobs("R") and lost.facts["job"] not in jobs("R")
+cluster.scale_sync(2)
+until(lambda: len(jobs()) == 1)
+until(lambda: len(rc) == 2)
+cluster.drain_sync(cluster.blocks()[0])
+until(lambda: not rc.ids or kept.facts["job"] not in jobs())
+cluster.scale_sync(0)
+until(lambda: not jobs())
+cluster.engines_from.partition = "nowhere"
+try:
+    cluster.scale_sync(2)
+except ClusterStartError as error:
+    print(repr(str(error)))
+cluster.adapt_sync(2, 2)
+until(lambda: cluster.scaling_paused)
+print(repr(cluster.scaling_paused))
+"""
+    refusal, paused = run(slurm, program).splitlines()
+    assert "invalid partition specified: nowhere" in refusal
+    assert paused[1:].startswith("3 blocks in a row did not start, the last one because: Slurm refuses the job")
+
+
+def test_a_pending_job_that_is_not_needed_any_more_is_cancelled(slurm):
+    holder = slurm.run("head", "sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap", "exec sleep 600").stdout
+    try:
+        assert until(lambda: slurm.run("head", "squeue", "-h", "-t", "R", "-o", "%i").stdout == holder)
+        program = """
+cluster.adapt_sync(0, 4)
+result = lview.apply_async(abs, -1)
+until(lambda: jobs("PD"))
+result.abort()
+until(lambda: not jobs("PD"))
+(block,) = cluster.blocks()
+print(block.state, block.reason)
+"""
+        assert run(slurm, program) == "ended it was not needed any more\n"
+    finally:
+        slurm.run("head", "scancel", holder.strip())
+
+
+def test_tasks_outlive_the_walltime_of_their_jobs(slurm):
+    program = """
+path = os.path.join(cluster.cluster_dir, "lines")
+cluster.scale_sync(2)
+results = [lview.apply_async(write_line, path, i, 0.5) for i in range(300)]
+assert [one.get(150) for one in results] == list(range(300))
+with open(path) as file:
+    lines = sorted(map(int, file))
+assert lines == list(range(300)), "each once"
+print(len(cluster.blocks()) >= 2)
+"""
+    assert run(slurm, program, walltime="1m", timeout_s=250) == "True\n"

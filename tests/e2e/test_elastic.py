@@ -1,0 +1,161 @@
+"""Clusters that change their size while they run, and engines that are released with care."""
+
+import os
+import time
+
+import pytest
+from broadleaf import Client, Cluster
+from broadleaf.cluster.elasticity.elastic import ScalingError
+from broadleaf.control.requests import RequestFailed
+from broadleaf.errors import EngineError
+from waiting import until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def states(cluster: Cluster) -> dict[int, str]:
+    """What the controller says of each engine."""
+    return {engine["engine"]: engine["state"] for engine in cluster.status_sync()["engines"]}
+
+
+def living(cluster: Cluster) -> int:
+    """Engines that are there or come."""
+    return sum(state not in ("gone", "draining", "leaving", "dying") for state in states(cluster).values())
+
+
+def wait_for_file(path: str) -> str:
+    """A task that runs until there is a file."""
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    return path
+
+
+def write_line(path: str, line: int) -> int:
+    """A task that leaves a trace of each time it runs."""
+    with open(path, "a") as file:
+        file.write(f"{line}\n")
+    return line
+
+
+def test_an_engine_that_drains_ends_its_task_and_the_others_run_elsewhere(tmp_path):
+    with Cluster(n=2) as rc:
+        lview = rc.load_balanced_view()
+        gate, log = str(tmp_path / "gate"), str(tmp_path / "log")
+        running = [lview.apply_async(wait_for_file, gate) for _ in range(2)]
+        assert until(lambda: all(row["tasks"] for row in rows(rc)), 30)
+        queued = [lview.apply_async(write_line, log, i) for i in range(50)]
+        with rc.cluster.control() as control:
+            control.drain([0])
+        assert until(lambda: rc.ids == [1], 30)
+        assert states(rc.cluster)[0] == "draining"
+        (tmp_path / "gate").touch()
+        assert [one.get(30) for one in running] == [gate, gate]
+        assert [one.get(30) for one in queued] == list(range(50))
+        assert sorted(map(int, (tmp_path / "log").read_text().split())) == list(range(50)), "each once"
+        assert {one.metadata.engine_id for one in queued} == {1}
+        assert until(lambda: states(rc.cluster)[0] == "gone", 30)
+        with pytest.raises((EngineError, IndexError)):
+            rc[0].apply_sync(os.getpid)
+
+
+def rows(rc: Client) -> list[dict[str, int]]:
+    """The queue of each engine."""
+    return [row for engine, row in rc.queue_status().items() if isinstance(engine, int)]
+
+
+def test_drain_waits_until_the_engine_is_gone_and_names_what_it_would_lose():
+    with Cluster(n=3) as rc:
+        rc[1].push({"x": 1})
+        with pytest.raises(RequestFailed, match=r"may have left data on engines 1,"):
+            rc.cluster.drain_sync([0, 1])
+        assert rc.ids == [0, 1, 2]
+        rc.cluster.drain_sync(0)
+        assert states(rc.cluster)[0] == "gone"
+        rc.cluster.drain_sync(1, stateless=True)
+        assert until(lambda: rc.ids == [2])
+        with pytest.raises(RequestFailed, match="no such engine: 7"):
+            rc.cluster.drain_sync(7)
+        with pytest.raises(KeyError, match="no host, block or engine set 'nowhere'"):
+            rc.cluster.drain_sync("nowhere")
+
+
+def test_time_that_is_over_ends_a_task(tmp_path):
+    with Cluster(n=1, stop_grace_s=0.1) as rc:
+        result = rc.load_balanced_view().apply_async(wait_for_file, str(tmp_path / "never"))
+        assert until(lambda: rows(rc)[0]["tasks"] == 1, 30)
+        rc.cluster.drain_sync("all", within_s=0.1)
+        with pytest.raises(EngineError, match="stopped"):
+            result.get(30)
+
+
+def test_scale_up_and_down():
+    with Cluster(n=1) as rc:
+        rc.cluster.scale_sync(3)
+        rc.wait_for_engines(3)
+        rc[1].push({"x": 1})
+        rc.cluster.scale_sync(1)
+        assert until(lambda: len(rc) == 1, 30)
+        assert rc.ids == [1], "it holds data"
+        assert rc[1]["x"] == 1
+        with pytest.raises(ScalingError, match="clients may have left data on engines 1,"):
+            rc.cluster.scale_sync(0)
+        rc.cluster.scale_sync(0, stateless=True)
+        assert until(lambda: not rc.ids, 30)
+        with pytest.raises(ValueError, match="0 engines or more"):
+            rc.cluster.scale_sync(-1)
+
+
+async def test_scale_and_drain_as_coroutines():
+    async with Cluster(n=1) as rc:
+        await rc.cluster.scale(2)
+        rc.wait_for_engines(2)
+        await rc.cluster.drain(0)
+        assert until(lambda: rc.ids == [1])
+        await rc.cluster.adapt(1, 1)
+
+
+def test_adapt_follows_the_queue(tmp_path):
+    cluster = Cluster(n=0)
+    cluster.start_cluster_sync()
+    try:
+        with cluster.connect_client_sync() as rc:
+            lview = rc.load_balanced_view()
+            cluster.adapt_sync(0, 3, idle_s=0.5)
+            gate = str(tmp_path / "gate")
+            results = [lview.apply_async(wait_for_file, gate) for _ in range(10)]
+            assert until(lambda: len(rc) == 3, 60)
+            assert living(cluster) == 3
+            (tmp_path / "gate").touch()
+            assert [one.get(60) for one in results] == [gate] * 10
+            assert until(lambda: not rc.ids, 60)
+            # It comes again for one task, and only for that.
+            assert lview.apply_sync(lambda: 42) == 42
+            assert living(cluster) <= 1
+            assert until(lambda: not rc.ids, 60)
+            assert cluster.scaling_paused == ""
+            result = lview.apply_async(os.getpid)
+            assert result.get(60)
+            cluster.stop_steward()
+            assert until(lambda: living(cluster) <= 1, 30)
+        with pytest.raises(ValueError, match="0 <= minimum <= maximum"):
+            cluster.adapt_sync(2, 1)
+    finally:
+        cluster.stop_cluster_sync()
+
+
+def test_engines_that_join_call_what_a_client_has_them_call():
+    with Cluster(n=1) as first, Client(first.cluster.connection_file, on_join=set_mark) as rc:
+        assert rc[0].apply_sync(get_mark) == "set"
+        first.cluster.scale_sync(2)
+        rc.wait_for_engines(2)
+        assert rc[:].apply_sync(get_mark) == ["set", "set"]
+
+
+def set_mark() -> None:
+    """Leaves something in the process."""
+    os.environ["MARK"] = "set"
+
+
+def get_mark() -> str | None:
+    """What `set_mark` left."""
+    return os.environ.get("MARK")
