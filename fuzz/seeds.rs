@@ -7,7 +7,7 @@ use broadleaf_fuzz::relay::frame;
 use broadleaf_fuzz::world::{self, World};
 use broadleaf_proto::control::{
     self, ControlReply, ControlRequest, DeathCause, DeathCertificate, DefineOptions, Event, Hello,
-    RefusalReason, Role, SegmentAnnounce, SegmentRelease, SpawnerEvent, TaskRecord, Welcome,
+    RefusalReason, Role, SegmentAnnounce, SegmentRelease, ForkServerEvent, TaskRecord, Welcome,
 };
 use broadleaf_proto::engine::{EngineCommand, EngineEvent};
 use broadleaf_proto::layout::{COMPOUND, ValueHead};
@@ -166,8 +166,8 @@ fn relay_events(engine: EngineId, key: TaskKey) -> Vec<RelayEvent> {
             engine,
             event: EngineEvent::WaitStarted(key),
         },
-        RelayEvent::Spawner(SpawnerEvent::Spawned(engine, 1002)),
-        RelayEvent::Spawner(SpawnerEvent::Exited {
+        RelayEvent::ForkServer(ForkServerEvent::Spawned(engine, 1002)),
+        RelayEvent::ForkServer(ForkServerEvent::Exited {
             engine,
             pid: 1002,
             code: None,
@@ -214,7 +214,7 @@ fn relay() {
         unclaimed_offers: Vec::new(),
         next_offer: 1_u32.wrapping_sub(500_000_000),
     };
-    let spawned = RelayEvent::Spawner(SpawnerEvent::Spawned(EngineId(0), 4242));
+    let spawned = RelayEvent::ForkServer(ForkServerEvent::Spawned(EngineId(0), 4242));
     for (name, event) in [
         ("many-on-the-way", down),
         ("another-hosts-process", spawned),

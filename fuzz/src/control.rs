@@ -1,9 +1,9 @@
 //! Every control message. What decodes must survive encoding and decoding.
 
 use broadleaf_proto::control::{
-    ControlReply, ControlRequest, DeathCertificate, DefineOptions, Event, Hello, Refusal,
-    RefusalReason, SegmentAnnounce, SegmentRelease, SpawnerCommand, SpawnerEvent, Welcome, decode,
-    encode,
+    ControlReply, ControlRequest, DeathCertificate, DefineOptions, Event, ForkServerCommand,
+    ForkServerEvent, Hello, Refusal, RefusalReason, SegmentAnnounce, SegmentRelease, Welcome,
+    decode, encode,
 };
 use broadleaf_proto::engine::{EngineCommand, EngineEvent};
 use broadleaf_proto::relay::{PayloadCommand, RelayCommand, RelayEvent};
@@ -32,8 +32,8 @@ pub fn run(data: &[u8]) {
         (u64, ControlRequest),
         (u64, ControlReply),
         Event,
-        SpawnerCommand,
-        SpawnerEvent,
+        ForkServerCommand,
+        ForkServerEvent,
         EngineCommand,
         EngineEvent,
         RelayCommand,

@@ -1,9 +1,9 @@
 //! What a relay sends to the controller. However it lies, engines of other hosts and their tasks come to no harm, nobody's
 //! process is signalled but its own, and what is made of it is bounded.
 
-use broadleaf_core::transfer::{Transfers, Wish};
-use broadleaf_core::{Input, Output, RelayNews};
-use broadleaf_proto::control::{EngineInfo, SpawnerEvent};
+use broadleaf_core::transfer::{Topology, Transfers};
+use broadleaf_core::{HostEvent, Input, Output};
+use broadleaf_proto::control::{EngineInfo, ForkServerEvent};
 use broadleaf_proto::engine::EngineEvent;
 use broadleaf_proto::relay::{Progress, RelayEvent, RelayedDone, messages};
 use broadleaf_proto::task::{DoneRecord, OutputRecord, Payload};
@@ -69,7 +69,7 @@ impl Trial {
             OBJECT_BYTES,
             origin,
             &hosts,
-            Wish::default(),
+            Topology::default(),
             &mut orders,
         );
         let elsewhere = world.up();
@@ -97,21 +97,21 @@ impl Trial {
         match FrameKind::try_from(kind).ok()? {
             FrameKind::RelayEvent => {
                 for event in messages::<RelayEvent>(body) {
-                    self.hear(RelayNews::Event(event.ok()?));
+                    self.hear(HostEvent::Event(event.ok()?));
                 }
             }
             FrameKind::RelayedDone => {
                 let mut reader = Reader::new(Bytes::copy_from_slice(body));
                 while !reader.is_empty() {
                     let done = RelayedDone::decode(&mut reader).ok()?;
-                    self.hear(RelayNews::Done(done));
+                    self.hear(HostEvent::Done(done));
                 }
             }
             FrameKind::Output => {
                 let mut reader = Reader::new(Bytes::copy_from_slice(body));
                 while !reader.is_empty() {
                     let record = OutputRecord::decode(&mut reader).ok()?;
-                    self.hear(RelayNews::Output(record));
+                    self.hear(HostEvent::Output(record));
                 }
             }
             _ => return None,
@@ -119,20 +119,20 @@ impl Trial {
         Some(())
     }
 
-    fn hear(&mut self, news: RelayNews) {
+    fn hear(&mut self, news: HostEvent) {
         match &news {
-            RelayNews::Event(RelayEvent::Fetched(progress)) => {
+            HostEvent::Event(RelayEvent::Fetched(progress)) => {
                 let mut orders = Vec::new();
                 self.transfers
                     .on_progress(self.world.now, HOST, progress, &mut orders);
                 self.after_transfer(&orders);
             }
-            RelayNews::Event(RelayEvent::FetchFailed { object, .. }) => {
+            HostEvent::Event(RelayEvent::FetchFailed { object, .. }) => {
                 let mut orders = Vec::new();
                 self.transfers.on_failed(HOST, *object, &mut orders);
                 self.after_transfer(&orders);
             }
-            RelayNews::Event(RelayEvent::Pong { sent_ns }) => {
+            HostEvent::Event(RelayEvent::Pong { sent_ns }) => {
                 let ns = self.world.now.saturating_sub(*sent_ns);
                 self.transfers.on_round_trip(HOST, ns);
             }
@@ -174,7 +174,7 @@ impl Trial {
         }
     }
 
-    fn news(&self, choices: &mut Choices<'_>) -> RelayNews {
+    fn news(&self, choices: &mut Choices<'_>) -> HostEvent {
         let engine = match choices.below(8) {
             0 => EngineId(choices.number() as u32),
             1 => EngineId(choices.below(N_ENGINES + 1)),
@@ -210,7 +210,7 @@ impl Trial {
                     _ => EngineEvent::WaitEnded(self.key(choices)),
                 },
             },
-            n @ (4 | 5) => RelayEvent::Spawner(spawner_event(n == 5, engine, choices)),
+            n @ (4 | 5) => RelayEvent::ForkServer(fork_server_event(n == 5, engine, choices)),
             6 => RelayEvent::Fetched(Progress {
                 object,
                 have_bytes: choices.number(),
@@ -238,7 +238,7 @@ impl Trial {
                 sent_ns: choices.number(),
             },
             11 => {
-                return RelayNews::Output(OutputRecord {
+                return HostEvent::Output(OutputRecord {
                     task: self.key(choices).0,
                     engine,
                     stream: 1 + choices.below(3) as u8,
@@ -262,16 +262,20 @@ impl Trial {
                         lease: None,
                     },
                 };
-                return RelayNews::Done(RelayedDone { engine, record });
+                return HostEvent::Done(RelayedDone { engine, record });
             }
         };
-        RelayNews::Event(event)
+        HostEvent::Event(event)
     }
 }
 
-fn spawner_event(has_exited: bool, engine: EngineId, choices: &mut Choices<'_>) -> SpawnerEvent {
+fn fork_server_event(
+    has_exited: bool,
+    engine: EngineId,
+    choices: &mut Choices<'_>,
+) -> ForkServerEvent {
     if has_exited {
-        return SpawnerEvent::Exited {
+        return ForkServerEvent::Exited {
             engine,
             pid: match choices.below(2) {
                 0 => 1000 + engine.0 % 8,
@@ -284,8 +288,8 @@ fn spawner_event(has_exited: bool, engine: EngineId, choices: &mut Choices<'_>) 
         };
     }
     match choices.below(2) {
-        0 => SpawnerEvent::Spawned(engine, choices.number() as u32),
-        _ => SpawnerEvent::NotStarted {
+        0 => ForkServerEvent::Spawned(engine, choices.number() as u32),
+        _ => ForkServerEvent::NotStarted {
             engine,
             reason: choices.text(10_000),
         },

@@ -3,8 +3,8 @@
 
 use std::sync::LazyLock;
 
-use broadleaf_core::{Config, Controller, Input, Output, RelayNews};
-use broadleaf_proto::control::{DefineOptions, EngineInfo, SpawnerEvent};
+use broadleaf_core::{Config, Controller, HostEvent, Input, Output};
+use broadleaf_proto::control::{DefineOptions, EngineInfo, ForkServerEvent};
 use broadleaf_proto::relay::RelayEvent;
 use broadleaf_proto::task::{FunctionRecord, Payload};
 use broadleaf_proto::{
@@ -91,7 +91,7 @@ impl World {
             offered: Vec::new(),
             n_messages: 0,
         };
-        world.input(Input::SpawnerUp);
+        world.input(Input::ForkServerUp);
         for engine in 0..2 {
             world.input(Input::EngineUp { info: info(engine) });
         }
@@ -103,12 +103,12 @@ impl World {
                 ends_in_ns: None,
             });
             for engine in engines {
-                let spawned = SpawnerEvent::Spawned(EngineId(*engine), process_of(*engine));
+                let spawned = ForkServerEvent::Spawned(EngineId(*engine), process_of(*engine));
                 for event in [
-                    RelayEvent::Spawner(spawned),
+                    RelayEvent::ForkServer(spawned),
                     RelayEvent::EngineUp(info(*engine)),
                 ] {
-                    let news = RelayNews::Event(event);
+                    let news = HostEvent::Event(event);
                     world.input(Input::Relay { host, news });
                 }
             }

@@ -16,12 +16,12 @@ __all__ = [
     "Buffer",
     "ConnectionRefused",
     "Engine",
+    "ForkServer",
     "History",
     "Link",
     "LinkClosed",
     "Pending",
     "SharedMemory",
-    "Spawner",
     "Submitter",
     "__version__",
     "decode_plain",
@@ -309,9 +309,9 @@ class Engine:
         """Sends a pickled message of the running task."""
 
 @final
-class Spawner:
+class ForkServer:
     """The fork server's connection to its node."""
-    def __new__(cls, connection: str) -> Spawner: ...
+    def __new__(cls, connection: str) -> ForkServer: ...
     def fileno(self) -> int: ...
     def next_command(self) -> str | None:
         """JSON of the next command, or None when none is complete yet; raises LinkClosed when the node is gone."""
@@ -344,8 +344,8 @@ def generate_keys() -> str:
 
 def hold_key(connection: str) -> str:
     """Takes the private key out of a connection file's text and keeps it, out of Python's sight, for this process and
-    those forked from it: `Client`, `Engine` and `Spawner` use it for a text of the same cluster that has none. Raises
-    ValueError for a text without a key."""
+    those forked from it: `Client`, `Engine` and `ForkServer` use it for a text of the same cluster that has none.
+    Raises ValueError for a text without a key."""
 
 def give_key() -> str:
     """The key that is held, to pass on to an interpreter that this process starts. Raises RuntimeError in an engine."""

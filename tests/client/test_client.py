@@ -129,7 +129,7 @@ def test_a_closed_client(rc):
 
 
 def test_requests_that_fail(rc):
-    with pytest.raises(ipp.error.KernelError, match="not in this fake"):
+    with pytest.raises(ipp.error.BroadleafError, match="not in this fake"):
         rc.shutdown([0])
     assert rc.status() == {"engines": 4}
     assert "waits" in rc.explain(rc[0].apply_async(time.sleep, 0.2))

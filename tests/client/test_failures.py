@@ -55,7 +55,7 @@ def test_a_certificate_from_the_wire(rc):
     assert isinstance(failures.decode_failure(failures.STATUS_TIMEOUT, b"", 1, origin), error.TaskTimeout)
     assert isinstance(failures.decode_failure(failures.STATUS_TIMEOUT, b"", -1, origin), error.DependencyTimeout)
     assert isinstance(failures.decode_failure(failures.STATUS_CANCELLED, b"", -1, origin), error.TaskAborted)
-    assert isinstance(failures.decode_failure(failures.STATUS_REFUSED, b"\xff", -1, origin), error.KernelError)
+    assert isinstance(failures.decode_failure(failures.STATUS_REFUSED, b"\xff", -1, origin), error.BroadleafError)
 
 
 @pytest.mark.parametrize(

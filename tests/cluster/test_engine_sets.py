@@ -137,7 +137,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path, monkeypatch):
         ValueError, match="no engine set is called 'cloud'; there are dask, local, mpi, ray, sge, slurm, ssh"
     ):
         find_engine_set("cloud")
-    with pytest.raises(ipp.KernelError, match="no hosts for SSH"):
+    with pytest.raises(ipp.BroadleafError, match="no hosts for SSH"):
         ipp.Cluster(engines="ssh").start_cluster_sync()
 
 

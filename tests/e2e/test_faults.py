@@ -92,7 +92,7 @@ def test_segmentation_fault_shows_where(rc):
     assert (certificate.cause, certificate.code) == ("signal", signal.SIGSEGV)
     assert "Fatal Python error: Segmentation fault" in certificate.last_output
     assert "string_at" in certificate.last_output
-    assert "spawner.py" not in certificate.last_output.split("string_at")[0]
+    assert "fork_server.py" not in certificate.last_output.split("string_at")[0]
 
 
 def test_tasks_behind_the_deadly_one_were_not_started(rc, tmp_path):

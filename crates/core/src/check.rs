@@ -45,7 +45,7 @@ impl Controller {
             format!("{} timers set, {timers} owned", self.timers.len())
         })?;
         self.check_clients()?;
-        self.check_gatherings()?;
+        self.check_reply_groups()?;
         self.check_kept()?;
         self.check_references()
     }
@@ -195,17 +195,17 @@ impl Controller {
         Ok(())
     }
 
-    fn check_gatherings(&self) -> Result<(), Violation> {
-        for (id, gathering) in self.gatherings.iter() {
+    fn check_reply_groups(&self) -> Result<(), Violation> {
+        for (id, reply_group) in self.reply_groups.iter() {
             let own = self
                 .tasks
                 .iter()
-                .filter(|(_, t)| t.gathering == Some(id) && t.client == Some(gathering.client));
+                .filter(|(_, t)| t.reply_group == Some(id) && t.client == Some(reply_group.client));
             let n = own.count() as u64;
-            ensure(n == gathering.n_missing && n > 0, || {
+            ensure(n == reply_group.n_missing && n > 0, || {
                 format!(
                     "the request {:?} misses {} results of {n} tasks",
-                    gathering.first_seq, gathering.n_missing
+                    reply_group.first_seq, reply_group.n_missing
                 )
             })?;
         }

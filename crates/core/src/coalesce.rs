@@ -10,7 +10,7 @@ use crate::{Controller, Output};
 
 /// The results so far of one request.
 #[derive(Clone, Debug)]
-pub(crate) struct Gathering {
+pub(crate) struct ReplyGroup {
     pub client: ClientId,
     pub first_seq: TaskSeq,
     /// By part.
@@ -21,11 +21,11 @@ pub(crate) struct Gathering {
 
 /// Every coalescing request that is not complete.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Gatherings(Slab<Gathering>);
+pub(crate) struct ReplyGroups(Slab<ReplyGroup>);
 
-impl Gatherings {
+impl ReplyGroups {
     pub fn begin(&mut self, client: ClientId, first_seq: TaskSeq, n_parts: usize) -> u32 {
-        self.0.insert(Gathering {
+        self.0.insert(ReplyGroup {
             client,
             first_seq,
             results: vec![None; n_parts],
@@ -33,12 +33,14 @@ impl Gatherings {
             inline_bytes: 0,
         }) as u32
     }
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &Gathering)> {
-        self.0.iter().map(|(id, gathering)| (id as u32, gathering))
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &ReplyGroup)> {
+        self.0
+            .iter()
+            .map(|(id, reply_group)| (id as u32, reply_group))
     }
     /// Its client is gone: nobody will ask for what was gathered.
     pub fn drop_client(&mut self, client: ClientId) {
-        self.0.retain(|_, gathering| gathering.client != client);
+        self.0.retain(|_, reply_group| reply_group.client != client);
     }
 }
 
@@ -47,15 +49,15 @@ impl Controller {
     pub(crate) fn deliver(
         &mut self,
         client: ClientId,
-        gathering: Option<u32>,
+        reply_group: Option<u32>,
         record: ResultRecord,
         out: &mut Vec<Output>,
     ) {
-        let Some(id) = gathering else {
+        let Some(id) = reply_group else {
             out.push(Output::Result { client, record });
             return;
         };
-        let found = &mut self.gatherings.0[id as usize];
+        let found = &mut self.reply_groups.0[id as usize];
         let part = (record.seq.0 - found.first_seq.0) as usize;
         found.inline_bytes += record.payload.bytes.len();
         let before = found.results[part].replace(record);
@@ -64,7 +66,7 @@ impl Controller {
         if found.n_missing > 0 {
             return;
         }
-        let complete = self.gatherings.0.remove(id as usize);
+        let complete = self.reply_groups.0.remove(id as usize);
         let results = complete.results.into_iter().flatten();
         if complete.inline_bytes > MAX_COALESCED_BYTES {
             out.extend(results.map(|record| Output::Result { client, record }));

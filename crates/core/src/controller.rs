@@ -11,7 +11,7 @@ use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::clients::{Client, Defined, MAX_DEFINITIONS};
-use crate::coalesce::Gatherings;
+use crate::coalesce::ReplyGroups;
 use crate::dependencies::Dependencies;
 use crate::engines::{Engine, MAX_ENGINES, State};
 use crate::functions::Functions;
@@ -51,7 +51,7 @@ pub struct Controller {
     /// Slots that were freed since the driver last asked.
     pub(crate) freed_functions: Vec<FunctionId>,
     pub(crate) dependencies: Dependencies,
-    pub(crate) gatherings: Gatherings,
+    pub(crate) reply_groups: ReplyGroups,
     pub(crate) timers: Timers,
     pub(crate) supervisor: Supervisor,
     pub(crate) totals: Counters,
@@ -96,7 +96,7 @@ impl Controller {
             functions: Functions::default(),
             freed_functions: Vec::new(),
             dependencies: Dependencies::default(),
-            gatherings: Gatherings::default(),
+            reply_groups: ReplyGroups::default(),
             timers: Timers::default(),
             supervisor: Supervisor::new(config.seed),
             totals: Counters::default(),
@@ -149,10 +149,10 @@ impl Controller {
                 ends_in_ns,
             } => self.on_host_up(now, host, name, n_engines, ends_in_ns, out),
             Input::HostDown { host } => self.on_host_down(now, host, out),
-            Input::Relay { host, news } => self.on_relay_news(now, host, news, out),
-            Input::SpawnerUp => self.on_spawner_up(out),
-            Input::SpawnerDown => self.on_spawner_down(out),
-            Input::Spawner(event) => self.on_own_spawner_event(now, event, out),
+            Input::Relay { host, news } => self.on_host_event(now, host, news, out),
+            Input::ForkServerUp => self.on_fork_server_up(out),
+            Input::ForkServerDown => self.on_fork_server_down(out),
+            Input::ForkServer(event) => self.on_own_fork_server_event(now, event, out),
             Input::EngineUp { info } => self.on_engine_up(now, info, out),
             Input::EngineDown {
                 engine,
@@ -244,7 +244,7 @@ impl Controller {
             let is_done = gone.outstanding_tasks == 0;
             // Nobody reads, so nobody can be slow to.
             self.on_congested(client, false);
-            self.gatherings.drop_client(client);
+            self.reply_groups.drop_client(client);
             self.drop_adopter(client);
             if is_done {
                 self.remove_client(client);
@@ -274,7 +274,7 @@ impl Controller {
                 self.discard(key, out);
             }
         }
-        self.gatherings.drop_client(client);
+        self.reply_groups.drop_client(client);
         self.drop_adopter(client);
         self.remove_client(client);
     }

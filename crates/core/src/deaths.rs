@@ -1,6 +1,6 @@
 //! The deaths of engines: certified, their tasks moved, retried or lost, their places filled again.
 //!
-//! A death is two pieces of news in either order: the link closes, and the spawner sees the process
+//! A death is two pieces of news in either order: the link closes, and the fork server sees the process
 //! exit. Each waits for the other for a bounded time.
 
 use broadleaf_proto::control::{DeathCause, Event, RefusalReason};
@@ -34,8 +34,8 @@ impl Controller {
         self.note_end_of_world(index);
         let told = self.can_spawn(self.engines[index].host);
         let engine = &mut self.engines[index];
-        let no_news = engine.exit.is_some() || engine.spawned_pid == 0 || !told;
-        if no_news {
+        let no_events = engine.exit.is_some() || engine.spawned_pid == 0 || !told;
+        if no_events {
             self.bury(now, index, out); // No more news to come.
             return;
         }

@@ -20,7 +20,7 @@ pub(crate) const MAX_ENGINES: u32 = 65_536;
 pub(crate) enum State {
     /// Wanted; its hello is awaited until its timer.
     Starting {
-        /// Whether the present spawner was told.
+        /// Whether the present fork server was told.
         spawn_sent: bool,
     },
     /// Takes tasks.
@@ -37,7 +37,7 @@ pub(crate) enum State {
     Gone,
 }
 
-/// How a process ended, as the spawner saw it.
+/// How a process ended, as the fork server saw it.
 #[derive(Clone, Debug)]
 pub(crate) struct Exit {
     pub cause: DeathCause,
@@ -59,7 +59,7 @@ pub(crate) struct Engine {
     /// Where its place is.
     pub host: HostId,
     pub state: State,
-    /// Whose place it is, for as long as the cluster lasts; `None` for engines that spawners start.
+    /// Whose place it is, for as long as the cluster lasts; `None` for engines that fork servers start.
     pub guest: Option<Guest>,
     /// Its timer in the set of timers; 0 for none.
     pub timer_at: Nanos,
@@ -67,7 +67,7 @@ pub(crate) struct Engine {
     pub limbo_at: Nanos,
     /// What it said in its hello, while it lives.
     pub info: Option<EngineInfo>,
-    /// The process that the spawner started for it; 0 for none.
+    /// The process that the fork server started for it; 0 for none.
     pub spawned_pid: u32,
     pub link_down: bool,
     pub exit: Option<Exit>,
@@ -213,7 +213,7 @@ impl Engine {
         self.info.as_ref().map_or(self.spawned_pid, |i| i.pid)
     }
 
-    /// Whether a spawner started it, or is to; if not, it was started by hand.
+    /// Whether a fork server started it, or is to; if not, it was started by hand.
     pub fn is_spawned(&self) -> bool {
         self.spawned_pid != 0 || self.info.is_none()
     }

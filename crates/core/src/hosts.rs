@@ -1,6 +1,6 @@
 //! Hosts: which engines live where, and what the loss of a host means for them.
 //!
-//! The controller's own host is number 0 and has a spawner of its own; every other one is a relay,
+//! The controller's own host is number 0 and has a fork server of its own; every other one is a relay,
 //! which spawns for as long as it is there.
 
 use std::collections::BTreeMap;
@@ -135,7 +135,7 @@ impl Controller {
     /// Whether an engine can be started on the host, and its end would be told.
     pub(crate) fn can_spawn(&self, host: HostId) -> bool {
         if host == HostId::CONTROLLER {
-            self.supervisor.spawner_up
+            self.supervisor.fork_server_up
         } else {
             self.is_host_up(host)
         }

@@ -52,7 +52,7 @@ pub use controller::Controller;
 pub use counters::{Counters, EngineCounters};
 pub use functions::{FunctionTimes, Times};
 pub use message::{Input, Output};
-pub use relayed::RelayNews;
+pub use relayed::HostEvent;
 pub use unread::Unread;
 
 /// Nanoseconds on the driver's monotonic (or virtual) clock.

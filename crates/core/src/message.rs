@@ -1,7 +1,7 @@
 //! What the driver tells the controller, and what the controller asks of the driver.
 
 use broadleaf_proto::control::{
-    ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, SpawnerEvent, TransferPlan,
+    ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, ForkServerEvent, TransferPlan,
 };
 use broadleaf_proto::engine::EngineEvent;
 use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey};
@@ -11,7 +11,7 @@ use broadleaf_proto::task::{
 use broadleaf_proto::{CoalescedRecord, RefusedRun};
 
 use crate::Nanos;
-use crate::relayed::RelayNews;
+use crate::relayed::HostEvent;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,14 +90,14 @@ pub enum Input {
         /// Its host.
         host: HostId,
         /// What.
-        news: RelayNews,
+        news: HostEvent,
     },
-    /// The spawner is ready.
-    SpawnerUp,
-    /// The spawner's link closed.
-    SpawnerDown,
-    /// News from the spawner of the controller's host.
-    Spawner(SpawnerEvent),
+    /// The fork server is ready.
+    ForkServerUp,
+    /// The fork server's link closed.
+    ForkServerDown,
+    /// News from the fork server of the controller's host.
+    ForkServer(ForkServerEvent),
     /// An engine of the controller's host said hello and was accepted. Offers to it start at 0.
     EngineUp {
         /// The engine.
@@ -214,12 +214,12 @@ pub enum Output {
         /// The engine.
         engine: EngineId,
     },
-    /// Have the spawner start an engine for this place.
+    /// Have the fork server start an engine for this place.
     Spawn {
         /// The place.
         engine: EngineId,
     },
-    /// Have the spawner give a guest this place.
+    /// Have the fork server give a guest this place.
     Seat {
         /// The place.
         engine: EngineId,
@@ -228,8 +228,8 @@ pub enum Output {
         /// Its rank there.
         rank: u32,
     },
-    /// Have the spawner end everything and leave.
-    StopSpawner,
+    /// Have the fork server end everything and leave.
+    StopForkServer,
     /// Close the link of a relay, which said what cannot be; answered by [`Input::HostDown`].
     Expel {
         /// Its host.

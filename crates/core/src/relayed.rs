@@ -1,7 +1,7 @@
 //! What relays say. Whoever has the engines' key can be one, so a relay's words count about its own host and the engines
 //! there alone, and no number in them reaches further than what was sent there. A relay that says anything else is cut off.
 
-use broadleaf_proto::control::SpawnerEvent;
+use broadleaf_proto::control::ForkServerEvent;
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use broadleaf_proto::limits::{CLAIM_SLOTS, LAST_OUTPUT_BYTES, MAX_HOST_NAME_BYTES};
 use broadleaf_proto::relay::{RelayEvent, RelayedDone};
@@ -13,7 +13,7 @@ use crate::{Controller, Nanos, Output};
 
 /// What a relay says of its engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RelayNews {
+pub enum HostEvent {
     /// An engine, or its process, came, went or changed. How far payload has come is [`crate::transfer`]'s to hear.
     Event(RelayEvent),
     /// A task ended.
@@ -29,18 +29,18 @@ const MAX_LAST_OUTPUT_BYTES: usize = 3 * LAST_OUTPUT_BYTES;
 const MAX_REASON_BYTES: usize = 4096;
 
 /// The engine that something is said of; `None` for what is said of none.
-fn subject(news: &RelayNews) -> Option<EngineId> {
+fn subject(news: &HostEvent) -> Option<EngineId> {
     Some(match news {
-        RelayNews::Done(done) => done.engine,
-        RelayNews::Output(record) => record.engine,
-        RelayNews::Event(event) => match event {
+        HostEvent::Done(done) => done.engine,
+        HostEvent::Output(record) => record.engine,
+        HostEvent::Event(event) => match event {
             RelayEvent::EngineUp(info) => info.engine,
             RelayEvent::EngineDown { engine, .. }
             | RelayEvent::Revoked { engine, .. }
             | RelayEvent::Waits { engine, .. }
             | RelayEvent::Delivered { engine, .. }
             | RelayEvent::Undeliverable { engine, .. } => *engine,
-            RelayEvent::Spawner(event) => return event.engine(),
+            RelayEvent::ForkServer(event) => return event.engine(),
             RelayEvent::Fetched(_) | RelayEvent::FetchFailed { .. } | RelayEvent::Pong { .. } => {
                 return None;
             }
@@ -95,18 +95,18 @@ impl Controller {
         task.is_some_and(|task| matches!(task.place, Place::Offered(at, _) if at == engine))
     }
 
-    pub(crate) fn on_relay_news(
+    pub(crate) fn on_host_event(
         &mut self,
         now: Nanos,
         host: HostId,
-        news: RelayNews,
+        news: HostEvent,
         out: &mut Vec<Output>,
     ) {
         if !self.is_relay_up(host) {
             self.totals.ignored += 1;
             return;
         }
-        if let RelayNews::Event(RelayEvent::Spawner(SpawnerEvent::Guest {
+        if let HostEvent::Event(RelayEvent::ForkServer(ForkServerEvent::Guest {
             world,
             size,
             rank,
@@ -127,11 +127,11 @@ impl Controller {
             return;
         }
         match news {
-            RelayNews::Done(RelayedDone { engine, record }) => {
+            HostEvent::Done(RelayedDone { engine, record }) => {
                 self.on_done(now, engine, record, out);
             }
-            RelayNews::Output(record) => self.on_output(engine, record, out),
-            RelayNews::Event(event) => self.on_relay_event(now, host, event, out),
+            HostEvent::Output(record) => self.on_output(engine, record, out),
+            HostEvent::Event(event) => self.on_relay_event(now, host, event, out),
         }
     }
 
@@ -175,15 +175,17 @@ impl Controller {
                 self.on_revoked(now, engine, key, won, out);
             }
             RelayEvent::Waits { engine, event } => self.on_engine_event(now, engine, event, out),
-            RelayEvent::Spawner(mut event) => {
+            RelayEvent::ForkServer(mut event) => {
                 match &mut event {
-                    SpawnerEvent::Exited { last_output, .. } => {
+                    ForkServerEvent::Exited { last_output, .. } => {
                         keep_end(last_output, MAX_LAST_OUTPUT_BYTES);
                     }
-                    SpawnerEvent::NotStarted { reason, .. } => keep_end(reason, MAX_REASON_BYTES),
-                    SpawnerEvent::Spawned(..) | SpawnerEvent::Guest { .. } => {}
+                    ForkServerEvent::NotStarted { reason, .. } => {
+                        keep_end(reason, MAX_REASON_BYTES)
+                    }
+                    ForkServerEvent::Spawned(..) | ForkServerEvent::Guest { .. } => {}
                 }
-                self.on_spawner_event(now, event, out);
+                self.on_fork_server_event(now, event, out);
             }
             RelayEvent::Delivered { engine, key } => self.on_delivered(now, engine, key),
             RelayEvent::Undeliverable {

@@ -282,7 +282,7 @@ impl Controller {
             self.discard(key, out);
             return;
         };
-        let (seq, inline_bytes, gathering) = (task.seq, task.inline_bytes, task.gathering);
+        let (seq, inline_bytes, reply_group) = (task.seq, task.inline_bytes, task.reply_group);
         if task.has_dependents {
             self.ended.push_back(Ended {
                 slot: key.slot() as u32,
@@ -317,7 +317,7 @@ impl Controller {
             completed_ns: end.completed_ns,
             payload: end.payload,
         };
-        self.deliver(client, gathering, record, out);
+        self.deliver(client, reply_group, record, out);
     }
 
     /// Frees a detached task whose client is gone.

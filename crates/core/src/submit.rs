@@ -56,7 +56,7 @@ pub(crate) struct Submission {
     /// Slot in the function cache.
     function: u32,
     depth: u16,
-    gathering: Option<u32>,
+    reply_group: Option<u32>,
     after: SmallVec<[TaskSeq; 0]>,
     follow: SmallVec<[TaskSeq; 0]>,
 }
@@ -81,7 +81,7 @@ impl Submission {
             options,
             function,
             depth,
-            gathering: None,
+            reply_group: None,
             after: SmallVec::new(),
             follow: SmallVec::new(),
         }
@@ -169,7 +169,7 @@ impl Controller {
             options,
             function,
             depth: record.depth,
-            gathering: None,
+            reply_group: None,
             after: record.after,
             follow: record.follow,
         };
@@ -186,8 +186,8 @@ impl Controller {
         // With a part that is refused now the others come one by one: nothing is kept for it.
         let all_there = targets.iter().all(|e| self.is_hopeful_place(EngineId(e)));
         if all_there && self.options.at(options).options.coalesce {
-            let id = self.gatherings.begin(client, seq, n_parts);
-            submission.gathering = Some(id);
+            let id = self.reply_groups.begin(client, seq, n_parts);
+            submission.reply_group = Some(id);
         }
         // The arguments exist once, however many engines share them.
         let n = n_parts as u64;
@@ -246,7 +246,7 @@ impl Controller {
             place: Place::Detached,
             client: Some(whole.client),
             seq: part.seq,
-            gathering: whole.gathering,
+            reply_group: whole.reply_group,
             function: whole.function,
             options: whole.options,
             depth: whole.depth,

@@ -1,6 +1,6 @@
 //! The lives of engines: started, connected, stopped, killed, and the end of the whole cluster.
 
-use broadleaf_proto::control::{DeathCause, EngineInfo, Event, RefusalReason, SpawnerEvent};
+use broadleaf_proto::control::{DeathCause, EngineInfo, Event, ForkServerEvent, RefusalReason};
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 
 use crate::engines::{Engine, Exit, MAX_ENGINES, State};
@@ -17,14 +17,14 @@ const SIGKILL: i32 = 9;
 pub(crate) struct Supervisor {
     /// Whether the first input was seen, and with it the time.
     pub booted: bool,
-    pub spawner_up: bool,
+    pub fork_server_up: bool,
     pub stopping: bool,
     pub finished: bool,
     /// Whether an engine or a host is being released.
     pub drains: bool,
-    /// Whether the spawner was told to leave.
-    spawner_stopped: bool,
-    /// The timer of the spawner's leave; 0 for none.
+    /// Whether the fork server was told to leave.
+    fork_server_stopped: bool,
+    /// The timer of the fork server's leave; 0 for none.
     pub shutdown_at: Nanos,
     random: u64,
 }
@@ -33,11 +33,11 @@ impl Supervisor {
     pub fn new(seed: u64) -> Self {
         Self {
             booted: false,
-            spawner_up: false,
+            fork_server_up: false,
             stopping: false,
             finished: false,
             drains: false,
-            spawner_stopped: false,
+            fork_server_stopped: false,
             shutdown_at: 0,
             random: seed,
         }
@@ -90,7 +90,7 @@ impl Controller {
         Some(id.0 as usize)
     }
 
-    /// Has the spawner start an engine, now or as soon as there is a spawner.
+    /// Has the fork server start an engine, now or as soon as there is a fork server.
     pub(crate) fn start(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
         let spawn_sent = self.can_spawn(self.engines[index].host);
         let engine = &mut self.engines[index];
@@ -115,8 +115,8 @@ impl Controller {
         true
     }
 
-    pub(crate) fn on_spawner_up(&mut self, out: &mut Vec<Output>) {
-        self.supervisor.spawner_up = true;
+    pub(crate) fn on_fork_server_up(&mut self, out: &mut Vec<Output>) {
+        self.supervisor.fork_server_up = true;
         if self.supervisor.stopping {
             self.try_finish(out);
             return;
@@ -130,8 +130,8 @@ impl Controller {
         }
     }
 
-    pub(crate) fn on_spawner_down(&mut self, out: &mut Vec<Output>) {
-        self.supervisor.spawner_up = false;
+    pub(crate) fn on_fork_server_down(&mut self, out: &mut Vec<Output>) {
+        self.supervisor.fork_server_up = false;
         for engine in &mut self.engines {
             let is_own = engine.host == HostId::CONTROLLER && engine.guest.is_none();
             if is_own && matches!(engine.state, State::Starting { .. }) {
@@ -139,20 +139,20 @@ impl Controller {
                 engine.spawned_pid = 0;
             }
         }
-        if self.supervisor.spawner_stopped {
+        if self.supervisor.fork_server_stopped {
             self.finish(out);
         }
     }
 
     /// The fork server of the controller's host knows of processes there alone.
-    pub(crate) fn on_own_spawner_event(
+    pub(crate) fn on_own_fork_server_event(
         &mut self,
         now: Nanos,
-        event: SpawnerEvent,
+        event: ForkServerEvent,
         out: &mut Vec<Output>,
     ) {
         match event {
-            SpawnerEvent::Guest {
+            ForkServerEvent::Guest {
                 world,
                 size,
                 rank,
@@ -167,34 +167,34 @@ impl Controller {
                     .engine()
                     .is_some_and(|engine| self.host_of(engine) == HostId::CONTROLLER) =>
             {
-                self.on_spawner_event(now, event, out);
+                self.on_fork_server_event(now, event, out);
             }
             _ => self.totals.ignored += 1,
         }
     }
 
-    pub(crate) fn on_spawner_event(
+    pub(crate) fn on_fork_server_event(
         &mut self,
         now: Nanos,
-        event: SpawnerEvent,
+        event: ForkServerEvent,
         out: &mut Vec<Output>,
     ) {
         let (id, pid) = match event {
-            SpawnerEvent::Spawned(engine, pid) | SpawnerEvent::Exited { engine, pid, .. } => {
+            ForkServerEvent::Spawned(engine, pid) | ForkServerEvent::Exited { engine, pid, .. } => {
                 (engine, pid)
             }
-            SpawnerEvent::NotStarted { engine, reason } => {
+            ForkServerEvent::NotStarted { engine, reason } => {
                 self.on_not_started(now, engine, reason, out);
                 return;
             }
-            SpawnerEvent::Guest { .. } => return, // Of no place; see `on_guest`.
+            ForkServerEvent::Guest { .. } => return, // Of no place; see `on_guest`.
         };
         let index = id.0 as usize;
         let Some(engine) = self.engines.get_mut(index) else {
             self.totals.ignored += 1;
             return;
         };
-        let SpawnerEvent::Exited {
+        let ForkServerEvent::Exited {
             code,
             signal,
             out_of_memory,
@@ -429,16 +429,16 @@ impl Controller {
         self.try_finish(out);
     }
 
-    /// Once no engine is left the spawner leaves, and once it has left the node may.
+    /// Once no engine is left the fork server leaves, and once it has left the node may.
     pub(crate) fn try_finish(&mut self, out: &mut Vec<Output>) {
         let engines_left = self.engines.iter().any(|e| e.state != State::Gone);
         if !self.supervisor.stopping || self.supervisor.finished || engines_left {
             return;
         }
-        if !self.supervisor.spawner_up {
+        if !self.supervisor.fork_server_up {
             self.finish(out);
-        } else if !core::mem::replace(&mut self.supervisor.spawner_stopped, true) {
-            out.push(Output::StopSpawner);
+        } else if !core::mem::replace(&mut self.supervisor.fork_server_stopped, true) {
+            out.push(Output::StopForkServer);
         }
     }
 

@@ -49,7 +49,7 @@ pub(crate) struct Task {
     pub client: Option<ClientId>,
     pub seq: TaskSeq,
     /// The request whose results it is coalesced with.
-    pub gathering: Option<u32>,
+    pub reply_group: Option<u32>,
     /// Slot in the function cache; holds one reference.
     pub function: u32,
     /// Slot among the option sets; holds one reference.

@@ -18,7 +18,7 @@ pub(crate) enum Timer {
     Engine(EngineId),
     /// The host's time is nearly over.
     Host(HostId),
-    /// The spawner had its time to leave.
+    /// The fork server had its time to leave.
     Shutdown,
 }
 

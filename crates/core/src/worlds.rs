@@ -1,4 +1,4 @@
-//! MPI worlds: engines that no spawner has started. Their places are next to each other, in the order of ranks, and
+//! MPI worlds: engines that no fork server has started. Their places are next to each other, in the order of ranks, and
 //! they end together.
 
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ impl Controller {
         };
         let index = (first + rank) as usize;
         if self.engines[index].state != State::Gone {
-            // The one before it lives, for all that is known. The spawner asks again.
+            // The one before it lives, for all that is known. The fork server asks again.
             self.totals.ignored += 1;
             return true;
         }

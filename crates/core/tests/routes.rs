@@ -1,14 +1,14 @@
 //! What who looks is told of objects on their way.
 
 use broadleaf_core::transfer::cost::Shape;
-use broadleaf_core::transfer::{Stop, Transfers, Wish};
+use broadleaf_core::transfer::{Stop, Topology, Transfers};
 use broadleaf_proto::relay::Progress;
 use broadleaf_proto::{HostId, ObjectId};
 
 const MS: u64 = 1_000_000;
 const OBJECT: ObjectId = ObjectId(7);
 const LEN: u64 = 64 << 20;
-const CHAIN: Wish = Wish::Shape(Shape::Chain);
+const CHAIN: Topology = Topology::Shape(Shape::Chain);
 
 fn progress(source: HostId, have_bytes: u64) -> Progress {
     Progress {

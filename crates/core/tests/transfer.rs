@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use broadleaf_core::transfer::cost::Shape;
-use broadleaf_core::transfer::{Order, Transfers, Wish};
+use broadleaf_core::transfer::{Order, Topology, Transfers};
 use broadleaf_proto::relay::Progress;
 use broadleaf_proto::{HostId, ObjectId};
 
@@ -29,13 +29,13 @@ fn progress(source: HostId, have_bytes: u64) -> Progress {
     }
 }
 
-fn wanted(n: u32, wish: Wish) -> (Transfers, Vec<Order>) {
+fn wanted(n: u32, topology: Topology) -> (Transfers, Vec<Order>) {
     let mut transfers = Transfers::default();
     let mut out = Vec::new();
     for host in hosts(n) {
         transfers.on_host_up(host, true);
     }
-    transfers.want(0, OBJECT, LEN, HostId(0), &hosts(n), wish, &mut out);
+    transfers.want(0, OBJECT, LEN, HostId(0), &hosts(n), topology, &mut out);
     transfers.check().unwrap();
     (transfers, out)
 }
@@ -54,7 +54,7 @@ fn fetches(orders: &[Order]) -> Vec<(u32, Vec<u32>, u32)> {
     orders.iter().filter_map(of).collect()
 }
 
-const CHAIN: Wish = Wish::Shape(Shape::Chain);
+const CHAIN: Topology = Topology::Shape(Shape::Chain);
 
 #[test]
 fn a_chain_falls_back_to_those_before_and_to_the_origin_last() {
@@ -72,12 +72,19 @@ fn a_chain_falls_back_to_those_before_and_to_the_origin_last() {
 
 #[test]
 fn shapes_can_be_forced_and_large_objects_go_down_a_chain_else() {
-    let parents =
-        |wish| -> Vec<u32> { fetches(&wanted(6, wish).1).iter().map(|f| f.1[0]).collect() };
-    assert_eq!(parents(Wish::Shape(Shape::Flat)), [0; 6]);
-    assert_eq!(parents(Wish::Shape(Shape::Binomial)), [0, 0, 2, 0, 4, 4]);
-    assert_eq!(parents(Wish::Shape(Shape::Kary(2))), [0, 0, 1, 1, 2, 2]);
-    assert_eq!(parents(Wish::Cheapest), [0, 1, 2, 3, 4, 5]);
+    let parents = |topology| -> Vec<u32> {
+        fetches(&wanted(6, topology).1)
+            .iter()
+            .map(|f| f.1[0])
+            .collect()
+    };
+    assert_eq!(parents(Topology::Shape(Shape::Flat)), [0; 6]);
+    assert_eq!(
+        parents(Topology::Shape(Shape::Binomial)),
+        [0, 0, 2, 0, 4, 4]
+    );
+    assert_eq!(parents(Topology::Shape(Shape::Kary(2))), [0, 0, 1, 1, 2, 2]);
+    assert_eq!(parents(Topology::Cheapest), [0, 1, 2, 3, 4, 5]);
 }
 
 #[test]
@@ -241,8 +248,8 @@ const TICK_NS: u64 = 50 * MS;
 const RATE: u64 = 2 << 20;
 
 impl Network {
-    fn new(n: u32, wish: Wish, seed: u64) -> Self {
-        let (transfers, out) = wanted(n, wish);
+    fn new(n: u32, topology: Topology, seed: u64) -> Self {
+        let (transfers, out) = wanted(n, topology);
         let mut network = Self {
             transfers,
             nodes: (1..=n).map(|h| (h, Node::default())).collect(),
@@ -354,14 +361,14 @@ impl Network {
 fn the_living_complete_whoever_dies_or_stalls() {
     let wishes = [
         CHAIN,
-        Wish::Shape(Shape::Binomial),
-        Wish::Shape(Shape::Kary(3)),
-        Wish::Cheapest,
+        Topology::Shape(Shape::Binomial),
+        Topology::Shape(Shape::Kary(3)),
+        Topology::Cheapest,
     ];
     for seed in 0..200 {
-        for wish in wishes {
+        for topology in wishes {
             let n = 3 + (seed % 12) as u32;
-            let mut network = Network::new(n, wish, seed);
+            let mut network = Network::new(n, topology, seed);
             for _ in 0..=(seed % 4) {
                 for _ in 0..network.below(20) {
                     network.tick();

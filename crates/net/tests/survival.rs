@@ -5,9 +5,9 @@
 use broadleaf_net::Inbox;
 use broadleaf_proto::CoalescedRecord;
 use broadleaf_proto::control::{
-    ControlReply, ControlRequest, DeathCertificate, DefineOptions, Event, Hello, Refusal,
-    RefusalReason, SegmentAnnounce, SegmentRelease, SpawnerCommand, SpawnerEvent, Welcome, decode,
-    encode,
+    ControlReply, ControlRequest, DeathCertificate, DefineOptions, Event, ForkServerCommand,
+    ForkServerEvent, Hello, Refusal, RefusalReason, SegmentAnnounce, SegmentRelease, Welcome,
+    decode, encode,
 };
 use broadleaf_proto::engine::EngineCommand;
 use broadleaf_proto::task::{
@@ -51,7 +51,7 @@ proptest! {
             FunctionRecord, CoalescedRecord);
         messages!(data, Hello, Welcome, Refusal, DefineOptions, RefusalReason, DeathCertificate,
             SegmentAnnounce, SegmentRelease, (u64, ControlRequest), (u64, ControlReply), Event,
-            SpawnerCommand, SpawnerEvent, EngineCommand);
+            ForkServerCommand, ForkServerEvent, EngineCommand);
         let mut inbox = Inbox::new();
         inbox.set_frame_limit(256);
         let mut taken_bytes = 0;

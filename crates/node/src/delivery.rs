@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 
-use broadleaf_core::transfer::{Order as TransferOrder, Wish, cost};
-use broadleaf_core::{Input, RelayNews};
+use broadleaf_core::transfer::{Order as TransferCommand, Topology, cost};
+use broadleaf_core::{HostEvent, Input};
 use broadleaf_net::LinkError;
 use broadleaf_proto::relay::{AssignMany, Fetch, RelayCommand, RelayEvent, RelayedDone, Source};
 use broadleaf_proto::task::DoneRecord;
@@ -14,7 +14,7 @@ use broadleaf_proto::{
 };
 
 use crate::node::Node;
-use crate::objects::{RESULT_CHUNK_BYTES, wish};
+use crate::objects::{RESULT_CHUNK_BYTES, topology};
 use crate::payload::{News, Order};
 use crate::segments::NODE;
 
@@ -31,7 +31,7 @@ pub struct Waiting {
 
 impl Waiting {
     /// Forgets what was kept back of an engine's end, because its successor is here.
-    pub fn drop_news(&mut self, engine: EngineId) {
+    pub fn drop_events(&mut self, engine: EngineId) {
         self.news.remove(&engine);
     }
 
@@ -144,7 +144,7 @@ impl Node {
     ) -> Result<(), LinkError> {
         if record.payload.segments.is_empty() {
             let done = RelayedDone { engine, record };
-            let news = RelayNews::Done(done);
+            let news = HostEvent::Done(done);
             self.input(Input::Relay { host, news });
             return Ok(());
         }
@@ -263,12 +263,12 @@ impl Node {
     // Both
 
     /// Takes in what the payload plane has done.
-    pub(crate) fn on_plane_news(&mut self) {
+    pub(crate) fn on_plane_event(&mut self) {
         let Some(plane) = &self.objects.plane else {
             return;
         };
         let mut is_moved = false;
-        for news in plane.take_news() {
+        for news in plane.take_events() {
             match news {
                 News::Progress(progress) => {
                     self.tell_controller(&RelayEvent::Fetched(progress));
@@ -348,7 +348,7 @@ impl Node {
         }
         let mut orders = Vec::new();
         for (object, (len_bytes, plan, hosts)) in wanted {
-            let wish = wish(plan, self.cluster_wish(hosts.len()));
+            let topology = topology(plan, self.cluster_topology(hosts.len()));
             let transfers = &mut self.objects.transfers;
             let origin = HostId::CONTROLLER;
             transfers.want(
@@ -357,7 +357,7 @@ impl Node {
                 len_bytes,
                 origin,
                 &hosts,
-                wish,
+                topology,
                 &mut orders,
             );
             let chunk_bytes = transfers.chunk_bytes(object);
@@ -374,7 +374,7 @@ impl Node {
         self.carry_out_transfers(orders);
     }
 
-    fn cluster_wish(&self, n_hosts: usize) -> Wish {
+    fn cluster_topology(&self, n_hosts: usize) -> Topology {
         let options = &self.config.options;
         let arity = match (options.tree_arity, options.tree_depth) {
             (0, 0) => 0,
@@ -389,18 +389,18 @@ impl Node {
             _ if arity > 0 => TransferPlan::Kary(arity),
             _ => TransferPlan::Auto,
         };
-        wish(plan, Wish::Cheapest)
+        topology(plan, Topology::Cheapest)
     }
 
     /// Carries out what the transfer machine asks for.
-    pub(crate) fn carry_out_transfers(&mut self, orders: Vec<TransferOrder>) {
+    pub(crate) fn carry_out_transfers(&mut self, orders: Vec<TransferCommand>) {
         for order in orders {
             let (host, fetch) = match order {
-                TransferOrder::Complete { object } => {
+                TransferCommand::Complete { object } => {
                     self.objects.on_complete(object);
                     continue;
                 }
-                TransferOrder::Fetch {
+                TransferCommand::Fetch {
                     host,
                     object,
                     len_bytes,

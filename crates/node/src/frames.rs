@@ -26,14 +26,14 @@ impl Node {
             Role::Unknown => self.on_hello(token, &frame),
             Role::Client { client, .. } => self.on_client_frame(token, client, frame),
             Role::Engine { engine, .. } => self.on_engine_frame(token, engine, frame),
-            Role::Spawner if frame.kind == FrameKind::SpawnerEvent => {
-                self.input(Input::Spawner(control::decode(&frame.body)?));
+            Role::ForkServer if frame.kind == FrameKind::ForkServerEvent => {
+                self.input(Input::ForkServer(control::decode(&frame.body)?));
                 Ok(())
             }
             Role::Relay { host } => self.on_relay_frame(host, &frame),
             Role::Controller => self.on_controller_frame(frame),
             Role::Leaving => Ok(()),
-            Role::Spawner => Err(DecodeError::UnknownKind(frame.kind as u8).into()),
+            Role::ForkServer => Err(DecodeError::UnknownKind(frame.kind as u8).into()),
         }
     }
 

@@ -186,16 +186,16 @@ impl Node {
             }
             role @ control::Role::Relay { .. } => self.on_relay_hello(token, welcome, role),
             control::Role::Payload { host } => self.on_payload_hello(token, welcome, host),
-            control::Role::Spawner { .. } => {
-                if self.spawner.is_some() {
-                    let message = "the node has a spawner already".to_owned();
+            control::Role::ForkServer { .. } => {
+                if self.fork_server.is_some() {
+                    let message = "the node has a fork_server already".to_owned();
                     self.refuse(token, &refuse(RefusalKind::Full, message));
                     return Ok(());
                 }
-                self.peers[token].role = Role::Spawner;
-                self.spawner = Some(token);
+                self.peers[token].role = Role::ForkServer;
+                self.fork_server = Some(token);
                 self.send(token, FrameKind::Welcome, &control::encode(&welcome));
-                self.input(Input::SpawnerUp);
+                self.input(Input::ForkServerUp);
             }
         }
         Ok(())

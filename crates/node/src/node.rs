@@ -40,7 +40,7 @@ pub struct Node {
     pub(crate) peers: Slab<Peer>,
     pub(crate) clients: BTreeMap<ClientId, usize>,
     pub(crate) engines: BTreeMap<EngineId, usize>,
-    pub(crate) spawner: Option<usize>,
+    pub(crate) fork_server: Option<usize>,
     pub(crate) segments: Segments,
     pub(crate) objects: Objects,
     pub(crate) waiting: Waiting,
@@ -119,7 +119,7 @@ impl Node {
             peers: Slab::new(),
             clients: BTreeMap::new(),
             engines: BTreeMap::new(),
-            spawner: None,
+            fork_server: None,
             segments: Segments::default(),
             objects: Objects::new(
                 0,
@@ -226,7 +226,7 @@ impl Node {
         match token {
             UNIX_LISTENER => self.accept(Gate::Unix),
             TCP_LISTENER => self.accept(Gate::Tcp),
-            PLANE => self.on_plane_news(),
+            PLANE => self.on_plane_event(),
             LIFELINE => {
                 // Closing it takes it out of the poller.
                 if self.lifeline.take().is_some() {
@@ -346,9 +346,9 @@ impl Node {
             }
             Role::Relay { host } => self.on_relay_gone(host),
             Role::Controller => self.leave(),
-            Role::Spawner => {
-                self.spawner = None;
-                self.input(Input::SpawnerDown);
+            Role::ForkServer => {
+                self.fork_server = None;
+                self.input(Input::ForkServerDown);
             }
             Role::Unknown => self.arrivals.forget(token),
             Role::Leaving => {}

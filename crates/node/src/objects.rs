@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use broadleaf_core::transfer::cost::Shape;
-use broadleaf_core::transfer::{Transfers, Wish};
+use broadleaf_core::transfer::{Topology, Transfers};
 use broadleaf_proto::relay::Fetch;
 use broadleaf_proto::task::LeaseGuard;
 use broadleaf_proto::{
@@ -373,13 +373,13 @@ impl Objects {
 }
 
 /// What is wished for by a request's options, else by the cluster's.
-pub fn wish(plan: TransferPlan, cluster: Wish) -> Wish {
+pub fn topology(plan: TransferPlan, cluster: Topology) -> Topology {
     match plan {
         TransferPlan::Auto => cluster,
-        TransferPlan::Flat => Wish::Shape(Shape::Flat),
-        TransferPlan::Binomial => Wish::Shape(Shape::Binomial),
-        TransferPlan::Chain => Wish::Shape(Shape::Chain),
-        TransferPlan::Kary(0) => Wish::AnyKary,
-        TransferPlan::Kary(arity) => Wish::Shape(Shape::Kary(arity)),
+        TransferPlan::Flat => Topology::Shape(Shape::Flat),
+        TransferPlan::Binomial => Topology::Shape(Shape::Binomial),
+        TransferPlan::Chain => Topology::Shape(Shape::Chain),
+        TransferPlan::Kary(0) => Topology::AnyKary,
+        TransferPlan::Kary(arity) => Topology::Shape(Shape::Kary(arity)),
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use broadleaf_core::{Input, Output};
 use broadleaf_proto::control::{
-    self, RefusalReason, SegmentAnnounce, SegmentRelease, SpawnerCommand,
+    self, ForkServerCommand, RefusalReason, SegmentAnnounce, SegmentRelease,
 };
 use broadleaf_proto::engine::EngineCommand;
 use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
@@ -90,7 +90,7 @@ impl Node {
             }
             Output::Spawn { engine } => {
                 let env = self.config.engine_env.clone();
-                self.tell_spawner(&SpawnerCommand::Spawn(engine, env));
+                self.tell_fork_server(&ForkServerCommand::Spawn(engine, env));
             }
             Output::Seat {
                 engine,
@@ -98,14 +98,14 @@ impl Node {
                 rank,
             } => {
                 let env = self.config.engine_env.clone();
-                self.tell_spawner(&SpawnerCommand::Seat {
+                self.tell_fork_server(&ForkServerCommand::Seat {
                     engine,
                     world,
                     rank,
                     env,
                 });
             }
-            Output::StopSpawner => self.tell_spawner(&SpawnerCommand::Stop),
+            Output::StopForkServer => self.tell_fork_server(&ForkServerCommand::Stop),
             Output::ClientOutput { client, record } => {
                 if let Some(token) = self.client_token(client) {
                     self.append(token, FrameKind::Output, |frame| record.encode(frame));
@@ -144,13 +144,17 @@ impl Node {
         true
     }
 
-    fn tell_spawner(&mut self, command: &SpawnerCommand) {
-        if let Some(token) = self.spawner {
-            self.send(token, FrameKind::SpawnerCommand, &control::encode(command));
+    fn tell_fork_server(&mut self, command: &ForkServerCommand) {
+        if let Some(token) = self.fork_server {
+            self.send(
+                token,
+                FrameKind::ForkServerCommand,
+                &control::encode(command),
+            );
         }
     }
 
-    /// Makes a result's payload readable by its client: lent on this host, inlined for another.
+    /// Makes a result's payload readable by its client: exported on this host, inlined for another.
     fn lend_result(&mut self, token: usize, status: &mut Status, payload: &mut Payload) {
         if payload.segments.is_empty()
             || (self.peers[token].link.is_local() && self.lend(token, payload))

@@ -31,7 +31,7 @@ pub enum Role {
         arrived_bytes: [u64; OUTPUT_STREAMS],
     },
     /// The fork server.
-    Spawner,
+    ForkServer,
     /// The relay of another host.
     Relay {
         /// Its host.

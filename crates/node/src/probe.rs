@@ -1,6 +1,6 @@
 //! Learning how fast hosts are reached before anybody broadcasts, so that the first plans are no guesses.
 
-use broadleaf_core::transfer::{PROBE_BYTES, Wish};
+use broadleaf_core::transfer::{PROBE_BYTES, Topology};
 use broadleaf_proto::relay::RelayCommand;
 use broadleaf_proto::{HostId, ObjectId};
 use broadleaf_shm::Segment;
@@ -30,7 +30,7 @@ impl Node {
             PROBE_BYTES,
             origin,
             &[host],
-            Wish::Cheapest,
+            Topology::Cheapest,
             &mut orders,
         );
         let Some(chunk_bytes) = transfers.chunk_bytes(object) else {

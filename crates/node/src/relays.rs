@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use broadleaf_core::{Input, Output, RelayNews};
+use broadleaf_core::{HostEvent, Input, Output};
 use broadleaf_net::{Frame, LinkError};
-use broadleaf_proto::control::SpawnerEvent;
+use broadleaf_proto::control::ForkServerEvent;
 use broadleaf_proto::relay::{self, AssignMany, Progress, RelayCommand, RelayEvent, RelayedDone};
 use broadleaf_proto::task::OutputRecord;
 use broadleaf_proto::wire::Reader;
@@ -309,7 +309,7 @@ impl Node {
             FrameKind::Output => {
                 while !reader.is_empty() {
                     let record = OutputRecord::decode(&mut reader)?;
-                    self.relay_says(host, RelayNews::Output(record));
+                    self.relay_says(host, HostEvent::Output(record));
                 }
             }
             FrameKind::RelayEvent => {
@@ -322,7 +322,7 @@ impl Node {
         Ok(())
     }
 
-    fn relay_says(&mut self, host: HostId, news: RelayNews) {
+    fn relay_says(&mut self, host: HostId, news: HostEvent) {
         self.input(Input::Relay { host, news });
     }
 
@@ -342,8 +342,8 @@ impl Node {
         let follows_values = match &event {
             RelayEvent::EngineDown { engine, .. }
             | RelayEvent::Waits { engine, .. }
-            | RelayEvent::Spawner(
-                SpawnerEvent::Exited { engine, .. } | SpawnerEvent::NotStarted { engine, .. },
+            | RelayEvent::ForkServer(
+                ForkServerEvent::Exited { engine, .. } | ForkServerEvent::NotStarted { engine, .. },
             ) => Some(*engine),
             _ => None,
         };
@@ -397,9 +397,9 @@ impl Node {
                 if let RelayEvent::EngineUp(info) = &event {
                     // News of the one before it, which the controller has long given up.
                     self.check_host(host, info.engine)?;
-                    self.waiting.drop_news(info.engine);
+                    self.waiting.drop_events(info.engine);
                 }
-                self.relay_says(host, RelayNews::Event(event));
+                self.relay_says(host, HostEvent::Event(event));
             }
         }
         Ok(())

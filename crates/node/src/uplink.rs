@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use broadleaf_core::{Controller, Input, Nanos, Output, Unread};
 use broadleaf_net::{Frame, LinkError};
-use broadleaf_proto::control::{self, SpawnerCommand, SpawnerEvent};
+use broadleaf_proto::control::{self, ForkServerCommand, ForkServerEvent};
 use broadleaf_proto::relay::{self, AssignMany, RelayCommand, RelayEvent, RelayedDone};
 use broadleaf_proto::task::{FunctionRecord, OutputRecord};
 use broadleaf_proto::wire::Reader;
@@ -158,9 +158,9 @@ impl Node {
             Input::EngineUp { info } => RelayEvent::EngineUp(info),
             Input::Revoked { engine, key, won } => RelayEvent::Revoked { engine, key, won },
             Input::Waits { engine, event } => RelayEvent::Waits { engine, event },
-            Input::Spawner(event) => {
+            Input::ForkServer(event) => {
                 self.note_process(&event);
-                RelayEvent::Spawner(event)
+                RelayEvent::ForkServer(event)
             }
             Input::Done { engine, mut record } => {
                 for (object, place) in self.objects.export(&mut record.payload, &mut self.segments)
@@ -185,7 +185,7 @@ impl Node {
                 self.relay_output(engine, record.task, Some(record));
                 return;
             }
-            Input::SpawnerUp => {
+            Input::ForkServerUp => {
                 let wanted = self.uplink().map(|u| std::mem::take(&mut u.wanted));
                 for engine in wanted.unwrap_or_default() {
                     self.carry_out_one(Output::Spawn { engine });
@@ -193,7 +193,7 @@ impl Node {
                 return;
             }
             // Engines do not outlive their fork server.
-            Input::SpawnerDown => {
+            Input::ForkServerDown => {
                 self.finished = true;
                 return;
             }
@@ -237,31 +237,31 @@ impl Node {
         }
     }
 
-    fn note_process(&mut self, event: &SpawnerEvent) {
+    fn note_process(&mut self, event: &ForkServerEvent) {
         let Some(uplink) = self.uplink() else { return };
         match event {
-            SpawnerEvent::Spawned(engine, pid) => {
+            ForkServerEvent::Spawned(engine, pid) => {
                 uplink.places.insert(*engine, Some(*pid));
             }
-            SpawnerEvent::Exited { engine, pid, .. } => {
+            ForkServerEvent::Exited { engine, pid, .. } => {
                 if uplink.places.get(engine) == Some(&Some(*pid)) {
                     uplink.places.remove(engine);
                 }
             }
-            SpawnerEvent::NotStarted { engine, .. } => {
+            ForkServerEvent::NotStarted { engine, .. } => {
                 uplink.places.remove(engine);
             }
-            SpawnerEvent::Guest { .. } => {}
+            ForkServerEvent::Guest { .. } => {}
         }
     }
 
     /// Ends the relay: its engines first, by their fork server.
     pub(crate) fn leave(&mut self) {
-        match self.spawner {
+        match self.fork_server {
             Some(token) => self.send(
                 token,
-                FrameKind::SpawnerCommand,
-                &control::encode(&SpawnerCommand::Stop),
+                FrameKind::ForkServerCommand,
+                &control::encode(&ForkServerCommand::Stop),
             ),
             None => self.finished = true,
         }
@@ -362,7 +362,7 @@ impl Node {
             }
             RelayCommand::Stop { engine } => Output::Stop { engine },
             RelayCommand::Spawn { engine } => {
-                let is_ready = self.spawner.is_some();
+                let is_ready = self.fork_server.is_some();
                 if let Some(uplink) = self.uplink() {
                     uplink.places.insert(engine, None);
                     if !is_ready {

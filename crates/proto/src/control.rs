@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::chunk::PayloadSecret;
+pub use crate::fork_server::{ForkServerCommand, ForkServerEvent};
 use crate::ids::{ClientId, EngineId, FunctionId, HostId, OptionsId, SegmentId, TaskSeq};
-pub use crate::spawner::{SpawnerCommand, SpawnerEvent};
 use crate::wire::DecodeError;
 
 /// Encodes a control message.
@@ -36,13 +36,13 @@ pub enum Role {
     },
     /// Runs tasks.
     Engine {
-        /// The place the spawner gave it, or `None` for one started by hand.
+        /// The place the fork server gave it, or `None` for one started by hand.
         engine: Option<EngineId>,
         /// Its process on this host.
         pid: u32,
     },
     /// Forks engines on this host.
-    Spawner {
+    ForkServer {
         /// Its process on this host.
         pid: u32,
     },

@@ -57,10 +57,10 @@ pub enum FrameKind {
     Reply = 33,
     /// Controller to client: [`crate::control::Event`].
     Event = 34,
-    /// Node to spawner: [`crate::control::SpawnerCommand`].
-    SpawnerCommand = 40,
-    /// Spawner to node: [`crate::control::SpawnerEvent`].
-    SpawnerEvent = 41,
+    /// Node to fork server: [`crate::control::ForkServerCommand`].
+    ForkServerCommand = 40,
+    /// Fork server to node: [`crate::control::ForkServerEvent`].
+    ForkServerEvent = 41,
     /// Node to engine: [`crate::engine::EngineCommand`].
     EngineCommand = 42,
     /// Engine to node: [`crate::engine::EngineEvent`].
@@ -104,8 +104,8 @@ impl TryFrom<u8> for FrameKind {
             K::Request,
             K::Reply,
             K::Event,
-            K::SpawnerCommand,
-            K::SpawnerEvent,
+            K::ForkServerCommand,
+            K::ForkServerEvent,
             K::EngineCommand,
             K::EngineEvent,
             K::RelayCommand,

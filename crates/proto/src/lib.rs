@@ -11,6 +11,7 @@ pub mod chunk;
 pub mod coalesced;
 pub mod control;
 pub mod engine;
+pub mod fork_server;
 pub mod frame;
 pub mod ids;
 pub mod layout;
@@ -19,7 +20,6 @@ pub mod places;
 pub mod proof;
 pub mod refused;
 pub mod relay;
-pub mod spawner;
 pub mod task;
 pub mod wire;
 

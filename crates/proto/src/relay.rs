@@ -7,7 +7,7 @@
 use bytes::BufMut;
 use serde::{Deserialize, Serialize};
 
-use crate::control::{EngineInfo, SpawnerEvent};
+use crate::control::{EngineInfo, ForkServerEvent};
 use crate::engine::EngineEvent;
 use crate::ids::{EngineId, FunctionHash, FunctionId, HostId, ObjectId, TaskKey};
 use crate::limits::{CLAIM_SLOTS, MAX_RELAYED_ENGINES, MAX_RESUMPTIONS};
@@ -146,7 +146,7 @@ pub enum RelayEvent {
         event: EngineEvent,
     },
     /// News from the host's fork server.
-    Spawner(SpawnerEvent),
+    ForkServer(ForkServerEvent),
     /// How far the fetch of an object is: now and then, at its end, and when it changed parents.
     Fetched(Progress),
     /// No source could give the object.

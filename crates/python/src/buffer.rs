@@ -9,13 +9,13 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use broadleaf_shm::BornMemory;
+use broadleaf_shm::SharedAllocation;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::born;
+use crate::allocations;
 use crate::received::{Received, ReceivedTable};
 
 /// Bytes received out of band: a private mapping of a shared segment. Writable; writes stay here.
@@ -88,15 +88,15 @@ unsafe fn fill_view(
     }
 }
 
-/// Memory for one array that is sent without a copy: see [`BornMemory`].
+/// Memory for one array that is sent without a copy: see [`SharedAllocation`].
 #[pyclass(frozen, module = "broadleaf._native")]
 pub struct SharedMemory {
-    memory: Arc<BornMemory>,
+    memory: Arc<SharedAllocation>,
 }
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        born::remove(&self.memory);
+        allocations::remove(&self.memory);
     }
 }
 
@@ -104,10 +104,10 @@ impl Drop for SharedMemory {
 impl SharedMemory {
     #[new]
     fn new(n_bytes: u64, zeroed: bool) -> PyResult<Self> {
-        let memory = BornMemory::new(n_bytes, zeroed)
+        let memory = SharedAllocation::new(n_bytes, zeroed)
             .map_err(|error| PyMemoryError::new_err(error.to_string()))?;
         let memory = Arc::new(memory);
-        born::enter(&memory);
+        allocations::enter(&memory);
         Ok(Self { memory })
     }
 

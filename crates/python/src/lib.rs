@@ -1,20 +1,20 @@
 //! The native module `broadleaf._native`.
 #![allow(missing_docs)] // the module's contract, with its documentation, is `_native.pyi`
 
+mod allocations;
 mod arrays;
-mod born;
 mod buffer;
 mod client;
 mod connect;
 mod engine;
 mod errors;
+mod exported;
+mod fork_server;
 mod forks;
 mod held_key;
-mod lent;
 mod payload;
 mod plain;
 mod received;
-mod spawner;
 
 use broadleaf_shm::PoolCounters;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -92,7 +92,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::Submitter>()?;
     module.add_class::<client::Pending>()?;
     module.add_class::<engine::Engine>()?;
-    module.add_class::<spawner::Spawner>()?;
+    module.add_class::<fork_server::ForkServer>()?;
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<buffer::SharedMemory>()?;
     module.add_function(wrap_pyfunction!(encode_plain, module)?)?;

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use broadleaf_proto::task::{LeaseGuard, Payload};
 use broadleaf_proto::{SegmentId, control};
 use broadleaf_shm::{
-    Announced, Pool, PoolConfig, ShmError, born_needs_trim, give_up_born, memory_is_short,
-    on_connected, on_disconnected, trim_born,
+    Announced, Pool, PoolConfig, ShmError, allocations_need_trim, give_up_allocations,
+    memory_is_short, on_connected, on_disconnected, trim_allocations,
 };
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
@@ -31,8 +31,8 @@ pub use self::captured::Captured;
 pub use self::decode::{Decoded, Value};
 pub use self::encode::{Encoded, Way};
 use crate::connect::EndpointOptions;
+use crate::exported::Exported;
 use crate::forks::Owner;
-use crate::lent::Lent;
 use crate::received::ReceivedTable;
 
 /// Locks, going on with the value of a thread that panicked: every update here is complete at once.
@@ -83,13 +83,13 @@ impl Drop for Hold {
     }
 }
 
-/// The shared-memory side of one connection: what this process lent, and what it borrowed.
+/// The shared-memory side of one connection: what this process exported, and what it borrowed.
 pub struct DataPlane {
     pool: Mutex<Pool>,
     /// High half of the ids of this process's own segments.
     token: u32,
     received: Arc<ReceivedTable>,
-    lent: Mutex<Lent>,
+    exported: Mutex<Exported>,
     again: Mutex<Again>,
     /// Payload bytes that are sent and not answered.
     outstanding_bytes: Arc<AtomicU64>,
@@ -123,7 +123,7 @@ impl DataPlane {
             pool: Mutex::new(Pool::new(token, config)),
             token,
             received: Arc::default(),
-            lent: Mutex::default(),
+            exported: Mutex::default(),
             again: Mutex::default(),
             outstanding_bytes: Arc::default(),
             window_copies: Default::default(),
@@ -186,10 +186,10 @@ impl DataPlane {
     /// References came back (`released`), or the owner of borrowed segments closed them (`retired`).
     pub fn on_release(&self, release: &control::SegmentRelease) {
         for id in &release.released {
-            // What is not the pool's was lent. A peer that gives back what it never had is wrong, but harmless.
+            // What is not the pool's was exported. A peer that gives back what it never had is wrong, but harmless.
             let pooled = lock(&self.pool).release(*id).is_ok();
             if !pooled {
-                lock(&self.lent).release(*id);
+                lock(&self.exported).release(*id);
             }
         }
         let mut borrowed = lock(&self.borrowed);
@@ -202,7 +202,7 @@ impl DataPlane {
     pub fn take_releases(&self) -> Option<control::SegmentRelease> {
         let released = std::mem::take(&mut lock(&self.borrowed).released);
         let mut retired = self.trim();
-        retired.append(&mut lock(&self.lent).take_retired());
+        retired.append(&mut lock(&self.exported).take_retired());
         (!released.is_empty() || !retired.is_empty())
             .then_some(control::SegmentRelease { released, retired })
     }
@@ -220,8 +220,8 @@ impl DataPlane {
         borrowed.by_id.retain(|id, _| held.contains_key(id));
         drop(borrowed);
         lock(&self.pool).retain(|id| held.contains_key(id));
-        lock(&self.lent).retain(|id| held.contains_key(id));
-        // What was lent is free by now.
+        lock(&self.exported).retain(|id| held.contains_key(id));
+        // What was exported is free by now.
         on_disconnected();
     }
 
@@ -240,7 +240,7 @@ impl DataPlane {
             if self.needs_trim() && memory_is_short() {
                 self.give_up_warm();
             }
-            trim_born();
+            trim_allocations();
             lock(&self.pool).trim()
         }
     }
@@ -248,12 +248,12 @@ impl DataPlane {
     /// Frees all segments that nobody uses; whether there were any.
     fn give_up_warm(&self) -> bool {
         // Both, whatever the first gives.
-        give_up_born() | lock(&self.pool).give_up_warm()
+        give_up_allocations() | lock(&self.pool).give_up_warm()
     }
 
     /// Whether free segments must be looked at even if nothing is sent; see [`TRIM_PERIOD`].
     pub fn needs_trim(&self) -> bool {
-        born_needs_trim() || lock(&self.pool).needs_trim()
+        allocations_need_trim() || lock(&self.pool).needs_trim()
     }
 
     /// Whether this process has segments, its own or borrowed ones: any thread may learn that one is free.
@@ -261,7 +261,7 @@ impl DataPlane {
         let borrowed = lock(&self.borrowed);
         let borrows = !borrowed.held.is_empty() || !borrowed.released.is_empty();
         drop(borrowed);
-        borrows || lock(&self.pool).counters().segments > 0 || born_needs_trim()
+        borrows || lock(&self.pool).counters().segments > 0 || allocations_need_trim()
     }
 
     /// Counters of the pool.

@@ -7,8 +7,8 @@
 #![allow(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod allocations;
 mod background;
-mod born;
 mod claims;
 mod copy;
 mod error;
@@ -22,9 +22,9 @@ mod segment;
 mod stdio;
 mod unsent;
 
-pub use born::{
-    BornMemory, BornSegment, born_needs_trim, give_up_born, on_connected, on_disconnected,
-    trim_born,
+pub use allocations::{
+    AllocationSegment, SharedAllocation, allocations_need_trim, give_up_allocations, on_connected,
+    on_disconnected, trim_allocations,
 };
 pub use claims::ClaimBoard;
 pub use error::ShmError;

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt::Write as _;
 
-use broadleaf_core::{Controller, Counters, Input, Nanos, Output, RelayNews};
-use broadleaf_proto::control::{ControlReply, ControlRequest, SpawnerEvent};
+use broadleaf_core::{Controller, Counters, HostEvent, Input, Nanos, Output};
+use broadleaf_proto::control::{ControlReply, ControlRequest, ForkServerEvent};
 use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey};
 use broadleaf_proto::task::{AssignRecord, FunctionRecord, ResultRecord};
 
@@ -31,8 +31,8 @@ pub(crate) enum Link {
     FromEngine(u32),
     ToClient(ClientId),
     FromClient(ClientId),
-    ToSpawner(u32),
-    FromSpawner(u32),
+    ToForkServer(u32),
+    FromForkServer(u32),
     ToHost(HostId),
     FromHost(HostId),
 }
@@ -50,9 +50,9 @@ pub(crate) enum Event {
     EngineExits(u32, i32),
     Spawn(u32, EngineId),
     Seat(u32, EngineId, String, u32),
-    SpawnerStops(u32),
+    ForkServerStops(u32),
     WorldStarts(u32),
-    SpawnerStarts,
+    ForkServerStarts,
     HostStarts(u32),
     /// The batch job of a host is over.
     HostEnds(HostId),
@@ -76,9 +76,9 @@ pub(crate) enum NodeEvent {
     EngineClosed(u32),
     /// The oldest answer to a revoke that was kept back.
     Answer(u32),
-    FromSpawner(SpawnerEvent),
-    FromRelay(HostId, RelayNews),
-    SpawnerClosed,
+    FromForkServer(ForkServerEvent),
+    FromRelay(HostId, HostEvent),
+    ForkServerClosed,
     Schedule,
     Deadline,
 }
@@ -134,8 +134,8 @@ pub(crate) struct Cluster {
     pub(crate) runs: u64,
     /// The process at the other end of the driver's link to each engine.
     pub(crate) links: BTreeMap<EngineId, u32>,
-    /// The spawner's number, while there is one.
-    pub(crate) spawner: Option<u32>,
+    /// The fork server's number, while there is one.
+    pub(crate) fork_server: Option<u32>,
     /// The relays that are connected.
     pub(crate) hosts: BTreeMap<HostId, Host>,
     pub(crate) last_host: u32,
@@ -184,7 +184,7 @@ impl Cluster {
             next_pid: 100,
             runs: 0,
             links: BTreeMap::new(),
-            spawner: None,
+            fork_server: None,
             hosts: BTreeMap::new(),
             last_host: 0,
             guests: Vec::new(),
@@ -210,7 +210,7 @@ impl Cluster {
             outputs: Vec::new(),
             plan,
         };
-        cluster.after(0, Event::SpawnerStarts);
+        cluster.after(0, Event::ForkServerStarts);
         for name in 0..cluster.plan.n_hosts {
             let at = cluster.random.below(20 * MS);
             cluster.after(at, Event::HostStarts(name));
@@ -368,19 +368,21 @@ impl Cluster {
                 }
             }
             Event::EngineExits(pid, code) => self.end_process(pid, Some(code), None),
-            Event::Spawn(number, engine) if self.spawner == Some(number) => self.spawn(engine),
-            Event::SpawnerStops(number) if self.spawner == Some(number) => self.end_spawner(),
-            Event::Seat(number, engine, world, rank) if self.spawner == Some(number) => {
+            Event::Spawn(number, engine) if self.fork_server == Some(number) => self.spawn(engine),
+            Event::ForkServerStops(number) if self.fork_server == Some(number) => {
+                self.end_fork_server()
+            }
+            Event::Seat(number, engine, world, rank) if self.fork_server == Some(number) => {
                 self.seat(HostId::CONTROLLER, engine, &world, rank);
             }
             Event::WorldStarts(name) => self.start_world(name),
-            Event::SpawnerStarts => {
-                if self.spawner.is_none() && !self.finished {
+            Event::ForkServerStarts => {
+                if self.fork_server.is_none() && !self.finished {
                     self.next_pid += 1;
-                    self.spawner = Some(self.next_pid);
+                    self.fork_server = Some(self.next_pid);
                     self.send(
-                        Link::FromSpawner(self.next_pid),
-                        Event::Node(NodeEvent::Input(Input::SpawnerUp)),
+                        Link::FromForkServer(self.next_pid),
+                        Event::Node(NodeEvent::Input(Input::ForkServerUp)),
                     );
                 }
             }
@@ -391,7 +393,7 @@ impl Cluster {
             }
             Event::Spawn(..)
             | Event::Seat(..)
-            | Event::SpawnerStops(_)
+            | Event::ForkServerStops(_)
             | Event::AwaitsNoMore(_) => {}
             Event::Relay(host, message) => self.relay_gets(host, message)?,
             Event::RelayHello(pid) => self.relay_hello(pid),

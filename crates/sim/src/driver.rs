@@ -1,6 +1,6 @@
 //! The driver around the real controller: feeds it what its links bring, carries out what it wants.
 
-use broadleaf_core::{Input, Nanos, Output, RelayNews};
+use broadleaf_core::{HostEvent, Input, Nanos, Output};
 use broadleaf_proto::control::EngineInfo;
 use broadleaf_proto::ids::{EngineId, HostId};
 use broadleaf_proto::relay::RelayEvent;
@@ -16,10 +16,10 @@ impl Cluster {
     pub(crate) fn node(&mut self, event: NodeEvent) -> Result<(), String> {
         match event {
             NodeEvent::Input(input) => self.feed(input)?,
-            NodeEvent::FromSpawner(event) => self.feed(Input::Spawner(event))?,
+            NodeEvent::FromForkServer(event) => self.feed(Input::ForkServer(event))?,
             NodeEvent::FromRelay(host, news) => {
                 let up = match &news {
-                    RelayNews::Event(RelayEvent::EngineUp(info)) => Some(info.engine),
+                    HostEvent::Event(RelayEvent::EngineUp(info)) => Some(info.engine),
                     _ => None,
                 };
                 // The offers of an engine that is up anew begin again.
@@ -27,9 +27,9 @@ impl Cluster {
                 let before = before.and_then(|e| Some((e, self.sent_offers.remove(&e)?)));
                 let expelled = self.expelled;
                 if self.plan.mutation == Mutation::BelievesRelays
-                    && let RelayNews::Event(RelayEvent::Spawner(event)) = news
+                    && let HostEvent::Event(RelayEvent::ForkServer(event)) = news
                 {
-                    self.feed(Input::Spawner(event))?;
+                    self.feed(Input::ForkServer(event))?;
                 } else {
                     self.feed(Input::Relay { host, news })?;
                 }
@@ -39,7 +39,7 @@ impl Cluster {
                     self.sent_offers.insert(engine, sent); // It was a lie.
                 }
             }
-            NodeEvent::SpawnerClosed => self.feed(Input::SpawnerDown)?,
+            NodeEvent::ForkServerClosed => self.feed(Input::ForkServerDown)?,
             NodeEvent::Hello(pid) => self.hello(pid)?,
             NodeEvent::FromEngine(pid, input) => {
                 let current = self.processes.get(&pid).map(|p| p.engine);
@@ -224,8 +224,8 @@ impl Cluster {
                     self.end_process(pid, None, Some(signal));
                 }
                 Output::Spawn { engine } => {
-                    if let Some(number) = self.spawner {
-                        self.send(Link::ToSpawner(number), Event::Spawn(number, engine));
+                    if let Some(number) = self.fork_server {
+                        self.send(Link::ToForkServer(number), Event::Spawn(number, engine));
                     }
                 }
                 Output::Seat {
@@ -233,14 +233,14 @@ impl Cluster {
                     world,
                     rank,
                 } => {
-                    if let Some(number) = self.spawner {
+                    if let Some(number) = self.fork_server {
                         let seat = Event::Seat(number, engine, world, rank);
-                        self.send(Link::ToSpawner(number), seat);
+                        self.send(Link::ToForkServer(number), seat);
                     }
                 }
-                Output::StopSpawner => {
-                    if let Some(number) = self.spawner {
-                        self.send(Link::ToSpawner(number), Event::SpawnerStops(number));
+                Output::StopForkServer => {
+                    if let Some(number) = self.fork_server {
+                        self.send(Link::ToForkServer(number), Event::ForkServerStops(number));
                     }
                 }
                 Output::Expel { host } => {

@@ -54,7 +54,7 @@ pub(crate) struct EngineProcess {
     pub pid: u32,
     /// Whether it lives.
     pub alive: bool,
-    /// Whether its spawner still watches it.
+    /// Whether its fork server still watches it.
     pub watched: bool,
     /// Whether its link is open at its end.
     pub linked: bool,

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use broadleaf_core::{Input, Nanos, Output, RelayNews};
+use broadleaf_core::{HostEvent, Input, Nanos, Output};
 use broadleaf_proto::Mode;
-use broadleaf_proto::control::{EngineInfo, SpawnerEvent};
+use broadleaf_proto::control::{EngineInfo, ForkServerEvent};
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use broadleaf_proto::relay::RelayEvent;
 use broadleaf_proto::task::AssignRecord;
@@ -125,7 +125,7 @@ impl Cluster {
 
     /// A relay tells the driver something of its engines.
     pub(crate) fn relay_says(&mut self, host: HostId, event: RelayEvent) {
-        self.host_says(host, NodeEvent::FromRelay(host, RelayNews::Event(event)));
+        self.host_says(host, NodeEvent::FromRelay(host, HostEvent::Event(event)));
     }
 
     /// The link to a relay is lost, and its engines with it: at once, or when they notice.
@@ -357,8 +357,8 @@ impl Cluster {
         let mut process = EngineProcess::new(engine, pid);
         process.host = host;
         self.processes.insert(pid, process);
-        let spawned = SpawnerEvent::Spawned(engine, pid);
-        self.relay_says(host, RelayEvent::Spawner(spawned));
+        let spawned = ForkServerEvent::Spawned(engine, pid);
+        self.relay_says(host, RelayEvent::ForkServer(spawned));
         let delay = self.random.time(100 * MS);
         if self.random.chance(self.plan.bad_start_percent) {
             self.after(delay, Event::EngineExits(pid, 3));

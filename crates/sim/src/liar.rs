@@ -1,8 +1,8 @@
 //! Relays that say what is not so: of engines that are not theirs, of processes of other hosts, of offers that were never
 //! made. Nobody but they may come to harm. What a relay may do to tasks of its own engines it may do anyway.
 
-use broadleaf_core::RelayNews;
-use broadleaf_proto::control::{EngineInfo, SpawnerEvent};
+use broadleaf_core::HostEvent;
+use broadleaf_proto::control::{EngineInfo, ForkServerEvent};
 use broadleaf_proto::engine::EngineEvent;
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use broadleaf_proto::relay::{RelayEvent, RelayedDone};
@@ -41,7 +41,7 @@ impl Cluster {
         Some((process.engine, process.pid, key))
     }
 
-    fn a_lie(&mut self, host: HostId) -> Option<RelayNews> {
+    fn a_lie(&mut self, host: HostId) -> Option<HostEvent> {
         let own: Vec<EngineId> = self.hosts[&host].linked.keys().copied().collect();
         let own = own
             .get(self.random.below(own.len() as u64) as usize)
@@ -56,8 +56,8 @@ impl Cluster {
         };
         let number = self.random.next() as u32;
         let event = match self.random.below(12) {
-            0 | 1 => RelayEvent::Spawner(SpawnerEvent::Spawned(engine, pid)),
-            2 => RelayEvent::Spawner(SpawnerEvent::Exited {
+            0 | 1 => RelayEvent::ForkServer(ForkServerEvent::Spawned(engine, pid)),
+            2 => RelayEvent::ForkServer(ForkServerEvent::Exited {
                 engine,
                 pid,
                 code: None,
@@ -102,7 +102,7 @@ impl Cluster {
                     stream: 1,
                     bytes: Bytes::from_static(b"a lie"),
                 };
-                return Some(RelayNews::Output(record));
+                return Some(HostEvent::Output(record));
             }
             _ => {
                 let payload = Payload {
@@ -116,9 +116,9 @@ impl Cluster {
                     completed_ns: 0,
                     payload,
                 };
-                return Some(RelayNews::Done(RelayedDone { engine, record }));
+                return Some(HostEvent::Done(RelayedDone { engine, record }));
             }
         };
-        Some(RelayNews::Event(event))
+        Some(HostEvent::Event(event))
     }
 }

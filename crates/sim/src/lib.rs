@@ -1,4 +1,4 @@
-//! A whole cluster in one thread: the real controller, with clients, engines and a spawner that are
+//! A whole cluster in one thread: the real controller, with clients, engines and a fork server that are
 //! simulated, on a virtual clock.
 //!
 //! Links delay messages at random, in order within a link and in any order between links; links are

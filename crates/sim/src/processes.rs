@@ -1,8 +1,8 @@
-//! Engine processes and the spawner: what they do with what they get, and how they end.
+//! Engine processes and the fork server: what they do with what they get, and how they end.
 
-use broadleaf_core::{Input, Nanos, RelayNews};
+use broadleaf_core::{HostEvent, Input, Nanos};
 use broadleaf_proto::Mode;
-use broadleaf_proto::control::SpawnerEvent;
+use broadleaf_proto::control::ForkServerEvent;
 use broadleaf_proto::ids::{EngineId, HostId};
 use broadleaf_proto::relay::{RelayEvent, RelayedDone};
 use broadleaf_proto::task::{DoneRecord, OutputRecord, Payload, Status};
@@ -16,16 +16,18 @@ const MS: Nanos = 1_000_000;
 
 impl Cluster {
     pub(crate) fn spawn(&mut self, engine: EngineId) {
-        let Some(number) = self.spawner else { return };
+        let Some(number) = self.fork_server else {
+            return;
+        };
         if let Some(event) = self.fails_to_start(engine) {
-            self.send(Link::FromSpawner(number), Event::Node(event));
+            self.send(Link::FromForkServer(number), Event::Node(event));
             return;
         }
         self.next_pid += 1;
         let pid = self.next_pid;
         self.processes.insert(pid, EngineProcess::new(engine, pid));
-        let spawned = NodeEvent::FromSpawner(SpawnerEvent::Spawned(engine, pid));
-        self.send(Link::FromSpawner(number), Event::Node(spawned));
+        let spawned = NodeEvent::FromForkServer(ForkServerEvent::Spawned(engine, pid));
+        self.send(Link::FromForkServer(number), Event::Node(spawned));
         if self.random.chance(self.plan.bad_start_percent) {
             let delay = self.random.time(100 * MS);
             self.after(delay, Event::EngineExits(pid, 3));
@@ -34,14 +36,14 @@ impl Cluster {
         }
     }
 
-    /// What a spawner says that finds no process for an engine, now and then.
+    /// What a fork server says that finds no process for an engine, now and then.
     pub(crate) fn fails_to_start(&mut self, engine: EngineId) -> Option<NodeEvent> {
         if !self.random.chance(self.plan.no_process_percent) {
             return None;
         }
         self.deaths += 1;
         let reason = "no process".into();
-        Some(NodeEvent::FromSpawner(SpawnerEvent::NotStarted {
+        Some(NodeEvent::FromForkServer(ForkServerEvent::NotStarted {
             engine,
             reason,
         }))
@@ -61,12 +63,14 @@ impl Cluster {
         self.end_clients_of(pid);
         let watched = self.processes.get(&pid).is_some_and(|p| p.watched);
         let link = if host == HostId::CONTROLLER {
-            self.spawner.filter(|_| watched).map(Link::FromSpawner)
+            self.fork_server
+                .filter(|_| watched)
+                .map(Link::FromForkServer)
         } else {
             Some(Link::FromHost(host))
         };
         if let Some(link) = link {
-            let event = SpawnerEvent::Exited {
+            let event = ForkServerEvent::Exited {
                 engine,
                 pid,
                 code,
@@ -76,9 +80,9 @@ impl Cluster {
             };
             let event = match link {
                 Link::FromHost(host) => {
-                    NodeEvent::FromRelay(host, RelayNews::Event(RelayEvent::Spawner(event)))
+                    NodeEvent::FromRelay(host, HostEvent::Event(RelayEvent::ForkServer(event)))
                 }
-                _ => NodeEvent::FromSpawner(event),
+                _ => NodeEvent::FromForkServer(event),
             };
             self.send(link, Event::Node(event));
         }
@@ -114,22 +118,22 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn end_spawner(&mut self) {
-        let Some(number) = self.spawner.take() else {
+    pub(crate) fn end_fork_server(&mut self) {
+        let Some(number) = self.fork_server.take() else {
             return;
         };
         for process in self.processes.values_mut() {
             process.watched &= process.host != HostId::CONTROLLER;
         }
         self.send(
-            Link::FromSpawner(number),
-            Event::Node(NodeEvent::SpawnerClosed),
+            Link::FromForkServer(number),
+            Event::Node(NodeEvent::ForkServerClosed),
         );
         if !self.stopping {
             // Not before the node has seen the end of the one before.
-            let seen = self.last_arrival[&Link::FromSpawner(number)] - self.now;
+            let seen = self.last_arrival[&Link::FromForkServer(number)] - self.now;
             let delay = seen + 1 + self.random.time(500 * MS);
-            self.after(delay, Event::SpawnerStarts);
+            self.after(delay, Event::ForkServerStarts);
         }
     }
 
@@ -318,8 +322,8 @@ impl Cluster {
                 bytes: Bytes::from(vec![b'x'; JOB_OUTPUT_BYTES as usize / 2]),
             };
             if host != HostId::CONTROLLER {
-                let written = RelayNews::Output(piece);
-                let done = RelayNews::Done(RelayedDone { engine, record });
+                let written = HostEvent::Output(piece);
+                let done = HostEvent::Done(RelayedDone { engine, record });
                 for news in [written.clone(), written, done] {
                     if linked {
                         let event = Event::Node(NodeEvent::FromRelay(host, news));

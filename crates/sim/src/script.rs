@@ -443,7 +443,7 @@ impl Cluster {
         match (self.random.below(10), pid) {
             (0..4, Some(pid)) => self.end_process(pid, None, Some(9)),
             (4..6, Some(pid)) => self.lose_link(pid),
-            (6, _) => self.end_spawner(),
+            (6, _) => self.end_fork_server(),
             (9, _) => {
                 let hosts: Vec<_> = self.hosts.keys().copied().collect();
                 if let Some(host) = hosts.get(self.random.below(hosts.len() as u64) as usize) {

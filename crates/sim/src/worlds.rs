@@ -1,7 +1,7 @@
-//! Simulated MPI worlds: processes that no spawner has started announce themselves, wherever they are.
+//! Simulated MPI worlds: processes that no fork server has started announce themselves, wherever they are.
 
-use broadleaf_core::{Nanos, RelayNews};
-use broadleaf_proto::control::SpawnerEvent;
+use broadleaf_core::{HostEvent, Nanos};
+use broadleaf_proto::control::ForkServerEvent;
 use broadleaf_proto::ids::{EngineId, HostId};
 use broadleaf_proto::relay::RelayEvent;
 
@@ -28,7 +28,7 @@ impl Cluster {
             return;
         }
         let mut hosts: Vec<HostId> = self.hosts.keys().copied().collect();
-        hosts.extend(self.spawner.map(|_| HostId::CONTROLLER));
+        hosts.extend(self.fork_server.map(|_| HostId::CONTROLLER));
         if hosts.is_empty() {
             return;
         }
@@ -43,13 +43,13 @@ impl Cluster {
                 rank,
                 pid,
             });
-            let event = SpawnerEvent::Guest {
+            let event = ForkServerEvent::Guest {
                 world: world.clone(),
                 size: SIZE,
                 rank,
                 pid,
             };
-            self.spawner_says(host, event);
+            self.fork_server_says(host, event);
         }
     }
 
@@ -57,14 +57,14 @@ impl Cluster {
     pub(crate) fn seat(&mut self, host: HostId, engine: EngineId, world: &str, rank: u32) {
         let is_meant = |g: &Guest| g.host == host && g.world == world && g.rank == rank;
         let Some(index) = self.guests.iter().rposition(is_meant) else {
-            return; // Its spawner is another since.
+            return; // Its fork server is another since.
         };
         let pid = self.guests.remove(index).pid;
         let mut process = EngineProcess::new(engine, pid);
         process.host = host;
         self.processes.insert(pid, process);
         self.seated += 1;
-        self.spawner_says(host, SpawnerEvent::Spawned(engine, pid));
+        self.fork_server_says(host, ForkServerEvent::Spawned(engine, pid));
         if self.random.chance(self.plan.bad_start_percent) {
             let delay = self.random.time(100 * MS);
             self.after(delay, Event::EngineExits(pid, 3));
@@ -83,13 +83,13 @@ impl Cluster {
         self.guests.len() < waiting
     }
 
-    fn spawner_says(&mut self, host: HostId, event: SpawnerEvent) {
+    fn fork_server_says(&mut self, host: HostId, event: ForkServerEvent) {
         if host != HostId::CONTROLLER {
-            let news = RelayNews::Event(RelayEvent::Spawner(event));
+            let news = HostEvent::Event(RelayEvent::ForkServer(event));
             self.host_says(host, NodeEvent::FromRelay(host, news));
-        } else if let Some(number) = self.spawner {
-            let news = Event::Node(NodeEvent::FromSpawner(event));
-            self.send(Link::FromSpawner(number), news);
+        } else if let Some(number) = self.fork_server {
+            let news = Event::Node(NodeEvent::FromForkServer(event));
+            self.send(Link::FromForkServer(number), news);
         }
     }
 }

@@ -25,7 +25,7 @@ from broadleaf.cluster.reports.description import description, html_description
 from broadleaf.cluster.reports.missing_engines import start_errors
 from broadleaf.cluster.started_sets import StartedSet, StartedSets
 from broadleaf.cluster.state import addresses, files, owner
-from broadleaf.errors import ClusterConnectionError, KernelError
+from broadleaf.errors import BroadleafError, ClusterConnectionError
 
 if TYPE_CHECKING:
     from broadleaf.client import Client
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _STOP_GRACE_S = 10.0
 
 
-class ClusterStateError(KernelError, RuntimeError):
+class ClusterStateError(BroadleafError, RuntimeError):
     """What was asked needs a cluster that runs, or one that does not."""
 
 
@@ -287,7 +287,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         try:
             with self.control(timeout_s=2.0) as control:
                 control.shutdown()
-        except (KernelError, TimeoutError, OSError):
+        except (BroadleafError, TimeoutError, OSError):
             pass  # it may stop before it answers; whether it has stopped is waited for in any case
 
     def remove_files(self, keep_logs: bool = False) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broadleaf.errors import KernelError
+from broadleaf.errors import BroadleafError
 
 
-class ClusterStartError(KernelError):
+class ClusterStartError(BroadleafError):
     """A cluster's processes did not start. `log` is the end of what they wrote."""
 
     def __init__(self, message: str, log: str = "") -> None:

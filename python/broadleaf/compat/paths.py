@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import Any
 
-_ERRORS = "broadleaf.errors"
+_ERRORS = "broadleaf.compat.error"
 _CANNING = "broadleaf.compat.values.canning"
 _COMMANDS = "broadleaf.compat.commands"
 _SERIALIZE = {
@@ -61,7 +61,7 @@ PATHS: dict[str, str | dict[str, str]] = {
 
 # Names that a package of Broadleaf's own has in IPython Parallel besides those above it.
 _NAMES: dict[str, dict[str, str]] = {
-    "broadleaf": _SERIALIZE,
+    "broadleaf": {**_SERIALIZE, _ERRORS: "IPythonError KernelError"},
     "broadleaf.client": {"broadleaf": "Client"},
     "broadleaf.cluster": {"broadleaf.compat.profiles": "clean_cluster_files"},
     "broadleaf.serialize": _SERIALIZE,

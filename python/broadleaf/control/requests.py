@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from broadleaf.errors import KernelError
+from broadleaf.errors import BroadleafError
 
 
-class RequestFailed(KernelError):
+class RequestFailed(BroadleafError):
     """The controller could not do what it was asked."""
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from broadleaf.dashboard.frames import Frames
 from broadleaf.dashboard.log_tail import LogTail
 from broadleaf.dashboard.rates import Look
-from broadleaf.errors import KernelError
+from broadleaf.errors import BroadleafError
 
 # Events of a look for each second since the one before, and of the first look, which fills the timeline.
 _EVENTS_PER_S = 2_000
@@ -90,7 +90,7 @@ class Feed:
                     frame = await loop.run_in_executor(self._executor, self._look)
                     self._failure = None
                     self._tell("look", frame)
-                except (KernelError, TimeoutError, OSError) as error:
+                except (BroadleafError, TimeoutError, OSError) as error:
                     if self._failure is None:
                         self._failure = str(error)
                         self._tell("lost", {"why": self._failure})

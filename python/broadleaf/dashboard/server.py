@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broadleaf.dashboard.access import Guard
-from broadleaf.errors import KernelError
+from broadleaf.errors import BroadleafError
 
 if TYPE_CHECKING:
     from broadleaf.dashboard.feed import Watched
@@ -21,7 +21,7 @@ PAGE = Path(__file__).parent / "page"
 _START_TIMEOUT_S = 10.0
 
 
-class DashboardError(KernelError):
+class DashboardError(BroadleafError):
     """The dashboard cannot be served."""
 
 

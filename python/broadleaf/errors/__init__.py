@@ -31,17 +31,16 @@ from broadleaf.text.units import count
 __all__ = [
     "AlreadyDisplayedError",
     "AuthenticationFailed",
+    "BroadleafError",
     "ClusterConnectionError",
     "ClusterStopping",
     "CompositeError",
     "DeathCertificate",
     "DependencyTimeout",
     "EngineError",
-    "IPythonError",
     "ImpossibleDependency",
     "InPlaceMismatch",
     "InvalidDependency",
-    "KernelError",
     "LinkLost",
     "NoEnginesRegistered",
     "OverLimit",
@@ -69,15 +68,11 @@ Results = TypeVar("Results", list[Any], tuple[Any, ...], dict[Any, Any])
 TimeoutError = builtins.TimeoutError
 
 
-class IPythonError(Exception):
-    """Base of all exceptions here."""
+class BroadleafError(Exception):
+    """Base of all exceptions of Broadleaf."""
 
 
-class KernelError(IPythonError):
-    """Something went wrong between this process and the engines, or on them."""
-
-
-class ClusterConnectionError(KernelError, ConnectionError):
+class ClusterConnectionError(BroadleafError, ConnectionError):
     """No connection to the controller, or no longer one."""
 
     _joins_no_remote_error = True
@@ -102,7 +97,7 @@ class LinkLost(ClusterConnectionError):
     task_started: bool | None = None
 
 
-class SerializationError(KernelError, PicklingError, TypeError):
+class SerializationError(BroadleafError, PicklingError, TypeError):
     """An object cannot be sent. `what` names it ("argument 2 of 'f'"), `reason` says why."""
 
     def __init__(self, what: str, reason: str) -> None:
@@ -114,7 +109,7 @@ class SerializationError(KernelError, PicklingError, TypeError):
         return f"{self.what} cannot be sent: {self.reason}"
 
 
-class InPlaceMismatch(KernelError, ValueError):
+class InPlaceMismatch(BroadleafError, ValueError):
     """A value cannot be overwritten in place by another: of another shape, dtype, order or kind, or read-only."""
 
 
@@ -136,7 +131,7 @@ class _RemoteNotes:
         return notes
 
 
-class RemoteError(KernelError):
+class RemoteError(BroadleafError):
     """A task did not return.
 
     `ename` and `evalue` are the exception's type and text on the engine, `traceback` its text there, `engine_info` a
@@ -353,7 +348,7 @@ class InvalidDependency(ImpossibleDependency):
     """A dependency on itself, on a later task, or on no task of this client."""
 
 
-class TaskRejectError(KernelError):
+class TaskRejectError(BroadleafError):
     """Raised by a task to say that this engine is the wrong one; with `retries` it is tried elsewhere."""
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broadleaf.errors import IPythonError
+from broadleaf.errors import BroadleafError
 
 
-class LabError(IPythonError):
+class LabError(BroadleafError):
     """Base of the laboratory's errors."""
 
 

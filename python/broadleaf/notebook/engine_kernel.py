@@ -85,7 +85,7 @@ class _EngineKernel(Kernel):
         """Completes names of the engine, unless it is busy."""
         try:
             matches, start = self.view.complete(code, cursor_pos, timeout=_COMPLETION_TIMEOUT_S)
-        except (TimeoutError, broadleaf.IPythonError):
+        except (TimeoutError, broadleaf.BroadleafError):
             matches, start = [], cursor_pos
         return {
             "status": "ok", "matches": matches, "cursor_start": start, "cursor_end": cursor_pos, "metadata": {},

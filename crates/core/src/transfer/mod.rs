@@ -28,7 +28,7 @@ pub const PROBE_BYTES: u64 = 2 * TELLING_BYTES;
 
 /// Which shape to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wish {
+pub enum Topology {
     /// The one that takes least time.
     #[default]
     Cheapest,
@@ -175,14 +175,14 @@ impl Transfers {
         len_bytes: u64,
         origin: HostId,
         hosts: &[HostId],
-        wish: Wish,
+        topology: Topology,
         out: &mut Vec<Order>,
     ) {
         let hop = self.hop();
         let transfer = self.active.entry(object).or_insert_with(|| Transfer {
             len_bytes,
             since_ns: now,
-            estimate: plan(hosts.len(), len_bytes, hop, wish),
+            estimate: plan(hosts.len(), len_bytes, hop, topology),
             order: vec![Place::new(origin, 0, now)],
             is_told: false,
         });
@@ -476,11 +476,11 @@ impl Transfer {
     }
 }
 
-fn plan(hosts: usize, bytes: u64, hop: Hop, wish: Wish) -> Estimate {
-    match wish {
-        Wish::Cheapest => cost::choose(hosts, bytes, hop),
-        Wish::Shape(shape) => cost::estimate(shape, hosts, bytes, hop),
-        Wish::AnyKary => [2, 3, 4, 8]
+fn plan(hosts: usize, bytes: u64, hop: Hop, topology: Topology) -> Estimate {
+    match topology {
+        Topology::Cheapest => cost::choose(hosts, bytes, hop),
+        Topology::Shape(shape) => cost::estimate(shape, hosts, bytes, hop),
+        Topology::AnyKary => [2, 3, 4, 8]
             .map(|arity| cost::estimate(Shape::Kary(arity), hosts, bytes, hop))
             .into_iter()
             .min_by(|a, b| a.seconds.total_cmp(&b.seconds))

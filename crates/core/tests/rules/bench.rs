@@ -2,8 +2,8 @@
 
 use broadleaf_core::{Config, Controller, Input, Output};
 use broadleaf_proto::control::{
-    self, ControlReply, ControlRequest, DeathCertificate, DefineOptions, EngineInfo, RefusalReason,
-    SpawnerEvent,
+    self, ControlReply, ControlRequest, DeathCertificate, DefineOptions, EngineInfo,
+    ForkServerEvent, RefusalReason,
 };
 use broadleaf_proto::ids::{
     ClientId, EngineId, FunctionHash, FunctionId, OptionsId, SegmentId, TaskSeq,
@@ -128,7 +128,7 @@ impl Bench {
     }
 
     pub fn exited(&mut self, engine: u32, signal: i32) {
-        self.input(Input::Spawner(SpawnerEvent::Exited {
+        self.input(Input::ForkServer(ForkServerEvent::Exited {
             engine: EngineId(engine),
             pid: 100 + engine,
             code: None,

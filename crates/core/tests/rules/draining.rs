@@ -1,5 +1,7 @@
-use broadleaf_core::{Config, Input, Output, RelayNews};
-use broadleaf_proto::control::{ControlReply, ControlRequest, Event, RefusalReason, SpawnerEvent};
+use broadleaf_core::{Config, HostEvent, Input, Output};
+use broadleaf_proto::control::{
+    ControlReply, ControlRequest, Event, ForkServerEvent, RefusalReason,
+};
 use broadleaf_proto::ids::{EngineId, HostId, TaskSeq};
 use broadleaf_proto::relay::RelayEvent;
 use broadleaf_proto::{Status, TargetSet, TaskOptions};
@@ -55,7 +57,7 @@ fn host_up(bench: &mut Bench, n_engines: u32, ends_in_ns: Option<u64>) {
 }
 
 fn relay_says(bench: &mut Bench, event: RelayEvent) {
-    let news = RelayNews::Event(event);
+    let news = HostEvent::Event(event);
     bench.input(Input::Relay { host: RELAY, news });
     bench.schedule();
 }
@@ -182,8 +184,8 @@ fn a_task_that_waits_on_an_engine_that_drains_gets_what_it_waits_for() {
 fn engines_that_start_are_given_up_and_their_host_leaves() {
     let mut bench = Bench::new(config(), 1);
     host_up(&mut bench, 2, None);
-    let spawned = SpawnerEvent::Spawned(EngineId(1), 7);
-    relay_says(&mut bench, RelayEvent::Spawner(spawned));
+    let spawned = ForkServerEvent::Spawned(EngineId(1), 7);
+    relay_says(&mut bench, RelayEvent::ForkServer(spawned));
     let reply = request(&mut bench, &[], &[RELAY], None, false);
     assert_eq!(reply, [ControlReply::Done]);
     assert_eq!(released(&mut bench), 1);
@@ -212,7 +214,7 @@ fn a_host_drains_before_its_job_ends() {
     };
     relay_says(&mut bench, down);
     assert_eq!(released(&mut bench), 0, "its process may live");
-    let exited = SpawnerEvent::Exited {
+    let exited = ForkServerEvent::Exited {
         engine: EngineId(0),
         pid: 100,
         code: Some(0),
@@ -220,7 +222,7 @@ fn a_host_drains_before_its_job_ends() {
         out_of_memory: false,
         last_output: String::new(),
     };
-    relay_says(&mut bench, RelayEvent::Spawner(exited));
+    relay_says(&mut bench, RelayEvent::ForkServer(exited));
     assert_eq!(released(&mut bench), 1);
     bench.input(Input::HostDown { host: RELAY });
     assert_eq!(released(&mut bench), 0);

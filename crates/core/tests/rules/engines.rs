@@ -1,20 +1,20 @@
 use broadleaf_core::{Config, Input, Output};
 use broadleaf_proto::control::{
-    ControlReply, ControlRequest, DeathCause, Event, RefusalReason, SpawnerEvent,
+    ControlReply, ControlRequest, DeathCause, Event, ForkServerEvent, RefusalReason,
 };
 use broadleaf_proto::ids::EngineId;
 use broadleaf_proto::{Status, TargetSet, TaskOptions};
 
 use crate::bench::{Bench, MS, certificate, config, each, refusal};
 
-/// Engines started by a spawner.
+/// Engines started by a fork server.
 fn spawned(mut config: Config, n_engines: u32) -> Bench {
     config.n_engines = n_engines;
     let mut bench = Bench::new(config, 0);
-    bench.input(Input::SpawnerUp);
+    bench.input(Input::ForkServerUp);
     for engine in 0..n_engines {
-        let event = SpawnerEvent::Spawned(EngineId(engine), 100 + engine);
-        bench.input(Input::Spawner(event));
+        let event = ForkServerEvent::Spawned(EngineId(engine), 100 + engine);
+        bench.input(Input::ForkServer(event));
         bench.engine_up(engine);
     }
     let spawns = bench.take(|o| matches!(o, Output::Spawn { .. }).then_some(()));
@@ -127,7 +127,10 @@ fn restarts_wait_longer_each_time_and_end_at_their_cap() {
         waits.push((at - bench.now) / MS);
         bench.pass(at - bench.now);
         assert_eq!(count(&mut bench, |o| matches!(o, Output::Spawn { .. })), 1);
-        bench.input(Input::Spawner(SpawnerEvent::Spawned(EngineId(0), 100)));
+        bench.input(Input::ForkServer(ForkServerEvent::Spawned(
+            EngineId(0),
+            100,
+        )));
         bench.engine_up(0);
         bench.schedule();
     }
@@ -151,14 +154,14 @@ fn an_engine_that_never_says_hello_is_given_up() {
         },
         0,
     );
-    bench.input(Input::SpawnerUp);
+    bench.input(Input::ForkServerUp);
     bench.submit(1);
     bench.pass(60_000 * MS);
     assert_eq!(refusal(&bench.results()[0]), RefusalReason::NoEngines);
 }
 
 fn not_started(bench: &mut Bench, engine: u32) {
-    bench.input(Input::Spawner(SpawnerEvent::NotStarted {
+    bench.input(Input::ForkServer(ForkServerEvent::NotStarted {
         engine: EngineId(engine),
         reason: "no processes left".into(),
     }));
@@ -183,7 +186,10 @@ fn an_engine_that_gets_no_process_is_tried_again_and_the_others_live_on() {
     for (wait, least) in waits.iter().zip([100, 200, 400]) {
         assert!((least..=least * 5 / 4).contains(wait), "{wait} ms");
     }
-    bench.input(Input::Spawner(SpawnerEvent::Spawned(EngineId(1), 101)));
+    bench.input(Input::ForkServer(ForkServerEvent::Spawned(
+        EngineId(1),
+        101,
+    )));
     bench.engine_up(1);
     not_started(&mut bench, 0);
     let (_, record) = bench.assigns().remove(0);
@@ -273,8 +279,8 @@ fn shutdown_lets_running_tasks_finish_and_leaves_nothing() {
     bench.exited(0, 0);
     bench.engine_down(0, &[1]);
     assert_eq!(bench.ends(), [(0, Status::Ok), (1, Status::Refused)]);
-    assert_eq!(count(&mut bench, |o| *o == Output::StopSpawner), 1);
-    bench.input(Input::SpawnerDown);
+    assert_eq!(count(&mut bench, |o| *o == Output::StopForkServer), 1);
+    bench.input(Input::ForkServerDown);
     assert_eq!(count(&mut bench, |o| *o == Output::Finished), 1);
     assert_eq!(bench.controller.next_deadline(), None);
 }

@@ -1,8 +1,8 @@
 //! What relays say, and of whom.
 
-use broadleaf_core::{Input, Output, RelayNews};
+use broadleaf_core::{HostEvent, Input, Output};
 use broadleaf_proto::Status;
-use broadleaf_proto::control::{EngineInfo, SpawnerEvent};
+use broadleaf_proto::control::{EngineInfo, ForkServerEvent};
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 use broadleaf_proto::relay::{RelayEvent, RelayedDone};
 use broadleaf_proto::task::{DoneRecord, OutputRecord, Payload};
@@ -21,7 +21,7 @@ fn bench() -> Bench {
         says(
             &mut bench,
             host,
-            RelayEvent::Spawner(SpawnerEvent::Spawned(EngineId(engine), 100 + engine)),
+            RelayEvent::ForkServer(ForkServerEvent::Spawned(EngineId(engine), 100 + engine)),
         );
         says(&mut bench, host, RelayEvent::EngineUp(info(engine)));
     }
@@ -40,12 +40,12 @@ fn host_up(bench: &mut Bench, host: HostId, name: &str, n_engines: u32) {
     });
 }
 
-fn hear(bench: &mut Bench, host: HostId, news: RelayNews) {
+fn hear(bench: &mut Bench, host: HostId, news: HostEvent) {
     bench.input(Input::Relay { host, news });
 }
 
 fn says(bench: &mut Bench, host: HostId, event: RelayEvent) {
-    hear(bench, host, RelayNews::Event(event));
+    hear(bench, host, HostEvent::Event(event));
 }
 
 fn up(bench: &Bench) -> Vec<u32> {
@@ -72,8 +72,8 @@ fn a_relay_that_names_the_process_of_another_host_has_nobody_killed() {
     let mut bench = bench();
     bench.engine_down(0, &[]);
     for engine in [0, 2, 77] {
-        let lie = SpawnerEvent::Spawned(EngineId(engine), 4242);
-        says(&mut bench, OWN, RelayEvent::Spawner(lie));
+        let lie = ForkServerEvent::Spawned(EngineId(engine), 4242);
+        says(&mut bench, OWN, RelayEvent::ForkServer(lie));
         let kills = |o: &Output| matches!(o, Output::Kill { .. });
         assert!(!bench.out.iter().any(kills), "{:?}", bench.out);
         assert!(is_expelled(&mut bench, OWN), "engine {engine}");
@@ -121,7 +121,7 @@ fn a_relay_speaks_of_its_own_engines_alone() {
     hear(
         &mut bench,
         OWN,
-        RelayNews::Done(RelayedDone { engine, record }),
+        HostEvent::Done(RelayedDone { engine, record }),
     );
     assert!(is_expelled(&mut bench, OWN));
     let record = OutputRecord {
@@ -130,7 +130,7 @@ fn a_relay_speaks_of_its_own_engines_alone() {
         stream: 1,
         bytes: Bytes::new(),
     };
-    hear(&mut bench, OWN, RelayNews::Output(record));
+    hear(&mut bench, OWN, HostEvent::Output(record));
     assert!(is_expelled(&mut bench, OWN));
     assert_eq!(up(&bench), [0, 1, 2], "nobody else came to harm");
     bench.input(Input::HostDown { host: OWN });
@@ -139,7 +139,7 @@ fn a_relay_speaks_of_its_own_engines_alone() {
     says(
         &mut bench,
         OWN,
-        RelayEvent::Spawner(SpawnerEvent::Spawned(EngineId(1), 1)),
+        RelayEvent::ForkServer(ForkServerEvent::Spawned(EngineId(1), 1)),
     );
     assert!(!is_expelled(&mut bench, OWN));
 }

@@ -1,7 +1,7 @@
 //! MPI worlds: places in the order of ranks, and one end for all.
 
-use broadleaf_core::{Input, Output, RelayNews};
-use broadleaf_proto::control::{ControlRequest, DeathCause, EngineInfo, Event, SpawnerEvent};
+use broadleaf_core::{HostEvent, Input, Output};
+use broadleaf_proto::control::{ControlRequest, DeathCause, EngineInfo, Event, ForkServerEvent};
 use broadleaf_proto::ids::{EngineId, HostId};
 use broadleaf_proto::relay::RelayEvent;
 use broadleaf_proto::{Status, TargetSet};
@@ -11,23 +11,23 @@ use crate::bench::{Bench, CLIENT, MS, config, each};
 const HERE: HostId = HostId::CONTROLLER;
 const THERE: HostId = HostId(1);
 
-fn spawner(bench: &mut Bench, host: HostId, event: SpawnerEvent) {
+fn fork_server(bench: &mut Bench, host: HostId, event: ForkServerEvent) {
     if host == HERE {
-        bench.input(Input::Spawner(event));
+        bench.input(Input::ForkServer(event));
     } else {
-        let news = RelayNews::Event(RelayEvent::Spawner(event));
+        let news = HostEvent::Event(RelayEvent::ForkServer(event));
         bench.input(Input::Relay { host, news });
     }
 }
 
 fn guest(bench: &mut Bench, host: HostId, world: &str, size: u32, rank: u32) {
-    let event = SpawnerEvent::Guest {
+    let event = ForkServerEvent::Guest {
         world: world.to_owned(),
         size,
         rank,
         pid: 500 + rank,
     };
-    spawner(bench, host, event);
+    fork_server(bench, host, event);
 }
 
 fn seats(bench: &mut Bench) -> Vec<(u32, u32)> {
@@ -39,7 +39,7 @@ fn seats(bench: &mut Bench) -> Vec<(u32, u32)> {
 
 fn up(bench: &mut Bench, host: HostId, engine: u32, rank: u32) {
     let pid = 500 + rank;
-    spawner(bench, host, SpawnerEvent::Spawned(EngineId(engine), pid));
+    fork_server(bench, host, ForkServerEvent::Spawned(EngineId(engine), pid));
     let info = EngineInfo {
         engine: EngineId(engine),
         uuid: format!("uuid of {engine}"),
@@ -49,7 +49,7 @@ fn up(bench: &mut Bench, host: HostId, engine: u32, rank: u32) {
     if host == HERE {
         bench.input(Input::EngineUp { info });
     } else {
-        let news = RelayNews::Event(RelayEvent::EngineUp(info));
+        let news = HostEvent::Event(RelayEvent::EngineUp(info));
         bench.input(Input::Relay { host, news });
     }
 }
@@ -57,7 +57,7 @@ fn up(bench: &mut Bench, host: HostId, engine: u32, rank: u32) {
 /// Engine 0 of its own, and a world of three in places 1 to 3: rank 1 is at a relay.
 fn bench() -> Bench {
     let mut bench = Bench::new(config(), 1);
-    bench.input(Input::SpawnerUp);
+    bench.input(Input::ForkServerUp);
     bench.input(Input::HostUp {
         host: THERE,
         name: "there:guests".into(),
@@ -72,7 +72,7 @@ fn bench() -> Bench {
 }
 
 fn exited(bench: &mut Bench, host: HostId, engine: u32, rank: u32) {
-    let event = SpawnerEvent::Exited {
+    let event = ForkServerEvent::Exited {
         engine: EngineId(engine),
         pid: 500 + rank,
         code: None,
@@ -80,7 +80,7 @@ fn exited(bench: &mut Bench, host: HostId, engine: u32, rank: u32) {
         out_of_memory: false,
         last_output: "mpiexec says".into(),
     };
-    spawner(bench, host, event);
+    fork_server(bench, host, event);
 }
 
 fn request(bench: &mut Bench, request: ControlRequest) {
@@ -129,7 +129,7 @@ fn a_rank_that_dies_takes_its_world_along_and_nobody_else() {
     let job = bench.submit_with(each(&[1]));
     bench.schedule();
     bench.out.clear();
-    let news = RelayNews::Event(RelayEvent::EngineDown {
+    let news = HostEvent::Event(RelayEvent::EngineDown {
         engine: EngineId(2),
         unclaimed_offers: vec![],
         next_offer: 0,

@@ -227,7 +227,7 @@ mod tests {
         let data = vec![7; 2 * CHUNK as usize];
         let (segment, _) = Segment::create(data.len() as u64, &data).unwrap();
         let bytes = segment.map_readonly(0, data.len() as u64).unwrap();
-        let mut objects = BTreeMap::from([(OBJECT, Object::lent(OBJECT, bytes, CHUNK, None))]);
+        let mut objects = BTreeMap::from([(OBJECT, Object::exported(OBJECT, bytes, CHUNK, None))]);
         let (near, _far) = Link::pair().unwrap();
         let now = Instant::now();
         let mut connection = Connection::new(near, None, true);

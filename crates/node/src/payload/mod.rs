@@ -126,8 +126,8 @@ pub struct Setup {
 pub struct Plane {
     orders: Sender<Order>,
     news: Receiver<News>,
-    bell: Arc<OwnedFd>,
-    node_bell: Arc<OwnedFd>,
+    doorbell: Arc<OwnedFd>,
+    node_doorbell: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -136,26 +136,26 @@ pub struct Plane {
 struct NodeSide {
     orders: Receiver<Order>,
     news: Sender<News>,
-    bell: Arc<OwnedFd>,
-    node_bell: Arc<OwnedFd>,
+    doorbell: Arc<OwnedFd>,
+    node_doorbell: Arc<OwnedFd>,
 }
 
 impl NodeSide {
     fn tell(&self, news: News) {
         // A node that is gone ends this thread with it.
         if self.news.send(news).is_ok() {
-            ring(&self.node_bell);
+            ring(&self.node_doorbell);
         }
     }
 }
 
-fn ring(bell: &OwnedFd) {
+fn ring(doorbell: &OwnedFd) {
     // A counter at its limit wakes the other side all the same.
-    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+    let _ = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
 }
 
-fn silence(bell: &OwnedFd) {
-    let _ = rustix::io::read(bell, &mut [0_u8; 8]);
+fn silence(doorbell: &OwnedFd) {
+    let _ = rustix::io::read(doorbell, &mut [0_u8; 8]);
 }
 
 impl Plane {
@@ -165,15 +165,15 @@ impl Plane {
     /// When the system gives no descriptors or no thread.
     pub fn start(setup: Setup) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = Arc::new(eventfd(0, flags)?);
-        let node_bell = Arc::new(eventfd(0, flags)?);
+        let doorbell = Arc::new(eventfd(0, flags)?);
+        let node_doorbell = Arc::new(eventfd(0, flags)?);
         let (orders, order_receiver) = channel();
-        let (news_sender, news) = channel();
+        let (event_sender, news) = channel();
         let side = NodeSide {
             orders: order_receiver,
-            news: news_sender,
-            bell: Arc::clone(&bell),
-            node_bell: Arc::clone(&node_bell),
+            news: event_sender,
+            doorbell: Arc::clone(&doorbell),
+            node_doorbell: Arc::clone(&node_doorbell),
         };
         let plane = plane::PlaneThread::new(setup, side)?;
         let thread = std::thread::Builder::new()
@@ -182,8 +182,8 @@ impl Plane {
         Ok(Self {
             orders,
             news,
-            bell,
-            node_bell,
+            doorbell,
+            node_doorbell,
             thread: Some(thread),
         })
     }
@@ -192,12 +192,12 @@ impl Plane {
     pub fn order(&self, order: Order) {
         // The thread ends only after `Stop`; then nobody waits for what it would have done.
         let _ = self.orders.send(order);
-        ring(&self.bell);
+        ring(&self.doorbell);
     }
 
     /// Everything that has happened since the last call.
-    pub fn take_news(&self) -> Vec<News> {
-        silence(&self.node_bell);
+    pub fn take_events(&self) -> Vec<News> {
+        silence(&self.node_doorbell);
         self.news.try_iter().collect()
     }
 }
@@ -205,7 +205,7 @@ impl Plane {
 impl AsFd for Plane {
     /// Readable while there is news.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.node_bell.as_fd()
+        self.node_doorbell.as_fd()
     }
 }
 

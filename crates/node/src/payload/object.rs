@@ -12,7 +12,7 @@ use broadleaf_shm::{Lease, Mapping, ShmError};
 #[derive(Debug)]
 enum Memory {
     /// Another segment's range, all there.
-    Lent(Mapping),
+    Exported(Mapping),
     /// A segment of this host's pool.
     Own(Lease),
 }
@@ -52,9 +52,14 @@ pub enum Rejection {
 
 impl Object {
     /// One that is all here.
-    pub fn lent(id: ObjectId, bytes: Mapping, chunk_bytes: u32, key: Option<ObjectKey>) -> Self {
+    pub fn exported(
+        id: ObjectId,
+        bytes: Mapping,
+        chunk_bytes: u32,
+        key: Option<ObjectKey>,
+    ) -> Self {
         let len_bytes = bytes.len() as u64;
-        let mut object = Self::new(id, Memory::Lent(bytes), len_bytes, chunk_bytes, key);
+        let mut object = Self::new(id, Memory::Exported(bytes), len_bytes, chunk_bytes, key);
         object.have_bytes = len_bytes;
         object
     }
@@ -116,7 +121,7 @@ impl Object {
     /// Takes the memory for it, so that a lack of it is known before a byte moves.
     pub fn reserve(&mut self) -> Result<(), ShmError> {
         match &mut self.memory {
-            Memory::Lent(_) => Ok(()),
+            Memory::Exported(_) => Ok(()),
             Memory::Own(lease) => lease.as_mut_slice().map(drop),
         }
     }
@@ -150,7 +155,7 @@ impl Object {
         };
         let len_bytes = range.len();
         let bytes = match &mut self.memory {
-            Memory::Lent(mapping) => mapping.get(range),
+            Memory::Exported(mapping) => mapping.get(range),
             Memory::Own(lease) => lease.as_mut_slice().ok().and_then(|all| all.get(range)),
         };
         let Some(bytes) = bytes else { return Ok(0) };
@@ -284,7 +289,7 @@ impl Object {
     pub fn lease(&self) -> Option<&Lease> {
         match &self.memory {
             Memory::Own(lease) => Some(lease),
-            Memory::Lent(_) => None,
+            Memory::Exported(_) => None,
         }
     }
 
@@ -292,7 +297,7 @@ impl Object {
     pub fn into_lease(self) -> Option<Lease> {
         match self.memory {
             Memory::Own(lease) => Some(lease),
-            Memory::Lent(_) => None,
+            Memory::Exported(_) => None,
         }
     }
 }

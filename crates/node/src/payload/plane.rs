@@ -53,7 +53,7 @@ pub(super) struct PlaneThread {
 impl PlaneThread {
     pub(super) fn new(setup: Setup, side: NodeSide) -> std::io::Result<Self> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        watch(&poller, side.bell.as_fd(), ORDERS)?;
+        watch(&poller, side.doorbell.as_fd(), ORDERS)?;
         if let Some(listener) = &setup.listener {
             watch(&poller, listener.as_fd(), LISTENER)?;
         }
@@ -96,7 +96,7 @@ impl PlaneThread {
             for event in &events {
                 match event.data.u64() {
                     ORDERS => {
-                        silence(&self.side.bell);
+                        silence(&self.side.doorbell);
                         if !self.obey(now) {
                             return;
                         }
@@ -143,8 +143,8 @@ impl PlaneThread {
                 } => {
                     // Without a key it is refused to who asks for it.
                     if let Ok(key) = self.key_of(object) {
-                        let lent = Object::lent(object, bytes, chunk_bytes, key);
-                        self.objects.insert(object, lent);
+                        let exported = Object::exported(object, bytes, chunk_bytes, key);
+                        self.objects.insert(object, exported);
                     }
                 }
                 Order::Fetch { fetch, lease } => self.fetch(fetch, lease, now),

@@ -181,7 +181,7 @@ pub(super) fn wait_until(mut is_so: impl FnMut() -> bool) {
 pub(super) fn wait_for(plane: &Plane) -> Result<(Vec<u8>, Progress), String> {
     let (mut last, mut end) = (None, None);
     wait_until(|| {
-        for news in plane.take_news() {
+        for news in plane.take_events() {
             match news {
                 News::Progress(progress) => last = Some(progress),
                 News::Ready {

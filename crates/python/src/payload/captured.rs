@@ -35,7 +35,7 @@ impl Captured<'_> {
         for place in &captured.segments {
             let counted = !data.owns(place.segment)
                 || lock(&data.pool).add_reference(place.segment, 1).is_ok()
-                || lock(&data.lent).add_reference(place.segment);
+                || lock(&data.exported).add_reference(place.segment);
             if !counted {
                 return Err(shm_error(ShmError::NotReferenced(place.segment)));
             }

@@ -146,9 +146,9 @@ impl DataPlane {
         lease: LeaseGuard,
     ) -> PyResult<Bound<'py, PyAny>> {
         let mapped = if self.owns(place.segment) {
-            let lent = lock(&self.lent).segment(place.segment);
-            if let Some(lent) = lent {
-                Some(map!(lent.segment(), place, delivery))
+            let exported = lock(&self.exported).segment(place.segment);
+            if let Some(exported) = exported {
+                Some(map!(exported.segment(), place, delivery))
             } else {
                 let pool = lock(&self.pool);
                 let segment = pool.segment(place.segment);

@@ -10,7 +10,7 @@ use broadleaf_proto::limits::{
 };
 use broadleaf_proto::task::{LeaseGuard, SegmentRef};
 use broadleaf_proto::{SegmentId, control};
-use broadleaf_shm::{BornSegment, Lease, SLAB_BUFFER_BYTES, ShmError, await_memory};
+use broadleaf_shm::{AllocationSegment, Lease, SLAB_BUFFER_BYTES, ShmError, await_memory};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use super::again::{Counted, LEAST_BYTES};
 use super::captured::Captured;
 use super::{DataPlane, lock, shm_error};
-use crate::born;
+use crate::allocations;
 use crate::buffer::with_bytes;
 use crate::errors::PayloadTooLarge;
 
@@ -131,7 +131,7 @@ impl DataPlane {
             released,
             retired: Vec::new(),
         });
-        lock(&self.lent).forget_retired(&unsent);
+        lock(&self.exported).forget_retired(&unsent);
         encoded.held.clear();
         encoded.counted.clear();
     }
@@ -305,7 +305,7 @@ impl DataPlane {
         if data.len() <= limit_bytes && !window {
             return Ok(None);
         }
-        if let Some((memory, offset)) = born::find(data.as_ptr() as usize, data.len()) {
+        if let Some((memory, offset)) = allocations::find(data.as_ptr() as usize, data.len()) {
             let opened = if window {
                 memory.open_window()
             } else {
@@ -318,7 +318,7 @@ impl DataPlane {
             return self.lend(&segment, offset, data.len(), out).map(Some);
         }
         if window {
-            let mut segment = BornSegment::new(data.len() as u64).map_err(shm_error)?;
+            let mut segment = AllocationSegment::new(data.len() as u64).map_err(shm_error)?;
             segment.write(data).map_err(shm_error)?;
             self.count_copy(data.len());
             return self.lend(&Arc::new(segment), 0, data.len(), out).map(Some);
@@ -353,13 +353,13 @@ impl DataPlane {
     /// Lends a part of a segment that is not the pool's.
     fn lend(
         &self,
-        segment: &Arc<BornSegment>,
+        segment: &Arc<AllocationSegment>,
         offset: usize,
         len_bytes: usize,
         out: &mut Encoded,
     ) -> PyResult<SegmentRef> {
         let fresh = || lock(&self.pool).fresh_id();
-        let (id, is_new) = lock(&self.lent).lend(segment, fresh);
+        let (id, is_new) = lock(&self.exported).lend(segment, fresh);
         if is_new {
             let segment = segment.segment();
             let fd = segment.fd().try_clone_to_owned()?;
@@ -378,7 +378,7 @@ impl DataPlane {
         // For a segment of our own the peer will give back one reference more.
         let counted = !self.owns(place.segment)
             || lock(&self.pool).add_reference(place.segment, 1).is_ok()
-            || lock(&self.lent).add_reference(place.segment);
+            || lock(&self.exported).add_reference(place.segment);
         counted.then_some((place, lease))
     }
 

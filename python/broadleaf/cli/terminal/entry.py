@@ -97,9 +97,9 @@ def _usage(error: click.UsageError) -> int:
 def _explained(error: Exception) -> str | None:
     """What a user is told of an error that is theirs, or the machine's; None for one that is the program's."""
     from broadleaf.config import ConfigError
-    from broadleaf.errors import IPythonError
+    from broadleaf.errors import BroadleafError
 
-    if isinstance(error, IPythonError | ConfigError):
+    if isinstance(error, BroadleafError | ConfigError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
         from broadleaf.cli.terminal.extras import explained

@@ -11,7 +11,7 @@ from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.elasticity.scaling import Aim
 from broadleaf.cluster.elasticity.steward import Steward
 from broadleaf.cluster.engine_sets import Block, EngineSet
-from broadleaf.errors import KernelError
+from broadleaf.errors import BroadleafError
 
 if TYPE_CHECKING:
     from broadleaf.cluster.started_sets import StartedSets
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LOOK_EVERY_S = 0.05
 
 
-class ScalingError(KernelError, RuntimeError):
+class ScalingError(BroadleafError, RuntimeError):
     """A cluster cannot have the size that was asked for."""
 
 

@@ -13,7 +13,7 @@ from broadleaf.cluster.elasticity.scaling import Aim, Decision, Load, Starts, Un
 from broadleaf.cluster.engine_sets.base import Block
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.control.requests import RequestFailed
-from broadleaf.errors import KernelError
+from broadleaf.errors import BroadleafError
 
 if TYPE_CHECKING:
     from broadleaf.cluster.cluster import Cluster
@@ -71,12 +71,12 @@ class Steward:
                     self.step(control)
                 except ClusterStartError as error:
                     self._starts.failed(str(error))
-                except (KernelError, TimeoutError, OSError):
+                except (BroadleafError, TimeoutError, OSError):
                     control.close()
                     if self._stopped.wait(_LOOK_EVERY_S) or not self._cluster.running:
                         return
                     control = self._connect(awaits_engines)
-        except (KernelError, TimeoutError, OSError):
+        except (BroadleafError, TimeoutError, OSError):
             pass  # the cluster ends
         finally:
             control.close()

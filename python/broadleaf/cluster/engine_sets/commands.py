@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broadleaf.errors import KernelError
+from broadleaf.errors import BroadleafError
 
 # A scheduler that is busy answers late; one that is away does not.
 _TIMEOUT_S = 60.0
 
 
-class CommandError(KernelError):
+class CommandError(BroadleafError):
     """A command failed; the text is what it wrote."""
 
 

@@ -11,13 +11,13 @@ from typing import Any
 from distributed import WorkerPlugin, get_worker, secede  # pyright: ignore[reportMissingImports]
 
 from broadleaf.cluster.hosts.hosted_relay import HostedRelay
-from broadleaf.errors import KernelError
+from broadleaf.errors import BroadleafError
 
 _relays: dict[tuple[str, str], HostedRelay] = {}
 """Those of this worker, by cluster and block."""
 
 
-class RelayFailed(KernelError):
+class RelayFailed(BroadleafError):
     """A relay ended before its cluster did."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broadleaf.errors import KernelError
+from broadleaf.errors import BroadleafError
 
 if TYPE_CHECKING:
     from broadleaf.cluster.cluster import Cluster
@@ -36,7 +36,7 @@ def html_description(cluster: Cluster) -> str:
             with cluster.control(timeout_s=2.0) as control:
                 hosts = {engine: host for engine, _, _, host in control.engines()}
                 engines = engine_table(control.status(), hosts)
-        except (KernelError, TimeoutError, OSError):
+        except (BroadleafError, TimeoutError, OSError):
             state = "does not answer"
     return titled("Cluster", [*facts, ("", state)], engines)
 

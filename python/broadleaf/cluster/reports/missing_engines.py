@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from broadleaf.cluster.start_error import ClusterStartError
-from broadleaf.errors import EngineError, KernelError
+from broadleaf.errors import BroadleafError, EngineError
 
 if TYPE_CHECKING:
     from broadleaf.cluster.cluster import Cluster
@@ -38,7 +38,7 @@ def _why_not_started(cluster: Cluster, missing: Sequence[int]) -> str:
     """What the operating system said where no process could be made for an engine."""
     try:
         engines = {entry["engine"]: entry for entry in cluster.status_sync()["engines"]}
-    except (KernelError, TimeoutError, OSError):
+    except (BroadleafError, TimeoutError, OSError):
         return ""
     deaths = [(engine_id, engines.get(engine_id, {}).get("last_death")) for engine_id in missing]
     reasons = [(one, death["last_output"]) for one, death in deaths if death and death["cause"] == "not_started"]

@@ -31,7 +31,7 @@ from typing import Any
 
 from broadleaf.cluster.state import owner
 from broadleaf.config import base_dir
-from broadleaf.errors import ClusterConnectionError, KernelError
+from broadleaf.errors import BroadleafError, ClusterConnectionError
 from broadleaf.modules import MODULES_DIR
 
 CLIENT_FILE = "client.json"
@@ -46,7 +46,7 @@ KEPT_LOG_AGE_S = 7 * 86_400.0
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 
-class ClusterFileError(KernelError):
+class ClusterFileError(BroadleafError):
     """A directory or file of a cluster is missing, not ours, or not what it should be."""
 
 

@@ -8,7 +8,7 @@ LAST_OUTPUT_BYTES = 4096
 
 
 class Exited(TypedDict):
-    """The body of the spawner's ``exited`` event."""
+    """The body of the fork_server's ``exited`` event."""
 
     engine: int
     pid: int

@@ -24,7 +24,7 @@ from broadleaf.engine.processes import deaths
 from broadleaf.engine.processes.capture import Capture
 
 if TYPE_CHECKING:
-    from broadleaf.engine.processes.spawner import HostConfig
+    from broadleaf.engine.processes.fork_service import HostConfig
 
 SOCKET = "guests.sock"
 MOST_BYTES = 1 << 17

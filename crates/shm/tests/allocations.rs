@@ -4,7 +4,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use broadleaf_shm::{BornMemory, BornSegment, Segment, on_connected, on_disconnected, trim_born};
+use broadleaf_shm::{
+    AllocationSegment, Segment, SharedAllocation, on_connected, on_disconnected, trim_allocations,
+};
 
 const LEN: u64 = 300_000;
 
@@ -19,21 +21,21 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 #[allow(unsafe_code)]
-fn write(memory: &BornMemory, at: usize, byte: u8) {
+fn write(memory: &SharedAllocation, at: usize, byte: u8) {
     assert!(at < memory.len());
     // SAFETY: inside the memory, which no other thread uses.
     unsafe { memory.as_mut_ptr().add(at).write(byte) };
 }
 
 #[allow(unsafe_code)]
-fn read(memory: &BornMemory, at: usize) -> u8 {
+fn read(memory: &SharedAllocation, at: usize) -> u8 {
     assert!(at < memory.len());
     // SAFETY: inside the memory, which no other thread uses.
     unsafe { memory.as_mut_ptr().add(at).read() }
 }
 
 /// The segment as a process sees it that was sent its descriptor.
-fn received(born: &BornSegment) -> Segment {
+fn received(born: &AllocationSegment) -> Segment {
     let segment = born.segment();
     let fd = segment.fd().try_clone_to_owned().unwrap();
     Segment::from_fd(fd, segment.len()).unwrap()
@@ -42,7 +44,7 @@ fn received(born: &BornSegment) -> Segment {
 #[test]
 fn the_first_publication_copies_nothing_and_parts_the_two_sides() {
     let _turn = alone();
-    let memory = BornMemory::new(LEN, true).unwrap();
+    let memory = SharedAllocation::new(LEN, true).unwrap();
     write(&memory, 7, 1);
     let address = memory.as_mut_ptr();
     let (sent, copied) = memory.publish().unwrap();
@@ -58,7 +60,7 @@ fn the_first_publication_copies_nothing_and_parts_the_two_sides() {
 #[test]
 fn publishing_again_copies_only_what_was_written_to() {
     let _turn = alone();
-    let memory = BornMemory::new(LEN, true).unwrap();
+    let memory = SharedAllocation::new(LEN, true).unwrap();
     let (first, _) = memory.publish().unwrap();
     let (again, copied) = memory.publish().unwrap();
     assert!(!copied && Arc::ptr_eq(&first, &again));
@@ -77,7 +79,7 @@ fn publishing_again_copies_only_what_was_written_to() {
 #[test]
 fn a_window_is_seen_by_all_until_it_is_published() {
     let _turn = alone();
-    let memory = BornMemory::new(LEN, true).unwrap();
+    let memory = SharedAllocation::new(LEN, true).unwrap();
     let (window, copied) = memory.open_window().unwrap();
     assert!(!copied);
     let other = received(&window).map_shared(0, LEN).unwrap();
@@ -95,7 +97,7 @@ fn a_window_is_seen_by_all_until_it_is_published() {
 #[test]
 fn what_was_published_becomes_a_window_by_a_copy() {
     let _turn = alone();
-    let memory = BornMemory::new(LEN, true).unwrap();
+    let memory = SharedAllocation::new(LEN, true).unwrap();
     let (published, _) = memory.publish().unwrap();
     write(&memory, 3, 9);
     let (window, copied) = memory.open_window().unwrap();
@@ -110,30 +112,30 @@ fn what_was_published_becomes_a_window_by_a_copy() {
 #[test]
 fn a_segment_is_used_again_once_its_last_holder_lets_go() {
     let _turn = alone();
-    let memory = BornMemory::new(LEN, true).unwrap();
+    let memory = SharedAllocation::new(LEN, true).unwrap();
     write(&memory, 0, 77);
     let (sent, _) = memory.publish().unwrap();
     drop(memory);
-    let fresh = BornMemory::new(LEN, false).unwrap();
+    let fresh = SharedAllocation::new(LEN, false).unwrap();
     assert_eq!(read(&fresh, 0), 0, "still held: a segment of its own");
     drop(sent);
-    let warm = BornMemory::new(LEN, false).unwrap();
+    let warm = SharedAllocation::new(LEN, false).unwrap();
     assert_eq!(read(&warm, 0), 77, "any content");
     drop(warm);
-    let zeroed = BornMemory::new(LEN, true).unwrap();
+    let zeroed = SharedAllocation::new(LEN, true).unwrap();
     assert_eq!(read(&zeroed, 0), 0);
 }
 
 #[test]
 fn idle_segments_are_closed() {
     let _turn = alone();
-    let memory = BornMemory::new(LEN, true).unwrap();
+    let memory = SharedAllocation::new(LEN, true).unwrap();
     write(&memory, 0, 77);
     drop(memory);
     for _ in 0..11 {
-        trim_born();
+        trim_allocations();
     }
-    assert_eq!(read(&BornMemory::new(LEN, false).unwrap(), 0), 0);
+    assert_eq!(read(&SharedAllocation::new(LEN, false).unwrap(), 0), 0);
 }
 
 #[test]
@@ -141,7 +143,7 @@ fn a_private_view_takes_the_bytes_of_another_segment_in_place() {
     let _turn = alone();
     let page = 4096;
     let make = |byte: u8| {
-        let mut born = BornSegment::new(page).unwrap();
+        let mut born = AllocationSegment::new(page).unwrap();
         born.write(&vec![byte; page as usize]).unwrap();
         Arc::new(born)
     };
@@ -166,7 +168,7 @@ fn a_private_view_takes_the_bytes_of_another_segment_in_place() {
 fn bytes_are_copied_to_new_segments_and_to_warm_ones() {
     let _turn = alone();
     for byte in 1..5 {
-        let mut born = BornSegment::new(LEN).unwrap();
+        let mut born = AllocationSegment::new(LEN).unwrap();
         born.write(&vec![byte; LEN as usize - 1]).unwrap();
         let view = received(&born).map_readonly(0, LEN - 1).unwrap();
         assert!(view.iter().all(|b| *b == byte));
@@ -176,8 +178,8 @@ fn bytes_are_copied_to_new_segments_and_to_warm_ones() {
 
 #[test]
 fn sizes_that_cannot_be_are_refused() {
-    assert!(BornMemory::new(0, false).is_err());
-    assert!(BornMemory::new(u64::MAX - 5, false).is_err());
+    assert!(SharedAllocation::new(0, false).is_err());
+    assert!(SharedAllocation::new(u64::MAX - 5, false).is_err());
 }
 
 /// Ranges of this process's addresses that show a segment.
@@ -192,7 +194,7 @@ fn large_memory_is_shown_anew_without_a_trace_of_what_was_mapped_before() {
     let before = mappings();
     // Not a multiple of what the kernel moves at a time.
     let len = (9 << 20) + 4096;
-    let memory = BornMemory::new(len, true).unwrap();
+    let memory = SharedAllocation::new(len, true).unwrap();
     let (first, last) = (0, len as usize - 1);
     for round in 1..4 {
         write(&memory, first, round);
@@ -206,7 +208,7 @@ fn large_memory_is_shown_anew_without_a_trace_of_what_was_mapped_before() {
     }
     drop(memory);
     for _ in 0..11 {
-        trim_born();
+        trim_allocations();
     }
     let deadline = Instant::now() + Duration::from_secs(20);
     while mappings() != before {

@@ -1,19 +1,19 @@
-//! Segments of arrays born shared, and of windows, that one connection has lent to its peer.
+//! Segments of arrays born shared, and of windows, that one connection has exported to its peer.
 
 use std::sync::Arc;
 
 use broadleaf_proto::SegmentId;
-use broadleaf_shm::BornSegment;
+use broadleaf_shm::AllocationSegment;
 use rustc_hash::FxHashMap;
 
 struct Entry {
-    segment: Arc<BornSegment>,
+    segment: Arc<AllocationSegment>,
     references: u64,
 }
 
 /// See the module.
 #[derive(Default)]
-pub struct Lent {
+pub struct Exported {
     by_id: FxHashMap<SegmentId, Entry>,
     /// By the address of the segment's owner, which no other has while the entry is there.
     ids: FxHashMap<usize, SegmentId>,
@@ -21,11 +21,11 @@ pub struct Lent {
     retired: Vec<SegmentId>,
 }
 
-impl Lent {
+impl Exported {
     /// Counts one more reference to a segment; gives its id, and whether the peer has still to be told of it.
     pub fn lend(
         &mut self,
-        segment: &Arc<BornSegment>,
+        segment: &Arc<AllocationSegment>,
         fresh_id: impl FnOnce() -> SegmentId,
     ) -> (SegmentId, bool) {
         let address = Arc::as_ptr(segment) as usize;
@@ -45,7 +45,7 @@ impl Lent {
         (id, true)
     }
 
-    /// Counts one more reference to a segment that is lent.
+    /// Counts one more reference to a segment that is exported.
     pub fn add_reference(&mut self, id: SegmentId) -> bool {
         let entry = self.by_id.get_mut(&id);
         entry.map(|entry| entry.references += 1).is_some()
@@ -70,8 +70,8 @@ impl Lent {
         self.ids.retain(|_, id| keep(id));
     }
 
-    /// A segment that is lent.
-    pub fn segment(&self, id: SegmentId) -> Option<Arc<BornSegment>> {
+    /// A segment that is exported.
+    pub fn segment(&self, id: SegmentId) -> Option<Arc<AllocationSegment>> {
         self.by_id.get(&id).map(|entry| Arc::clone(&entry.segment))
     }
 

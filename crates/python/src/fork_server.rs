@@ -1,11 +1,11 @@
-//! `_native.Spawner`: the fork server's connection to its node.
+//! `_native.ForkServer`: the fork server's connection to its node.
 
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use broadleaf_net::Link;
-use broadleaf_proto::control::{self, Role, SpawnerCommand, SpawnerEvent};
+use broadleaf_proto::control::{self, ForkServerCommand, ForkServerEvent, Role};
 use broadleaf_proto::{EngineId, FrameKind};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ use crate::errors::link_error;
 use crate::forks::Sockets;
 use crate::payload::lock;
 
-/// The JSON form of a [`SpawnerEvent`].
+/// The JSON form of a [`ForkServerEvent`].
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum EventJson {
@@ -46,7 +46,7 @@ enum EventJson {
     },
 }
 
-impl From<EventJson> for SpawnerEvent {
+impl From<EventJson> for ForkServerEvent {
     fn from(event: EventJson) -> Self {
         match event {
             EventJson::Spawned { engine, pid } => Self::Spawned(EngineId(engine), pid),
@@ -86,20 +86,20 @@ impl From<EventJson> for SpawnerEvent {
 
 /// The fork server's connection to its node.
 #[pyclass(frozen, module = "broadleaf._native")]
-pub struct Spawner {
+pub struct ForkServer {
     /// Dropped before the descriptor is closed.
     _sockets: Arc<Sockets>,
     link: Mutex<Link>,
 }
 
 #[pymethods]
-impl Spawner {
+impl ForkServer {
     #[new]
     fn new(py: Python<'_>, connection: &str) -> PyResult<Self> {
         let connection = Connection::parse(connection)?;
         let hello = connection.hello(
             py,
-            Role::Spawner {
+            Role::ForkServer {
                 pid: std::process::id(),
             },
         );
@@ -132,13 +132,13 @@ impl Spawner {
         let Some(frame) = read(&mut link).map_err(|error| link_error(py, &error))? else {
             return Ok(None);
         };
-        let command: SpawnerCommand =
+        let command: ForkServerCommand =
             control::decode(&frame.body).map_err(|error| link_error(py, &error.into()))?;
         let json = match command {
-            SpawnerCommand::Spawn(engine, env) => {
+            ForkServerCommand::Spawn(engine, env) => {
                 serde_json::json!({"spawn": {"engine": engine.0, "env": env}})
             }
-            SpawnerCommand::Seat {
+            ForkServerCommand::Seat {
                 engine,
                 world,
                 rank,
@@ -146,18 +146,18 @@ impl Spawner {
             } => {
                 serde_json::json!({"seat": {"engine": engine.0, "world": world, "rank": rank, "env": env}})
             }
-            SpawnerCommand::Stop => serde_json::json!({"stop": {}}),
+            ForkServerCommand::Stop => serde_json::json!({"stop": {}}),
         };
         Ok(Some(json.to_string()))
     }
 
     fn send_event(&self, py: Python<'_>, event: &str) -> PyResult<()> {
         let event: EventJson = serde_json::from_str(event)
-            .map_err(|e| PyValueError::new_err(format!("spawner event: {e}")))?;
+            .map_err(|e| PyValueError::new_err(format!("fork_server event: {e}")))?;
         let mut link = lock(&self.link);
         link.send(
-            FrameKind::SpawnerEvent,
-            &control::encode(&SpawnerEvent::from(event)),
+            FrameKind::ForkServerEvent,
+            &control::encode(&ForkServerEvent::from(event)),
             &[],
         )
         .and_then(|()| link.flush())

@@ -141,7 +141,7 @@ class ForkServer:
         self._engines: dict[int, _Engine] = {}  # by pid
         self._out_of_memory = deaths.OutOfMemoryWatch()
         self._descriptor_limit = process.make_room_for_descriptors(3 * config.n_engines)
-        self._spawner = _native.Spawner(config.connection)
+        self._fork_server = _native.ForkServer(config.connection)
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -149,7 +149,7 @@ class ForkServer:
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._spawner.fileno(), selectors.EVENT_READ)
+        self._selector.register(self._fork_server.fileno(), selectors.EVENT_READ)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._guests = Guests(config, self._selector, self._tell)
 
@@ -168,11 +168,11 @@ class ForkServer:
             return
 
     def _tell(self, event: dict[str, Any]) -> None:
-        self._spawner.send_event(json.dumps(event))
+        self._fork_server.send_event(json.dumps(event))
 
     def on_commands(self) -> bool:
         """Obeys every command that has come; False once the command is to stop."""
-        while (text := self._spawner.next_command()) is not None:
+        while (text := self._fork_server.next_command()) is not None:
             command = json.loads(text)
             if "stop" in command:
                 return False
@@ -326,7 +326,7 @@ class ForkServer:
             _kill_group(pid)
         for pid in self._engines:
             _reap(pid)
-        del self._spawner  # the node waits for this connection to close before it leaves
+        del self._fork_server  # the node waits for this connection to close before it leaves
         if self.node_status is None:
             self.node_status = _reap_within(self._node_pid, _NODE_EXIT_GRACE_S)
         _remove_files(self._config, self.node_status)

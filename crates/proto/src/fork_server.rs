@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::EngineId;
 
-/// Node to spawner.
+/// Node to fork server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SpawnerCommand {
+pub enum ForkServerCommand {
     /// Start an engine for this place.
     Spawn(EngineId, BTreeMap<String, String>),
     /// Give a guest this place: the rank of a world that has announced itself.
@@ -26,9 +26,9 @@ pub enum SpawnerCommand {
     Stop,
 }
 
-/// Spawner to node.
+/// Fork server to node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SpawnerEvent {
+pub enum ForkServerEvent {
     /// An engine's process exists.
     Spawned(EngineId, u32),
     /// No process could be made for an engine.
@@ -53,7 +53,7 @@ pub enum SpawnerEvent {
         /// The end of its output.
         last_output: String,
     },
-    /// A process that the spawner has not started wants to be an engine: a rank of an MPI world.
+    /// A process that the fork server has not started wants to be an engine: a rank of an MPI world.
     Guest {
         /// The world's name: the ranks of one world have places next to each other, in order.
         world: String,
@@ -66,7 +66,7 @@ pub enum SpawnerEvent {
     },
 }
 
-impl SpawnerEvent {
+impl ForkServerEvent {
     /// The place that it is about; a guest has none yet.
     pub fn engine(&self) -> Option<EngineId> {
         match self {

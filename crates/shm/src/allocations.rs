@@ -35,12 +35,12 @@ impl Memory {
     }
 }
 
-/// Free segments, warm for the next array, each with the calls of [`trim_born`] it has seen.
+/// Free segments, warm for the next array, each with the calls of [`trim_allocations`] it has seen.
 struct Warm {
     process: u32,
     /// Without a connection nothing is sent soon, and nobody trims.
     connections: u64,
-    /// Calls of [`trim_born`] that a free segment outlives, as the last connection said.
+    /// Calls of [`trim_allocations`] that a free segment outlives, as the last connection said.
     keep_trims: u64,
     segments: Vec<(Memory, u64)>,
 }
@@ -66,7 +66,7 @@ fn warm() -> MutexGuard<'static, Warm> {
 
 /// An open segment; it becomes free for another array when its last holder lets go.
 #[derive(Debug)]
-pub struct BornSegment {
+pub struct AllocationSegment {
     /// Taken out when it is dropped.
     memory: ManuallyDrop<Memory>,
     process: u32,
@@ -74,7 +74,7 @@ pub struct BornSegment {
     is_warm: bool,
 }
 
-impl BornSegment {
+impl AllocationSegment {
     /// A segment of at least `len_bytes`, whose content is anything.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ impl BornSegment {
     }
 }
 
-impl Drop for BornSegment {
+impl Drop for AllocationSegment {
     fn drop(&mut self) {
         // SAFETY: taken once, by the drop of its owner.
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
@@ -159,7 +159,7 @@ impl Drop for BornSegment {
 }
 
 /// Closes segments that no array was born in for a while; call it now and then.
-pub fn trim_born() {
+pub fn trim_allocations() {
     let mut free = warm();
     let keep_trims = free.keep_trims;
     let idle: Vec<_> = free
@@ -175,12 +175,12 @@ pub fn trim_born() {
 }
 
 /// Closes all segments without an array, for want of memory; whether there were any.
-pub fn give_up_born() -> bool {
+pub fn give_up_allocations() -> bool {
     !std::mem::take(&mut warm().segments).is_empty()
 }
 
-/// Whether a call of [`trim_born`] has, or will have, something to do. Engines ask before they sleep: no system call.
-pub fn born_needs_trim() -> bool {
+/// Whether a call of [`trim_allocations`] has, or will have, something to do. Engines ask before they sleep: no system call.
+pub fn allocations_need_trim() -> bool {
     let warm = WARM.lock().unwrap_or_else(PoisonError::into_inner);
     !warm.segments.is_empty()
 }
@@ -201,7 +201,7 @@ pub fn on_disconnected() {
     }
 }
 
-/// How a [`BornMemory`] shows its segment to its maker.
+/// How a [`SharedAllocation`] shows its segment to its maker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     /// Writes go to the segment, which nobody else has seen.
@@ -214,19 +214,19 @@ enum Shown {
 
 /// The memory of one array. Its address never changes.
 #[derive(Debug)]
-pub struct BornMemory {
+pub struct SharedAllocation {
     region: Region,
     len_bytes: usize,
-    shown: Mutex<(Shown, Arc<BornSegment>)>,
+    shown: Mutex<(Shown, Arc<AllocationSegment>)>,
 }
 
-impl BornMemory {
+impl SharedAllocation {
     /// Memory for `len_bytes`, whose content is anything; zero on request.
     ///
     /// # Errors
-    /// As [`BornSegment::new`].
+    /// As [`AllocationSegment::new`].
     pub fn new(len_bytes: u64, zeroed: bool) -> Result<Self, ShmError> {
-        let born = BornSegment::new(len_bytes)?;
+        let born = AllocationSegment::new(len_bytes)?;
         let segment = born.segment();
         let region = Region::map(segment.fd(), Access::SharedWrite, 0, segment.len())?;
         platform::populate(&region, 0)?;
@@ -253,7 +253,7 @@ impl BornMemory {
         self.len_bytes
     }
 
-    fn shown(&self) -> MutexGuard<'_, (Shown, Arc<BornSegment>)> {
+    fn shown(&self) -> MutexGuard<'_, (Shown, Arc<AllocationSegment>)> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -262,7 +262,7 @@ impl BornMemory {
     ///
     /// # Errors
     /// [`ShmError::OutOfMemory`] or [`ShmError::System`]; the memory is as before.
-    pub fn publish(&self) -> Result<(Arc<BornSegment>, bool), ShmError> {
+    pub fn publish(&self) -> Result<(Arc<AllocationSegment>, bool), ShmError> {
         let mut shown = self.shown();
         match shown.0 {
             Shown::Unsent => {
@@ -288,7 +288,7 @@ impl BornMemory {
     ///
     /// # Errors
     /// [`ShmError::OutOfMemory`] or [`ShmError::System`]; the memory is as before.
-    pub fn open_window(&self) -> Result<(Arc<BornSegment>, bool), ShmError> {
+    pub fn open_window(&self) -> Result<(Arc<AllocationSegment>, bool), ShmError> {
         let mut shown = self.shown();
         let copied = shown.0 == Shown::Sent;
         if copied {
@@ -301,15 +301,15 @@ impl BornMemory {
     }
 
     /// Maps a segment in the place of what is shown now, which is unmapped by a thread that nobody waits for.
-    fn show(&self, born: &BornSegment, access: Access) -> Result<(), ShmError> {
+    fn show(&self, born: &AllocationSegment, access: Access) -> Result<(), ShmError> {
         let before = self.region.replace(born.segment().fd(), access, 0)?;
         drop_memory(before, self.region.len() as u64);
         Ok(())
     }
 
     /// A segment of the same size with the bytes as they are now.
-    fn copy(&self) -> Result<Arc<BornSegment>, ShmError> {
-        let mut born = BornSegment::new(self.region.len() as u64)?;
+    fn copy(&self) -> Result<Arc<AllocationSegment>, ShmError> {
+        let mut born = AllocationSegment::new(self.region.len() as u64)?;
         // SAFETY: mapped and readable for as long as `self`; only Python code that runs beside the one that sends
         // the array could write meanwhile, and would see some of its writes sent.
         let bytes = unsafe { std::slice::from_raw_parts(self.as_mut_ptr(), self.len_bytes) };

@@ -3,28 +3,28 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use broadleaf_shm::BornMemory;
+use broadleaf_shm::SharedAllocation;
 
 use crate::payload::lock;
 
 /// A smaller part of an array than one in this many is copied, so that it does not keep the whole alive.
 const LEAST_SHARE: usize = 4;
 
-static BY_START: Mutex<BTreeMap<usize, Arc<BornMemory>>> = Mutex::new(BTreeMap::new());
+static BY_START: Mutex<BTreeMap<usize, Arc<SharedAllocation>>> = Mutex::new(BTreeMap::new());
 
 /// Enters the memory of an array.
-pub fn enter(memory: &Arc<BornMemory>) {
+pub fn enter(memory: &Arc<SharedAllocation>) {
     lock(&BY_START).insert(memory.as_mut_ptr() as usize, Arc::clone(memory));
 }
 
 /// Takes it out; called while the caller still has it, so no other is mapped at its address.
-pub fn remove(memory: &BornMemory) {
+pub fn remove(memory: &SharedAllocation) {
     let entry = lock(&BY_START).remove(&(memory.as_mut_ptr() as usize));
     drop(entry);
 }
 
 /// The memory in which these bytes of this process lie, and how far from its start.
-pub fn find(start: usize, len_bytes: usize) -> Option<(Arc<BornMemory>, usize)> {
+pub fn find(start: usize, len_bytes: usize) -> Option<(Arc<SharedAllocation>, usize)> {
     let by_start = lock(&BY_START);
     let (first, memory) = by_start.range(..=start).next_back()?;
     let offset = start - first;
