@@ -95,6 +95,9 @@ class Link:
     def max_outstanding_tasks(self) -> int: ...
     def define_options(self, options: str) -> int:
         """Interns task options given as JSON with the fields of TaskOptions; returns their id."""
+    @property
+    def engines_version(self) -> int:
+        """Changes with the engines known, and with the link's end."""
     def engines(self) -> list[tuple[int, str, int, str]]:
         """(engine id, uuid, pid, host) of every engine known now, by id."""
     def frees_engine(self) -> bool:

@@ -232,6 +232,10 @@ class Link(Requests):
         if self.closed:
             raise LinkClosed("the client is closed")
 
+    @property
+    def engines_version(self) -> int:
+        return len(self.cluster.engines)
+
     def engines(self) -> list[tuple[int, str, int, str]]:
         return [(e.id, e.uuid, 4711, "here") for e in self.cluster.engines.values()]
 

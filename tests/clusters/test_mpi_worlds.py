@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -208,7 +209,17 @@ def test_the_command_line_and_a_profile_name_it(tmp_path, monkeypatch):
         [sys.executable, "-m", "broadleaf", "start", "--profile", "mpi", "-n", "2", "--dry-run"],
         cwd=CHECKOUT, capture_output=True, text=True, check=True, timeout=60,
     ).stdout  # fmt: skip
-    assert f"{python.parent}/mpiexec -prepend-rank -n 2 {python} -m broadleaf.mpi --connection" in shown
+    mpiexec = [
+        f"{python.parent}/mpiexec",
+        "-prepend-rank",
+        "-n",
+        "2",
+        str(python),
+        "-m",
+        "broadleaf.mpi",
+        "--connection",
+    ]
+    assert shlex.join(mpiexec) in shown
     with ipp.Cluster(profile="mpi", n=2) as client:
         assert client[:].apply_sync(rank_and_sum) == [(0, 1), (1, 1)]
     with ipp.Cluster(engines="MPI", n=2, python=str(python)) as client:

@@ -66,6 +66,16 @@ def test_kill_9_in_a_task(rc, tmp_path):
     assert rc.ids == [1]
 
 
+def test_a_death_is_known_with_the_result_that_tells_it(rc, monkeypatch):
+    # What tells Python of a death may run later than who waits for the result.
+    monkeypatch.setattr(rc, "on_event", lambda kind, body: None)
+    assert rc.ids == [0, 1]
+    with pytest.raises(EngineError):
+        rc[0].apply_sync(os._exit, 3)
+    assert rc.ids == [1]
+    assert rc[:].apply_sync(abs, -1) == [1]
+
+
 def _until_running(rc, engine_id):
     _until(lambda: rc.cluster.status_sync()["engines"][engine_id]["outstanding"] > 0)
 

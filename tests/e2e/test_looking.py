@@ -48,7 +48,7 @@ def completions(source, names):
 
 
 INTERNAL = {
-    "rc": {"native", "link", "hub", "submitted", "engines_version", "on_event", "remember", "find", "link_errors"},
+    "rc": {"native", "link", "hub", "submitted", "on_event", "remember", "find", "link_errors"},
     "ar": {"seq", "n_parts", "function", "link", "origin", "part_done", "make_future_fields", "set_result", "listen"},
     "mapped": {"returned", "bare", "wait_count", "values"},
     "view": {"map_parts", "flag_names", "on_flag_changed"},

@@ -67,7 +67,6 @@ class Client(RegisteredResults, Interactive, PublicNames):
             "debugging",
             "define_options",
             "engine_uuid",
-            "engines_version",
             "hub",
             "link",
             "link_end",
@@ -107,8 +106,6 @@ class Client(RegisteredResults, Interactive, PublicNames):
         self.profile: str = profile_name(connection_info, profile, cluster)
         self.block = False
         """Default of the flag of the same name of views made from now on."""
-        self.engines_version: int = 0
-        """Changes when engines come or go."""
         self.tasks: TaskIndex = TaskIndex(self.native.History(HISTORY_TASKS))
         """Which result each task belongs to."""
         self._engines: dict[int, tuple[str, int, str]] = {}
@@ -197,7 +194,6 @@ class Client(RegisteredResults, Interactive, PublicNames):
             self._certificates[certificate.engine_id] = certificate
             while len(self._certificates) > _CERTIFICATES:
                 self._certificates.popitem(last=False)
-        self.engines_version += 1
 
     @contextmanager
     def live_output(self) -> Iterator[None]:
@@ -220,7 +216,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
     # Engines ------------------------------------------------------------------------------------
 
     def _known_engines(self) -> dict[int, tuple[str, int, str]]:
-        version = self.engines_version
+        version = self.link.engines_version
         if version != self._engines_seen:
             with self.link_errors():
                 self._engines = {engine: (uid, pid, host) for engine, uid, pid, host in self.link.engines()}
@@ -317,7 +313,6 @@ class Client(RegisteredResults, Interactive, PublicNames):
             raise TimeoutError(
                 f"{n} engines were not there in {timeout} s; there are {len(self.link.engines())}{self._not_started()}"
             )
-        self.engines_version += 1
         return None
 
     def _not_started(self) -> str:

@@ -125,14 +125,18 @@ impl Shared {
         self.counters.resolved.fetch_add(n, Ordering::Relaxed);
     }
 
+    fn on_engines_changed(&self, n_engines: usize) {
+        self.n_engines.store(n_engines as u64, Ordering::Relaxed);
+        self.engines_version.fetch_add(1, Ordering::Release);
+    }
+
     fn on_event(&self, event: Event) -> Notice {
         match event {
             Event::EngineUp(info) => {
                 let body = json(&info);
                 let mut engines = lock(&self.engines);
                 engines.insert(info.engine, info);
-                self.n_engines
-                    .store(engines.len() as u64, Ordering::Relaxed);
+                self.on_engines_changed(engines.len());
                 Notice {
                     kind: "engine_up",
                     body,
@@ -141,8 +145,7 @@ impl Shared {
             Event::EngineDraining(engine) => {
                 let mut engines = lock(&self.engines);
                 engines.remove(&engine);
-                self.n_engines
-                    .store(engines.len() as u64, Ordering::Relaxed);
+                self.on_engines_changed(engines.len());
                 Notice {
                     kind: "engine_draining",
                     body: json(&engine),
@@ -151,8 +154,7 @@ impl Shared {
             Event::EngineDown(certificate) => {
                 let mut engines = lock(&self.engines);
                 engines.remove(&certificate.engine);
-                self.n_engines
-                    .store(engines.len() as u64, Ordering::Relaxed);
+                self.on_engines_changed(engines.len());
                 Notice {
                     kind: "engine_down",
                     body: json(&certificate),

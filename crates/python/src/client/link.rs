@@ -275,6 +275,11 @@ impl Link {
         Ok(id.0)
     }
 
+    #[getter]
+    fn engines_version(&self) -> u64 {
+        self.shared.engines_version.load(Ordering::Acquire)
+    }
+
     fn engines(&self, py: Python<'_>) -> PyResult<Vec<(u32, String, u32, String)>> {
         self.check_process(py)?;
         let engines = self.shared.engines().into_iter();

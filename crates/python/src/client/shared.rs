@@ -148,6 +148,9 @@ pub struct Shared {
     pub(super) engines: Mutex<BTreeMap<EngineId, EngineInfo>>,
     /// How many those are. With fewer tasks on their way an engine may idle, so the next waits for no company.
     pub n_engines: AtomicU64,
+    /// Counts their changes, and the link's end: Python keeps what it made of them until then. Here, as what tells Python of a
+    /// change may run after a result that came later.
+    pub engines_version: AtomicU64,
     pub(super) replies: Mutex<FxHashMap<u64, Option<ControlReply>>>,
     pub(super) next_request: AtomicU64,
     pub(super) epoch: Instant,
@@ -197,6 +200,7 @@ impl Shared {
             parked: AtomicBool::new(false),
             data,
             n_engines: AtomicU64::new(welcome.engines.len() as u64),
+            engines_version: AtomicU64::new(1),
             engines: Mutex::new(engines),
             replies: Mutex::default(),
             next_request: AtomicU64::new(0),
@@ -381,6 +385,7 @@ impl Shared {
             );
         }
         self.data.on_closed();
+        self.engines_version.fetch_add(1, Ordering::Release);
         incoming.notices.push(Notice {
             kind: "link_lost",
             body: json(&error.to_string()),

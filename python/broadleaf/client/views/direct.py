@@ -81,9 +81,10 @@ class DirectView(View):
     def _submitter(self, method: str, kind: str, targets: Any, label: Any, mode: str | None = None) -> Any:
         """A submitter; made anew when flags or engines have changed."""
         client = self.client
-        if self._engines_version != client.engines_version:
+        version = client.link.engines_version
+        if self._engines_version != version:
             self._submitters.clear()
-            self._engines_version = client.engines_version
+            self._engines_version = version
         given = self.targets if targets is None else targets
         if isinstance(given, slice):
             # Cannot be hashed before Python 3.12.
