@@ -430,7 +430,7 @@ fn requests() -> Vec<ControlRequest> {
             reload: true,
         },
         ControlRequest::Records(None),
-        ControlRequest::Adopt {
+        ControlRequest::Subscribe {
             first: TaskSeq(1000),
             tasks: vec![name],
         },

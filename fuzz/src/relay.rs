@@ -160,7 +160,7 @@ impl Trial {
         assert!(self.elsewhere.iter().all(|engine| up.contains(engine)));
     }
 
-    fn after_transfer(&mut self, orders: &[broadleaf_core::transfer::Order]) {
+    fn after_transfer(&mut self, orders: &[broadleaf_core::transfer::TransferCommand]) {
         assert!(orders.len() <= 8);
         self.transfers.check().expect("parents stand before");
         self.counted += orders.len() as u64;

@@ -330,7 +330,7 @@ impl Trial {
             },
             5 => ControlRequest::Records(None),
             6 => ControlRequest::Records(Some(self.names(choices))),
-            7 | 8 => ControlRequest::Adopt {
+            7 | 8 => ControlRequest::Subscribe {
                 first: self.seq(choices),
                 tasks: self.names(choices),
             },

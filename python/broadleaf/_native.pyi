@@ -54,13 +54,14 @@ class LinkClosed(Exception):
 @type_check_only
 class ClientHooks(Protocol):
     """What the client endpoint needs of Python."""
-    def resolve_function(self, function: Callable[..., Any], apart: bool) -> tuple[bytes, bool, list[Any]]:
+    def resolve_function(self, function: Callable[..., Any], out_of_band: bool) -> tuple[bytes, bool, list[Any]]:
         """Pickled body, whether it may be cached by the function's identity for good, and the buffers that travel with
-        each call: none unless `apart`. A body with buffers is loaded as an object with `bind(buffers)`."""
+        each call: none unless `out_of_band`. A body with buffers is loaded as an object with `bind(buffers)`."""
     def on_new_function(self) -> None:
         """A body that was not sent before is about to be; what it needs first can be sent from here."""
-    def dump_args(self, args: tuple[Any, ...], kwargs: dict[str, Any], apart: bool) -> tuple[bytes, list[Any]]:
-        """Pickle 5 bytes and out-of-band buffers (objects of the buffer protocol); with `apart` the smallest too."""
+    def dump_args(self, args: tuple[Any, ...], kwargs: dict[str, Any], out_of_band: bool) -> tuple[bytes, list[Any]]:
+        """Pickle 5 bytes and out-of-band buffers (objects of the buffer protocol); with `out_of_band` the smallest
+        too."""
     def explain_too_large(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, sizes: tuple[int, int]
     ) -> BaseException:

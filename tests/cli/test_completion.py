@@ -35,7 +35,7 @@ def running_here(base, profile, cluster_id, pid):
     directory = base / "profiles" / profile / cluster_id
     directory.mkdir(parents=True)
     files.write_json(directory / files.CLIENT_FILE, {})
-    files.write_json(directory / files.CLUSTER_FILE, {"controller": {"host_pid": pid}})
+    files.write_json(directory / files.CLUSTER_FILE, {"controller": {"fork_server_pid": pid}})
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -125,7 +125,7 @@ def _place(profile, cluster_id, pid=None):
     path.mkdir(parents=True)
     files.write_json(path / files.CLIENT_FILE, {})
     if pid is not None:
-        files.write_json(path / files.CLUSTER_FILE, {"controller": {"host_pid": pid}})
+        files.write_json(path / files.CLUSTER_FILE, {"controller": {"fork_server_pid": pid}})
     return path
 
 

@@ -68,7 +68,7 @@ def command(*arguments: str, code: int = 0, before: tuple[str, ...] = ()) -> str
 def end_of(cluster: broadleaf.Cluster) -> None:
     """Kills the whole cluster at once, so that nobody cleans up."""
     state = cluster.to_dict()["controller"]
-    for pid in (state["host_pid"], state["node_pid"]):
+    for pid in (state["fork_server_pid"], state["node_pid"]):
         os.kill(pid, signal.SIGKILL)
     assert cluster.wait_stopped(20)
 
@@ -96,7 +96,7 @@ def test_a_list_elsewhere_removes_nothing_of_a_living_cluster(cluster, elsewhere
     before = contents(cluster)
     # Seen from elsewhere the process has another number, or none.
     state = files.read_json(Path(cluster.cluster_file))
-    unseen = state | {"controller": state["controller"] | {"host_pid": 2**22 + 1}}
+    unseen = state | {"controller": state["controller"] | {"fork_server_pid": 2**22 + 1}}
     files.write_json(Path(cluster.cluster_file), unseen)
     for directory in (cluster.cluster_dir, run_dir):
         give_to(directory, **elsewhere)

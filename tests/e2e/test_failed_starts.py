@@ -26,7 +26,7 @@ cluster = ipp.Cluster(n=2)
 rc = cluster.start_and_connect_sync()
 pids = rc[:].apply_sync(__import__("os").getpid)
 running = rc[:].apply_async(lambda: __import__("time").sleep(1) or "fine")
-host = cluster.to_dict()["controller"]["host_pid"]
+host = cluster.to_dict()["controller"]["fork_server_pid"]
 before = resource.prlimit(host, resource.RLIMIT_NPROC, (1, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
 cluster.start_engines_sync(1)
 print(running.get(timeout=20))
@@ -69,7 +69,7 @@ def test_a_fork_that_fails_is_that_engines_trouble_alone(tmp_path):
 def limited():
     """A cluster whose fork server can open no more descriptors until the limits given with it are set again."""
     with ipp.Cluster(n=2, engine_start="spawn", start_timeout_s=20) as client:
-        host = client.cluster.to_dict()["controller"]["host_pid"]
+        host = client.cluster.to_dict()["controller"]["fork_server_pid"]
         limits = resource.prlimit(host, resource.RLIMIT_NOFILE)
         resource.prlimit(host, resource.RLIMIT_NOFILE, (3, limits[1]))
         yield client, host, limits
@@ -97,7 +97,7 @@ def test_a_cluster_whose_engines_get_no_process_says_so():
     cluster.start_cluster_sync()
     try:
         cluster.wait_for_engines_sync()
-        host = cluster.to_dict()["controller"]["host_pid"]
+        host = cluster.to_dict()["controller"]["fork_server_pid"]
         resource.prlimit(host, resource.RLIMIT_NOFILE, (3, resource.prlimit(host, resource.RLIMIT_NOFILE)[1]))
         cluster.start_engines_sync(1)
         cluster.n = 2

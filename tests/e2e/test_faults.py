@@ -236,7 +236,7 @@ def test_a_killed_node_leaves_no_process(rc, cluster_processes):
 
 def test_a_killed_fork_server_leaves_no_process(rc, cluster_processes):
     cluster = rc.cluster
-    os.kill(cluster.to_dict()["controller"]["host_pid"], signal.SIGKILL)
+    os.kill(cluster.to_dict()["controller"]["fork_server_pid"], signal.SIGKILL)
     cluster.stop_cluster_sync()
     assert cluster_processes(cluster.cluster_id) == {}
     assert not cluster.cluster_dir.exists()
@@ -303,8 +303,8 @@ def test_out_of_memory_is_told_from_a_kill():
     try:
         (group / "memory.limit_in_bytes").write_text(str(80 << 20))
         with Cluster(n=0) as rc:
-            host_pid = rc.cluster.to_dict()["controller"]["host_pid"]
-            (group / "cgroup.procs").write_text(str(host_pid))
+            fork_server_pid = rc.cluster.to_dict()["controller"]["fork_server_pid"]
+            (group / "cgroup.procs").write_text(str(fork_server_pid))
             rc.cluster.start_engines_sync(2)
             rc.wait_for_engines(2)
             result = rc[0].apply_async(lambda: len(bytearray(b"x") * (200 << 20)))

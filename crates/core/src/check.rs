@@ -184,9 +184,9 @@ impl Controller {
             ensure(bytes == client.options_bytes, || {
                 format!("client {} miscounts its options", id.0)
             })?;
-            let adopted = self.awaited.values().flatten().filter(|(by, _)| by == id);
-            ensure(adopted.count() as u64 == client.n_adopted, || {
-                format!("client {} miscounts what it adopted", id.0)
+            let subscribed = self.awaited.values().flatten().filter(|(by, _)| by == id);
+            ensure(subscribed.count() as u64 == client.n_subscribed, || {
+                format!("client {} miscounts what it subscribed to", id.0)
             })?;
             ensure(n <= self.config.max_outstanding_tasks, || {
                 format!("client {} is over its bound", id.0)
@@ -226,16 +226,16 @@ impl Controller {
         }
         let n = self.awaited.values().map(Vec::len).sum::<usize>();
         ensure(n as u64 == self.n_awaited, || {
-            "adopters are miscounted".into()
+            "subscribers are miscounted".into()
         })?;
-        for (slot, adopters) in &self.awaited {
+        for (slot, subscribers) in &self.awaited {
             let task = self.tasks.key_at(*slot).and_then(|k| self.tasks.get(k));
             ensure(task.is_some_and(|t| t.is_awaited), || {
-                format!("slot {slot} is adopted and does not know it")
+                format!("slot {slot} is subscribed to and does not know it")
             })?;
             let here = |id| self.clients.get(id).is_some_and(|c| !c.away);
-            ensure(adopters.iter().all(|(id, _)| here(id)), || {
-                format!("slot {slot} is adopted by a client that is gone")
+            ensure(subscribers.iter().all(|(id, _)| here(id)), || {
+                format!("slot {slot} is subscribed to by a client that is gone")
             })?;
         }
         Ok(())

@@ -45,7 +45,7 @@ pub(crate) struct Client {
     /// Bytes of the bodies of its functions.
     pub function_bytes: u64,
     /// Tasks of any client whose results it waits for.
-    pub n_adopted: u64,
+    pub n_subscribed: u64,
 }
 
 impl Client {
@@ -64,7 +64,7 @@ impl Client {
             options: IndexMap::default(),
             options_bytes: 0,
             function_bytes: 0,
-            n_adopted: 0,
+            n_subscribed: 0,
         }
     }
 }

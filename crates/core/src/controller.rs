@@ -245,7 +245,7 @@ impl Controller {
             // Nobody reads, so nobody can be slow to.
             self.on_congested(client, false);
             self.reply_groups.drop_client(client);
-            self.drop_adopter(client);
+            self.drop_subscriber(client);
             if is_done {
                 self.remove_client(client);
             }
@@ -275,7 +275,7 @@ impl Controller {
             }
         }
         self.reply_groups.drop_client(client);
-        self.drop_adopter(client);
+        self.drop_subscriber(client);
         self.remove_client(client);
     }
 

@@ -333,7 +333,7 @@ impl Controller {
     }
 
     /// Sends a client the results of these tasks, those that live when they end.
-    pub(crate) fn adopt(
+    pub(crate) fn subscribe(
         &mut self,
         client: ClientId,
         first: TaskSeq,
@@ -372,11 +372,15 @@ impl Controller {
         }
         for (key, seq) in awaited {
             let most = self.config.max_outstanding_tasks;
-            let Some(adopter) = self.clients.get_mut(&client).filter(|c| c.n_adopted < most) else {
+            let Some(subscriber) = self
+                .clients
+                .get_mut(&client)
+                .filter(|c| c.n_subscribed < most)
+            else {
                 answers.push(refused(seq, &RefusalReason::OverLimit));
                 continue;
             };
-            adopter.n_adopted += 1;
+            subscriber.n_subscribed += 1;
             self.tasks.at(key).is_awaited = true;
             let slot = key.slot() as u32;
             self.awaited.entry(slot).or_default().push((client, seq));
@@ -389,14 +393,14 @@ impl Controller {
         );
     }
 
-    /// Tells those who adopted a task's result how it ended.
-    pub(crate) fn tell_adopters(&mut self, key: TaskKey, end: &End, out: &mut Vec<Output>) {
+    /// Tells those who subscribed to a task's result how it ended.
+    pub(crate) fn tell_subscribers(&mut self, key: TaskKey, end: &End, out: &mut Vec<Output>) {
         self.tasks.at(key).is_awaited = false;
-        let adopters = self.awaited.swap_remove(&(key.slot() as u32));
-        for (client, seq) in adopters.unwrap_or_default() {
+        let subscribers = self.awaited.swap_remove(&(key.slot() as u32));
+        for (client, seq) in subscribers.unwrap_or_default() {
             self.n_awaited -= 1;
-            if let Some(adopter) = self.clients.get_mut(&client) {
-                adopter.n_adopted -= 1;
+            if let Some(subscriber) = self.clients.get_mut(&client) {
+                subscriber.n_subscribed -= 1;
             }
             let record = ResultRecord {
                 seq,
@@ -411,14 +415,14 @@ impl Controller {
     }
 
     /// A client that waits for others' results is gone.
-    pub(crate) fn drop_adopter(&mut self, client: ClientId) {
+    pub(crate) fn drop_subscriber(&mut self, client: ClientId) {
         if let Some(gone) = self.clients.get_mut(&client) {
-            gone.n_adopted = 0;
+            gone.n_subscribed = 0;
         }
-        for adopters in self.awaited.values_mut() {
-            let before = adopters.len();
-            adopters.retain(|(adopter, _)| *adopter != client);
-            self.n_awaited -= (before - adopters.len()) as u64;
+        for subscribers in self.awaited.values_mut() {
+            let before = subscribers.len();
+            subscribers.retain(|(subscriber, _)| *subscriber != client);
+            self.n_awaited -= (before - subscribers.len()) as u64;
         }
     }
 

@@ -78,7 +78,7 @@ impl Controller {
                 now_ns: now,
                 records: self.records(names),
             },
-            ControlRequest::Adopt { first, tasks }
+            ControlRequest::Subscribe { first, tasks }
             | ControlRequest::Resubmit { first, tasks, .. }
                 if first > LAST_SEQ || tasks.len() as u64 > self.config.max_outstanding_tasks =>
             {
@@ -87,8 +87,8 @@ impl Controller {
                 self.refuse_unseen(client, first, n, RefusalReason::OverLimit, out);
                 ControlReply::Done
             }
-            ControlRequest::Adopt { first, tasks } => {
-                self.adopt(client, first, &tasks, out);
+            ControlRequest::Subscribe { first, tasks } => {
+                self.subscribe(client, first, &tasks, out);
                 ControlReply::Done
             }
             ControlRequest::Resubmit {

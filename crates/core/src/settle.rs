@@ -277,7 +277,7 @@ impl Controller {
         let is_awaited = task.is_awaited;
         let Some(client) = task.client else {
             if is_awaited {
-                self.tell_adopters(key, &end, out);
+                self.tell_subscribers(key, &end, out);
             }
             self.discard(key, out);
             return;
@@ -303,7 +303,7 @@ impl Controller {
         }
         self.totals.resolved[end.status as usize] += 1;
         if is_awaited {
-            self.tell_adopters(key, &end, out);
+            self.tell_subscribers(key, &end, out);
         }
         self.keep(key, client, is_away, &end);
         if is_away {
@@ -323,7 +323,7 @@ impl Controller {
     /// Frees a detached task whose client is gone.
     pub(crate) fn discard(&mut self, key: TaskKey, out: &mut Vec<Output>) {
         if self.tasks.at(key).is_awaited {
-            self.tell_adopters(key, &End::bare(Status::Cancelled, NOWHERE), out);
+            self.tell_subscribers(key, &End::bare(Status::Cancelled, NOWHERE), out);
         }
         self.totals.discarded += 1;
         self.free(key);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use broadleaf_core::transfer::cost::Shape;
-use broadleaf_core::transfer::{Order, Topology, Transfers};
+use broadleaf_core::transfer::{Topology, TransferCommand, Transfers};
 use broadleaf_proto::relay::Progress;
 use broadleaf_proto::{HostId, ObjectId};
 
@@ -29,7 +29,7 @@ fn progress(source: HostId, have_bytes: u64) -> Progress {
     }
 }
 
-fn wanted(n: u32, topology: Topology) -> (Transfers, Vec<Order>) {
+fn wanted(n: u32, topology: Topology) -> (Transfers, Vec<TransferCommand>) {
     let mut transfers = Transfers::default();
     let mut out = Vec::new();
     for host in hosts(n) {
@@ -41,15 +41,15 @@ fn wanted(n: u32, topology: Topology) -> (Transfers, Vec<Order>) {
 }
 
 /// Host, its sources and the epoch of each order to fetch.
-fn fetches(orders: &[Order]) -> Vec<(u32, Vec<u32>, u32)> {
-    let of = |order: &Order| match order {
-        Order::Fetch {
+fn fetches(orders: &[TransferCommand]) -> Vec<(u32, Vec<u32>, u32)> {
+    let of = |order: &TransferCommand| match order {
+        TransferCommand::Fetch {
             host,
             sources,
             epoch,
             ..
         } => Some((host.0, sources.iter().map(|h| h.0).collect(), *epoch)),
-        Order::Complete { .. } => None,
+        TransferCommand::Complete { .. } => None,
     };
     orders.iter().filter_map(of).collect()
 }
@@ -139,7 +139,7 @@ fn an_object_is_complete_when_all_that_are_left_have_it() {
     transfers.on_progress(0, HostId(2), &progress(HostId(1), LEN), &mut out);
     assert_eq!(out, []);
     transfers.on_host_down(HostId(3), &mut out);
-    assert_eq!(out, [Order::Complete { object: OBJECT }]);
+    assert_eq!(out, [TransferCommand::Complete { object: OBJECT }]);
 }
 
 #[test]
@@ -269,9 +269,9 @@ impl Network {
         (self.random >> 33) % n
     }
 
-    fn obey(&mut self, orders: Vec<Order>) {
+    fn obey(&mut self, orders: Vec<TransferCommand>) {
         for order in orders {
-            let Order::Fetch {
+            let TransferCommand::Fetch {
                 host,
                 sources,
                 epoch,
@@ -451,5 +451,5 @@ fn what_a_host_says_of_its_progress_stays_within_the_object() {
     transfers.on_progress(MS, HostId(1), &early, &mut out);
     assert_eq!(out, []);
     transfers.on_progress(2 * MS, HostId(1), &progress(HostId(0), LEN), &mut out);
-    assert_eq!(out, [Order::Complete { object: OBJECT }]);
+    assert_eq!(out, [TransferCommand::Complete { object: OBJECT }]);
 }

@@ -48,7 +48,7 @@ impl Socket {
     pub(crate) fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        // A wish to routers and queues: small messages first. Where it cannot be made nothing is lost.
+        // Asks routers and queues to send small messages first. Where it cannot be asked nothing is lost.
         let _ = rustix::net::sockopt::set_ip_tos(&stream, LOW_DELAY);
         Ok(Self::Tcp(stream))
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 
-use broadleaf_core::transfer::{Order as TransferCommand, Topology, cost};
+use broadleaf_core::transfer::{Topology, TransferCommand, cost};
 use broadleaf_core::{HostEvent, Input};
 use broadleaf_net::LinkError;
 use broadleaf_proto::relay::{AssignMany, Fetch, RelayCommand, RelayEvent, RelayedDone, Source};
@@ -15,7 +15,7 @@ use broadleaf_proto::{
 
 use crate::node::Node;
 use crate::objects::{RESULT_CHUNK_BYTES, topology};
-use crate::payload::{News, Order};
+use crate::payload::{PlaneCommand, PlaneEvent};
 use crate::segments::NODE;
 
 /// See the module.
@@ -25,7 +25,7 @@ pub struct Waiting {
     tasks: BTreeMap<EngineId, VecDeque<AssignRecord>>,
     /// At the controller's node: values that are not here.
     values: BTreeMap<EngineId, Vec<DoneRecord>>,
-    /// News of an engine that must come after its values.
+    /// PlaneEvent of an engine that must come after its values.
     news: BTreeMap<EngineId, Vec<RelayEvent>>,
 }
 
@@ -270,10 +270,10 @@ impl Node {
         let mut is_moved = false;
         for news in plane.take_events() {
             match news {
-                News::Progress(progress) => {
+                PlaneEvent::Progress(progress) => {
                     self.tell_controller(&RelayEvent::Fetched(progress));
                 }
-                News::Ready {
+                PlaneEvent::Ready {
                     object,
                     segment,
                     fd,
@@ -283,7 +283,7 @@ impl Node {
                     self.segments.on_own(segment, segment_bytes, fd);
                     self.objects.on_ready(object, segment);
                 }
-                News::Failed { object, reason } => {
+                PlaneEvent::Failed { object, reason } => {
                     is_moved = true;
                     self.tell_controller(&RelayEvent::FetchFailed {
                         object,
@@ -291,7 +291,7 @@ impl Node {
                     });
                     self.objects.on_failed(object, reason);
                 }
-                News::Dropped(lease) => self.objects.on_lease_back(lease),
+                PlaneEvent::Dropped(lease) => self.objects.on_lease_back(lease),
             }
         }
         if is_moved {
@@ -364,7 +364,7 @@ impl Node {
             let place = fresh.remove(&object);
             let bytes = place.and_then(|place| self.segments.map(&place));
             if let (Some(bytes), Some(chunk_bytes)) = (bytes, chunk_bytes) {
-                self.objects.order(Order::Provide {
+                self.objects.order(PlaneCommand::Provide {
                     object,
                     bytes,
                     chunk_bytes,

@@ -12,7 +12,7 @@ use broadleaf_shm::{ClaimBoard, OUTPUT_STREAMS, UnsentOutput};
 
 use crate::config::NodeConfig;
 use crate::node::Node;
-use crate::payload::Order;
+use crate::payload::PlaneCommand;
 use crate::peers::Role;
 use crate::ring::Kind;
 
@@ -251,7 +251,7 @@ impl Node {
         self.send(token, FrameKind::Welcome, &control::encode(&welcome));
         if let Some(link) = self.release_peer(token) {
             let link = Box::new(link);
-            self.objects.order(Order::Adopt { link, host });
+            self.objects.order(PlaneCommand::Adopt { link, host });
         }
     }
 

@@ -14,7 +14,7 @@ use broadleaf_proto::{
 };
 use broadleaf_shm::{Lease, Pool, PoolConfig, memory_is_short};
 
-use crate::payload::{Order, Plane};
+use crate::payload::{Plane, PlaneCommand};
 use crate::segments::Segments;
 
 /// Pieces in which a result travels to the controller's host.
@@ -100,7 +100,7 @@ impl Objects {
     }
 
     /// Orders something of the plane, where there is one.
-    pub fn order(&self, order: Order) {
+    pub fn order(&self, order: PlaneCommand) {
         if let Some(plane) = &self.plane {
             plane.order(order);
         }
@@ -196,7 +196,7 @@ impl Objects {
     /// An object's last payload is gone; returns who has to be told.
     pub fn on_dropped(&mut self, object: ObjectId) -> BTreeSet<HostId> {
         self.transfers.forget(object);
-        self.order(Order::Drop(object));
+        self.order(PlaneCommand::Drop(object));
         let Some(first) = self.first_of.remove(&object) else {
             return BTreeSet::new();
         };
@@ -223,7 +223,7 @@ impl Objects {
         let object = fetch.object;
         match self.incoming.get(&object).map(|i| &i.arrival) {
             Some(Arrival::Coming) => {
-                self.order(Order::Fetch { fetch, lease: None });
+                self.order(PlaneCommand::Fetch { fetch, lease: None });
                 return;
             }
             Some(_) => return,
@@ -234,7 +234,7 @@ impl Objects {
             Ok(lease) => {
                 self.pool.mark_announced(lease.id());
                 self.in_segment.insert(lease.id(), object);
-                self.order(Order::Fetch {
+                self.order(PlaneCommand::Fetch {
                     fetch,
                     lease: Some(lease),
                 });
@@ -323,7 +323,7 @@ impl Objects {
 
     fn discard(&mut self, object: ObjectId) {
         self.incoming.remove(&object);
-        self.order(Order::Drop(object));
+        self.order(PlaneCommand::Drop(object));
     }
 
     /// A dropped object's segment may be used again.

@@ -13,7 +13,7 @@ use broadleaf_proto::{ClientId, EngineId, FrameKind, HostId, Payload, SegmentId,
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::node::Node;
-use crate::payload::Order;
+use crate::payload::PlaneCommand;
 use crate::peers::Role;
 use crate::ring::Kind;
 use crate::segments::NODE;
@@ -248,7 +248,7 @@ impl Node {
         self.drop_objects();
         let closing = self.segments.take_closing();
         if !closing.is_empty() {
-            self.objects.order(Order::Close(closing));
+            self.objects.order(PlaneCommand::Close(closing));
         }
         let (returns, forget) = self.segments.take_returns();
         if returns.is_empty() && forget.is_empty() {

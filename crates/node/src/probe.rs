@@ -6,7 +6,7 @@ use broadleaf_proto::{HostId, ObjectId};
 use broadleaf_shm::Segment;
 
 use crate::node::Node;
-use crate::payload::Order;
+use crate::payload::PlaneCommand;
 
 impl Node {
     /// Sends a host bytes that nobody needs, where nothing else has told the bandwidth.
@@ -37,7 +37,7 @@ impl Node {
             return;
         };
         self.relays.probe = Some((object, host));
-        self.objects.order(Order::Provide {
+        self.objects.order(PlaneCommand::Provide {
             object,
             bytes,
             chunk_bytes,

@@ -19,7 +19,7 @@ use broadleaf_proto::{DecodeError, EngineId, FrameKind, FunctionId, HostId};
 
 use crate::node::Node;
 use crate::objects::RESULT_CHUNK_BYTES;
-use crate::payload::Order;
+use crate::payload::PlaneCommand;
 
 /// Who decides.
 pub enum Decider {
@@ -168,7 +168,7 @@ impl Node {
                     let Some(bytes) = self.segments.map(&place) else {
                         continue; // The controller finds nobody to get it from, and says so.
                     };
-                    self.objects.order(Order::Provide {
+                    self.objects.order(PlaneCommand::Provide {
                         object,
                         bytes,
                         chunk_bytes: RESULT_CHUNK_BYTES,

@@ -400,7 +400,7 @@ pub enum ControlRequest {
     Records(Option<Vec<TaskName>>),
     /// Send the results of these tasks, now or when they end, as those of the caller's tasks from
     /// `first` on.
-    Adopt {
+    Subscribe {
         /// The caller's number for the first of them, not used for anything else.
         first: TaskSeq,
         /// Whose results.

@@ -1,6 +1,5 @@
 //! The client's endpoint.
 
-mod adoption;
 mod announce;
 mod background;
 mod call;
@@ -13,6 +12,7 @@ mod record;
 mod request;
 mod shared;
 mod submit;
+mod subscription;
 mod tell;
 mod unresolved;
 mod waiting;

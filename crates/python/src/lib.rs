@@ -37,8 +37,9 @@ pub(crate) fn pool_counters_into(
 #[pyfunction]
 fn encode_plain<'py>(py: Python<'py>, value: &Bound<'py, PyAny>) -> Option<Bound<'py, PyBytes>> {
     let mut out = Vec::new();
-    let mut apart = plain::Apart::default();
-    let is_whole = plain::encode(value, &mut out, &mut apart) && apart.buffers.is_empty();
+    let mut out_of_band = plain::OutOfBand::default();
+    let is_whole =
+        plain::encode(value, &mut out, &mut out_of_band) && out_of_band.buffers.is_empty();
     is_whole.then(|| PyBytes::new(py, &out))
 }
 

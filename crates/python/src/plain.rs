@@ -36,14 +36,14 @@ const MAX_MUTABLE: usize = 32;
 
 /// What a value in the fast encoding has besides its bytes.
 #[derive(Default)]
-pub struct Apart<'py> {
+pub struct OutOfBand<'py> {
     /// Buffers of its arrays, in order.
     pub buffers: Vec<Bound<'py, PyAny>>,
     /// Addresses of its dicts and arrays, all alive while it is encoded.
     mutable: SmallVec<[usize; 4]>,
 }
 
-impl Apart<'_> {
+impl OutOfBand<'_> {
     /// Whether a dict or an array occurs for the first time, and not too many did before.
     fn is_first(&mut self, value: &Bound<'_, PyAny>) -> bool {
         let address = value.as_ptr() as usize;
@@ -55,14 +55,18 @@ impl Apart<'_> {
 
 /// Appends `value`, and what it has out of band; on `false` the outputs hold a partial encoding to be dropped by the
 /// caller.
-pub fn encode<'py>(value: &Bound<'py, PyAny>, out: &mut Vec<u8>, apart: &mut Apart<'py>) -> bool {
-    encode_nested(value, out, apart, 0)
+pub fn encode<'py>(
+    value: &Bound<'py, PyAny>,
+    out: &mut Vec<u8>,
+    out_of_band: &mut OutOfBand<'py>,
+) -> bool {
+    encode_nested(value, out, out_of_band, 0)
 }
 
 fn encode_nested<'py>(
     value: &Bound<'py, PyAny>,
     out: &mut Vec<u8>,
-    apart: &mut Apart<'py>,
+    out_of_band: &mut OutOfBand<'py>,
     depth: u8,
 ) -> bool {
     if value.is_none() {
@@ -89,7 +93,7 @@ fn encode_nested<'py>(
     } else if let Ok(flag) = value.cast_exact::<PyBool>() {
         out.push(if flag.is_true() { TRUE } else { FALSE });
     } else if let Ok(tuple) = value.cast_exact::<PyTuple>() {
-        return depth < MAX_DEPTH && encode_items(tuple, out, apart, depth + 1);
+        return depth < MAX_DEPTH && encode_items(tuple, out, out_of_band, depth + 1);
     } else if let Ok(bytes) = value.cast_exact::<PyBytes>() {
         if bytes.as_bytes().len() > MAX_LEN {
             return false;
@@ -97,15 +101,15 @@ fn encode_nested<'py>(
         put_bytes(BYTES, bytes.as_bytes(), out);
     } else if let Ok(dict) = value.cast_exact::<PyDict>() {
         return depth < MAX_DEPTH
-            && apart.is_first(value)
-            && encode_dict(dict, out, apart, depth + 1);
+            && out_of_band.is_first(value)
+            && encode_dict(dict, out, out_of_band, depth + 1);
     } else {
         out.push(ARRAY);
         let Some(buffer) = arrays::encode(value, out) else {
             return false;
         };
-        apart.buffers.push(buffer);
-        return apart.is_first(value);
+        out_of_band.buffers.push(buffer);
+        return out_of_band.is_first(value);
     }
     true
 }
@@ -113,7 +117,7 @@ fn encode_nested<'py>(
 fn encode_items<'py>(
     tuple: &Bound<'py, PyTuple>,
     out: &mut Vec<u8>,
-    apart: &mut Apart<'py>,
+    out_of_band: &mut OutOfBand<'py>,
     depth: u8,
 ) -> bool {
     if tuple.len() > MAX_LEN {
@@ -123,13 +127,13 @@ fn encode_items<'py>(
     out.extend_from_slice(&(tuple.len() as u32).to_le_bytes());
     tuple
         .iter_borrowed()
-        .all(|item| out.len() <= MAX_BYTES && encode_nested(&item, out, apart, depth))
+        .all(|item| out.len() <= MAX_BYTES && encode_nested(&item, out, out_of_band, depth))
 }
 
 fn encode_dict<'py>(
     dict: &Bound<'py, PyDict>,
     out: &mut Vec<u8>,
-    apart: &mut Apart<'py>,
+    out_of_band: &mut OutOfBand<'py>,
     depth: u8,
 ) -> bool {
     if dict.len() > MAX_LEN {
@@ -144,8 +148,8 @@ fn encode_dict<'py>(
         };
         key.is_exact_instance_of::<PyString>()
             && out.len() <= MAX_BYTES
-            && encode_nested(&key, out, apart, depth)
-            && encode_nested(&value, out, apart, depth)
+            && encode_nested(&key, out, out_of_band, depth)
+            && encode_nested(&value, out, out_of_band, depth)
     })
 }
 
@@ -160,14 +164,16 @@ pub fn encode_call<'py>(
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
     out: &mut Vec<u8>,
-    apart: &mut Apart<'py>,
+    out_of_band: &mut OutOfBand<'py>,
 ) -> bool {
-    if !encode_items(args, out, apart, 1) {
+    if !encode_items(args, out, out_of_band, 1) {
         return false;
     }
     let Some(kwargs) = kwargs else { return true };
     kwargs.iter().all(|(name, value)| {
-        out.len() <= MAX_BYTES && encode(&name, out, apart) && encode(&value, out, apart)
+        out.len() <= MAX_BYTES
+            && encode(&name, out, out_of_band)
+            && encode(&value, out, out_of_band)
     })
 }
 

@@ -43,12 +43,12 @@ pub enum Copy {
     #[default]
     No,
     /// It is another's, of which the result alone was asked for.
-    Adopted(TaskName),
+    Subscribed(TaskName),
     /// It was submitted before, maybe by another, and is run again.
     Rerun,
 }
 
-/// How the task stands for its own client whose result was adopted.
+/// How the task stands for its own client whose result was subscribed to.
 #[derive(Clone, Copy, Debug)]
 pub struct Original {
     /// How it ended, as far as its client knows.
@@ -95,7 +95,7 @@ pub struct Circumstances {
     pub deaths: u32,
     /// Times that the task was asked to be run again.
     pub reruns: u32,
-    /// The task whose result was adopted.
+    /// The task whose result was subscribed to.
     pub original: Option<Original>,
     /// Hosts that were lost: what was offered there counts as started, whether it was or not.
     pub host_losses: u32,

@@ -448,7 +448,7 @@ impl Cluster {
         };
         let task = client.tasks.get(&record.seq);
         let original = task.and_then(|task| match task.copy {
-            Copy::Adopted(name) => Some(name),
+            Copy::Subscribed(name) => Some(name),
             _ => None,
         });
         let original = original.map(|(owner, seq)| {

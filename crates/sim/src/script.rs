@@ -325,7 +325,7 @@ impl Cluster {
                 copy: if run_again {
                     Copy::Rerun
                 } else {
-                    Copy::Adopted((owner, seq))
+                    Copy::Subscribed((owner, seq))
                 },
                 output_bytes: 0,
                 ..original.clone()
@@ -353,7 +353,7 @@ impl Cluster {
                     depth: 0,
                 }
             } else {
-                ControlRequest::Adopt { first, tasks }
+                ControlRequest::Subscribe { first, tasks }
             },
         );
     }

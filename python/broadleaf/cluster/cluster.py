@@ -96,7 +96,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         self._controller: Controller | None = None
         self._started_sets = StartedSets(self)
         self._client: Client | None = None
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         self._steward = None
         self._owner_pid = os.getpid()
 

@@ -57,7 +57,7 @@ class LocalControllerLauncher(LocalProcessLauncher, ControllerLauncher):
         """Number of the process. Raises `NotRunning` when there is none."""
         if self.cluster is None or not self.cluster.running:
             raise NotRunning("the controller does not run")
-        return int(self.cluster.to_dict()["controller"]["host_pid"])
+        return int(self.cluster.to_dict()["controller"]["fork_server_pid"])
 
     @property
     def process(self) -> Any:

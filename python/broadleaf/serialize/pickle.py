@@ -18,13 +18,13 @@ from broadleaf.serialize.compact import COMPACT_FROM_BYTES, dumps_compacted
 from broadleaf.serialize.main_names import names_main
 
 
-def dumps(value: Any, apart: bool = False) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Pickle bytes and out-of-band buffers of `value`; with `apart` the smallest buffers too.
+def dumps(value: Any, out_of_band: bool = False) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Pickle bytes and out-of-band buffers of `value`; with `out_of_band` the smallest buffers too.
 
     Raises whatever pickling it raises.
     """
     buffers: list[pickle.PickleBuffer] = []
-    least_bytes = 1 if apart else INBAND_BUFFER_BYTES
+    least_bytes = 1 if out_of_band else INBAND_BUFFER_BYTES
     try:
         data = dumps_with_arrays(value, keep_out_of_band(buffers, least_bytes))
         if not names_main(data):
@@ -77,11 +77,11 @@ def load_result(data: bytes, buffers: Sequence[Any] = ()) -> Any:
 
 
 def dump_args(
-    args: tuple[Any, ...], kwargs: dict[str, Any], apart: bool = False
+    args: tuple[Any, ...], kwargs: dict[str, Any], out_of_band: bool = False
 ) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Pickles a call's arguments as `dumps` does. Raises `SerializationError` that names the argument at fault."""
     try:
-        return dumps((args, kwargs), apart)
+        return dumps((args, kwargs), out_of_band)
     except FAULTS as error:
         for name, value in [*((f"argument {i + 1}", a) for i, a in enumerate(args)), *kwargs.items()]:
             reason = unpicklable_reason(value)

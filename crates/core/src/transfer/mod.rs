@@ -1,9 +1,7 @@
-//! Who gets which object from whom: plans of broadcasts over hosts, and what becomes of them when
-//! hosts die, stall or come late.
+//! Who gets which object from whom, and what becomes of broadcasts over hosts when hosts die, stall or come late.
 //!
-//! A pure machine like the controller. The hosts that need an object stand in an order with its
-//! origin first; each has a parent before it, and turns to others before it when that one fails. So
-//! there can be no cycle, and whatever a host turns to has, or is getting, every byte.
+//! A pure machine like the controller. The hosts that need an object stand in an order with its origin first. Each has a
+//! parent before it, and turns to others before it when that fails: no cycle, and whatever it turns to has or gets all.
 
 pub mod cost;
 mod routes;
@@ -26,7 +24,7 @@ const TELLING_BYTES: u64 = 512 * 1024;
 /// Bytes to measure a link by where nothing else has told: 8 ms of one of 1 Gb/s.
 pub const PROBE_BYTES: u64 = 2 * TELLING_BYTES;
 
-/// Which shape to use.
+/// Which hosts a host gets its data from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Topology {
     /// The one that takes least time.
@@ -40,7 +38,7 @@ pub enum Topology {
 
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum TransferCommand {
     /// Have a host get an object.
     Fetch {
         /// The host.
@@ -53,7 +51,7 @@ pub enum Order {
         chunk_bytes: u32,
         /// Its parent, then those to turn to, in order.
         sources: Vec<HostId>,
-        /// Higher than in orders before.
+        /// Higher than in commands before.
         epoch: u32,
     },
     /// Every host that needs an object, and is left, has it.
@@ -176,7 +174,7 @@ impl Transfers {
         origin: HostId,
         hosts: &[HostId],
         topology: Topology,
-        out: &mut Vec<Order>,
+        out: &mut Vec<TransferCommand>,
     ) {
         let hop = self.hop();
         let transfer = self.active.entry(object).or_insert_with(|| Transfer {
@@ -225,7 +223,7 @@ impl Transfers {
         now: Nanos,
         host: HostId,
         progress: &Progress,
-        out: &mut Vec<Order>,
+        out: &mut Vec<TransferCommand>,
     ) {
         let Some(transfer) = self.active.get_mut(&progress.object) else {
             return;
@@ -265,7 +263,7 @@ impl Transfers {
     }
 
     /// A host is gone: those behind it are taken elsewhere, and nobody waits for it.
-    pub fn on_host_down(&mut self, host: HostId, out: &mut Vec<Order>) {
+    pub fn on_host_down(&mut self, host: HostId, out: &mut Vec<TransferCommand>) {
         self.hosts.remove(&host);
         let objects: Vec<ObjectId> = self.active.keys().copied().collect();
         for object in objects {
@@ -290,7 +288,7 @@ impl Transfers {
     }
 
     /// A host could not get an object from anybody; nothing more is expected of it.
-    pub fn on_failed(&mut self, host: HostId, object: ObjectId, out: &mut Vec<Order>) {
+    pub fn on_failed(&mut self, host: HostId, object: ObjectId, out: &mut Vec<TransferCommand>) {
         if let Some(transfer) = self.active.get_mut(&object)
             && let Some(place) = transfer.place_of(host)
             && place > 0
@@ -302,7 +300,7 @@ impl Transfers {
     }
 
     /// Those behind a host that is slow by itself go on with its own parent.
-    fn bypass_slow(&mut self, now: Nanos, object: ObjectId, out: &mut Vec<Order>) {
+    fn bypass_slow(&mut self, now: Nanos, object: ObjectId, out: &mut Vec<TransferCommand>) {
         let Some(transfer) = self.active.get_mut(&object) else {
             return;
         };
@@ -343,13 +341,13 @@ impl Transfers {
         }
     }
 
-    fn tell_complete(&mut self, object: ObjectId, out: &mut Vec<Order>) {
+    fn tell_complete(&mut self, object: ObjectId, out: &mut Vec<TransferCommand>) {
         let Some(transfer) = self.active.get_mut(&object) else {
             return;
         };
         let all = transfer.order.iter().all(|p| p.is_gone || p.is_complete);
         if all && !core::mem::replace(&mut transfer.is_told, true) {
-            out.push(Order::Complete { object });
+            out.push(TransferCommand::Complete { object });
         }
     }
 
@@ -428,7 +426,7 @@ impl Transfer {
         object: ObjectId,
         from: usize,
         hosts: &BTreeMap<HostId, Host>,
-        out: &mut Vec<Order>,
+        out: &mut Vec<TransferCommand>,
     ) {
         let to = self.living(self.order[from].parent, hosts);
         for index in from + 1..self.order.len() {
@@ -441,7 +439,12 @@ impl Transfer {
         }
     }
 
-    fn fetch(&self, object: ObjectId, place: usize, hosts: &BTreeMap<HostId, Host>) -> Order {
+    fn fetch(
+        &self,
+        object: ObjectId,
+        place: usize,
+        hosts: &BTreeMap<HostId, Host>,
+    ) -> TransferCommand {
         let at = &self.order[place];
         let mut sources = vec![at.parent];
         if hosts.get(&at.host).is_some_and(|h| h.can_serve) {
@@ -451,7 +454,7 @@ impl Transfer {
         if at.parent != 0 {
             sources.push(0);
         }
-        Order::Fetch {
+        TransferCommand::Fetch {
             host: at.host,
             object,
             len_bytes: self.len_bytes,

@@ -254,7 +254,7 @@ fn a_kept_result_is_not_sent_more_often_than_there_is_room() {
         bench.input(Input::Request {
             client: CLIENT,
             number: 2,
-            request: ControlRequest::Adopt {
+            request: ControlRequest::Subscribe {
                 first,
                 tasks: vec![(CLIENT, TaskSeq(0)); 5],
             },

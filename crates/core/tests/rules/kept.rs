@@ -40,10 +40,10 @@ fn results_of(bench: &mut Bench, of: ClientId) -> Vec<ResultRecord> {
     results.into_iter().flatten().collect()
 }
 
-fn adopt(bench: &mut Bench, first: u64, seqs: &[u64]) {
+fn subscribe(bench: &mut Bench, first: u64, seqs: &[u64]) {
     let tasks = seqs.iter().map(|seq| (CLIENT, TaskSeq(*seq))).collect();
     let first = TaskSeq(first);
-    ask(bench, OTHER, ControlRequest::Adopt { first, tasks });
+    ask(bench, OTHER, ControlRequest::Subscribe { first, tasks });
 }
 
 fn bench(kept_results_bytes: u64) -> Bench {
@@ -64,7 +64,7 @@ fn another_client_adopts_ended_and_living_tasks() {
     bench.submit(1);
     bench.run_all(MS);
     bench.submit(1);
-    adopt(&mut bench, 40, &[0, 1, 99]);
+    subscribe(&mut bench, 40, &[0, 1, 99]);
     let now = results_of(&mut bench, OTHER);
     let ends: Vec<_> = now.iter().map(|r| (r.seq.0, r.status)).collect();
     assert_eq!(ends, [(40, Status::Ok), (42, Status::Refused)]);
@@ -135,10 +135,10 @@ fn tasks_of_a_client_that_leaves_go_on_and_their_results_wait() {
         ControlReply::Done
     );
     bench.input(Input::ClientDown { client: CLIENT });
-    adopt(&mut bench, 0, &[3]);
+    subscribe(&mut bench, 0, &[3]);
     bench.run_all(MS);
     assert_eq!(results_of(&mut bench, OTHER).len(), 1);
-    adopt(&mut bench, 1, &[0, 1, 2]);
+    subscribe(&mut bench, 1, &[0, 1, 2]);
     let waited = results_of(&mut bench, OTHER);
     assert!(waited.iter().all(|r| r.status == Status::Ok));
     assert_eq!(waited.len(), 3);
@@ -150,7 +150,7 @@ fn tasks_of_a_client_that_leaves_go_on_and_their_results_wait() {
 fn tasks_of_a_client_that_is_gone_end_for_those_who_adopted_them() {
     let mut bench = bench(10_000);
     bench.submit(4);
-    adopt(&mut bench, 0, &[0, 3]);
+    subscribe(&mut bench, 0, &[0, 3]);
     bench.input(Input::ClientDown { client: CLIENT });
     for (engine, key) in bench.revokes() {
         let won = key.slot() != 0;
@@ -166,10 +166,10 @@ fn tasks_of_a_client_that_is_gone_end_for_those_who_adopted_them() {
 }
 
 #[test]
-fn an_adopter_that_is_gone_is_told_nothing() {
+fn a_subscriber_that_is_gone_is_told_nothing() {
     let mut bench = bench(10_000);
     bench.submit(1);
-    adopt(&mut bench, 0, &[0]);
+    subscribe(&mut bench, 0, &[0]);
     bench.input(Input::ClientDown { client: OTHER });
     bench.run_all(MS);
     assert_eq!(results_of(&mut bench, OTHER), []);
@@ -219,7 +219,7 @@ fn arguments_and_values_of_all_sizes_come_back_after_others_were_forgotten() {
     }
     let forgotten = Some(vec![(CLIENT, TaskSeq(301))]);
     ask(&mut bench, OTHER, ControlRequest::Forget(forgotten));
-    adopt(&mut bench, 0, &[300, 302, 303]);
+    subscribe(&mut bench, 0, &[300, 302, 303]);
     let values = results_of(&mut bench, OTHER);
     for (record, size) in values.iter().zip([0, 64 * 1024, 64 * 1024 + 1]) {
         assert_eq!(record.status, Status::Ok);

@@ -32,7 +32,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// What the node's thread wants.
 #[derive(Debug)]
-pub enum Order {
+pub enum PlaneCommand {
     /// Serve an object that is all here.
     Provide {
         /// The object.
@@ -49,7 +49,7 @@ pub enum Order {
         /// Where its bytes go.
         lease: Option<Lease>,
     },
-    /// Forget an object; its lease comes back by [`News::Dropped`].
+    /// Forget an object; its lease comes back by [`PlaneEvent::Dropped`].
     Drop(ObjectId),
     /// Serve and use a connection that was accepted elsewhere.
     Adopt {
@@ -66,7 +66,7 @@ pub enum Order {
 
 /// What the node's thread is told.
 #[derive(Debug)]
-pub enum News {
+pub enum PlaneEvent {
     /// How far a fetch is.
     Progress(Progress),
     /// A fetched object is complete and checked.
@@ -124,8 +124,8 @@ pub struct Setup {
 /// The node's end of the plane.
 #[derive(Debug)]
 pub struct Plane {
-    orders: Sender<Order>,
-    news: Receiver<News>,
+    orders: Sender<PlaneCommand>,
+    news: Receiver<PlaneEvent>,
     doorbell: Arc<OwnedFd>,
     node_doorbell: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -134,14 +134,14 @@ pub struct Plane {
 /// The plane's end of the same.
 #[derive(Debug)]
 struct NodeSide {
-    orders: Receiver<Order>,
-    news: Sender<News>,
+    orders: Receiver<PlaneCommand>,
+    news: Sender<PlaneEvent>,
     doorbell: Arc<OwnedFd>,
     node_doorbell: Arc<OwnedFd>,
 }
 
 impl NodeSide {
-    fn tell(&self, news: News) {
+    fn tell(&self, news: PlaneEvent) {
         // A node that is gone ends this thread with it.
         if self.news.send(news).is_ok() {
             ring(&self.node_doorbell);
@@ -189,14 +189,14 @@ impl Plane {
     }
 
     /// Hands an order over.
-    pub fn order(&self, order: Order) {
+    pub fn order(&self, order: PlaneCommand) {
         // The thread ends only after `Stop`; then nobody waits for what it would have done.
         let _ = self.orders.send(order);
         ring(&self.doorbell);
     }
 
     /// Everything that has happened since the last call.
-    pub fn take_events(&self) -> Vec<News> {
+    pub fn take_events(&self) -> Vec<PlaneEvent> {
         silence(&self.node_doorbell);
         self.news.try_iter().collect()
     }
@@ -211,7 +211,7 @@ impl AsFd for Plane {
 
 impl Drop for Plane {
     fn drop(&mut self) {
-        self.order(Order::Stop);
+        self.order(PlaneCommand::Stop);
         if let Some(thread) = self.thread.take() {
             // A panic there was reported there.
             let _ = thread.join();

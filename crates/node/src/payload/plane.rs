@@ -18,7 +18,7 @@ use super::connection::Connection;
 use super::cores::Cores;
 use super::fetch::Fetching;
 use super::object::Object;
-use super::{News, NodeSide, Order, Setup, silence};
+use super::{NodeSide, PlaneCommand, PlaneEvent, Setup, silence};
 use crate::arrivals::waiting_limit;
 
 const ORDERS: u64 = u64::MAX;
@@ -136,7 +136,7 @@ impl PlaneThread {
     fn obey(&mut self, now: Instant) -> bool {
         while let Ok(order) = self.side.orders.try_recv() {
             match order {
-                Order::Provide {
+                PlaneCommand::Provide {
                     object,
                     bytes,
                     chunk_bytes,
@@ -147,16 +147,16 @@ impl PlaneThread {
                         self.objects.insert(object, exported);
                     }
                 }
-                Order::Fetch { fetch, lease } => self.fetch(fetch, lease, now),
-                Order::Drop(object) => self.drop_object(object),
-                Order::Adopt { link, host } => {
+                PlaneCommand::Fetch { fetch, lease } => self.fetch(fetch, lease, now),
+                PlaneCommand::Drop(object) => self.drop_object(object),
+                PlaneCommand::Adopt { link, host } => {
                     if let Some(token) = self.add(Connection::new(*link, Some(host), true)) {
                         // Words may have come together with the hello.
                         self.take_frames(token, now);
                     }
                 }
-                Order::Close(fds) => drop(fds),
-                Order::Stop => return false,
+                PlaneCommand::Close(fds) => drop(fds),
+                PlaneCommand::Stop => return false,
             }
         }
         true
@@ -180,7 +180,7 @@ impl PlaneThread {
             connection.cancel(id);
         }
         if let Some(lease) = self.objects.remove(&id).and_then(Object::into_lease) {
-            self.side.tell(News::Dropped(lease));
+            self.side.tell(PlaneEvent::Dropped(lease));
         }
     }
 
@@ -220,7 +220,7 @@ impl PlaneThread {
 
     pub(super) fn fail(&mut self, object: ObjectId, reason: String) {
         self.fetches.remove(&object);
-        self.side.tell(News::Failed { object, reason });
+        self.side.tell(PlaneEvent::Failed { object, reason });
     }
 
     /// Asks the present source, if there is a connection to it; else opens one, or waits for it.
@@ -265,7 +265,7 @@ impl PlaneThread {
         };
         if fetch.next_source(arrived_bytes, now) {
             if let Some(progress) = fetch.report(have_bytes, false, true, now) {
-                self.side.tell(News::Progress(progress));
+                self.side.tell(PlaneEvent::Progress(progress));
             }
             self.ask(id, now);
         } else {
@@ -427,7 +427,7 @@ impl PlaneThread {
         for (id, fetch) in &mut self.fetches {
             let have_bytes = self.objects.get(id).map_or(0, Object::have_bytes);
             if let Some(progress) = fetch.report(have_bytes, false, false, now) {
-                self.side.tell(News::Progress(progress));
+                self.side.tell(PlaneEvent::Progress(progress));
             }
             let connection = fetch.connection.and_then(|t| self.connections.get(t));
             if fetch.is_silent(connection.map(|c| c.heard), now) {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use broadleaf_net::LinkError;
 use broadleaf_proto::{Block, Chunk, DecodeError, ObjectId};
 
-use super::News;
+use super::PlaneEvent;
 use super::connection::Connection;
 use super::fetch::Fetching;
 use super::object::{Object, Rejection};
@@ -148,7 +148,7 @@ impl PlaneThread {
         fetch.on_checked(false);
         let is_complete = object.is_complete();
         if let Some(progress) = fetch.report(object.have_bytes(), is_complete, false, now) {
-            self.side.tell(News::Progress(progress));
+            self.side.tell(PlaneEvent::Progress(progress));
         }
         if is_complete {
             self.finish(id);
@@ -192,7 +192,7 @@ impl PlaneThread {
         match memory.fd().try_clone_to_owned() {
             Ok(fd) => {
                 let segment_bytes = memory.len();
-                self.side.tell(News::Ready {
+                self.side.tell(PlaneEvent::Ready {
                     object: id,
                     segment,
                     fd,

@@ -16,7 +16,7 @@ use super::tests::{
     CHUNK, N_CHUNKS, OBJECT, data, fetch, hello, listen, next_pull, pool, send, serve, source,
     wait_for, wait_until, welcome,
 };
-use super::{Dialer, Order, Plane, Setup};
+use super::{Dialer, Plane, PlaneCommand, Setup};
 
 struct Cluster {
     keys: ClusterKeys,
@@ -67,7 +67,7 @@ impl Cluster {
 
 fn provide(plane: &Plane) {
     let (segment, _) = Segment::create(data().len() as u64, &data()).unwrap();
-    plane.order(Order::Provide {
+    plane.order(PlaneCommand::Provide {
         object: OBJECT,
         bytes: segment.map_readonly(0, data().len() as u64).unwrap(),
         chunk_bytes: CHUNK,

@@ -14,7 +14,7 @@ use broadleaf_proto::relay::{Fetch, PayloadCommand, Progress, Source};
 use broadleaf_proto::{Chunk, ClientId, EngineId, FrameKind, HostId, ObjectId, control, limits};
 use broadleaf_shm::{Pool, PoolConfig, Segment};
 
-use super::{Dialer, News, Order, Plane, Setup};
+use super::{Dialer, Plane, PlaneCommand, PlaneEvent, Setup};
 
 pub(super) const CHUNK: u32 = 32 * 1024;
 pub(super) const OBJECT: ObjectId = ObjectId(5);
@@ -150,7 +150,7 @@ fn plane(controller: SocketAddr) -> Plane {
 
 pub(super) fn fetch(plane: &Plane, pool: &mut Pool, sources: Vec<Source>) {
     let len_bytes = data().len() as u64;
-    plane.order(Order::Fetch {
+    plane.order(PlaneCommand::Fetch {
         fetch: Fetch {
             object: OBJECT,
             len_bytes,
@@ -183,16 +183,16 @@ pub(super) fn wait_for(plane: &Plane) -> Result<(Vec<u8>, Progress), String> {
     wait_until(|| {
         for news in plane.take_events() {
             match news {
-                News::Progress(progress) => last = Some(progress),
-                News::Ready {
+                PlaneEvent::Progress(progress) => last = Some(progress),
+                PlaneEvent::Ready {
                     fd, segment_bytes, ..
                 } => {
                     let segment = Segment::from_fd(fd, segment_bytes).unwrap();
                     let mapping = segment.map_readonly(0, data().len() as u64).unwrap();
                     end = Some(Ok(mapping.to_vec()));
                 }
-                News::Failed { reason, .. } => end = Some(Err(reason)),
-                News::Dropped(_) => {}
+                PlaneEvent::Failed { reason, .. } => end = Some(Err(reason)),
+                PlaneEvent::Dropped(_) => {}
             }
         }
         end.is_some()

@@ -45,18 +45,18 @@ pub(super) fn encode_call(
     if !has_arguments && captured.is_none() {
         return Ok(None);
     }
-    let mut apart = plain::Apart::default();
+    let mut out_of_band = plain::OutOfBand::default();
     if has_arguments {
         scratch.push(PLAIN);
     }
-    let is_plain = !has_arguments || plain::encode_call(args, kwargs, scratch, &mut apart);
-    if is_plain && apart.buffers.is_empty() && captured.is_none() {
+    let is_plain = !has_arguments || plain::encode_call(args, kwargs, scratch, &mut out_of_band);
+    if is_plain && out_of_band.buffers.is_empty() && captured.is_none() {
         return Ok(None);
     }
     let py = args.py();
     let data = &link.shared.data;
     let encoded = if is_plain {
-        data.encode_compound(scratch, &apart.buffers, way, captured)
+        data.encode_compound(scratch, &out_of_band.buffers, way, captured)
     } else {
         pickle(link, args, kwargs, way.delivery).and_then(|(pickle, buffers)| {
             data.encode_compound(pickle.as_bytes(), &buffers, way, captured)

@@ -36,11 +36,11 @@ impl Link {
         if let Some((_, id)) = lock(&self.functions).by_identity.get(&identity) {
             return Ok((*id, Vec::new()));
         }
-        let apart = !many || self.shared.data.on_this_host();
+        let out_of_band = !many || self.shared.data.on_this_host();
         let resolved = self
             .hooks
             .bind(py)
-            .call_method1(intern!(py, "resolve_function"), (function, apart))?;
+            .call_method1(intern!(py, "resolve_function"), (function, out_of_band))?;
         let (body, cacheable, buffers): (Bound<'_, PyBytes>, bool, Vec<Bound<'py, PyAny>>) =
             resolved.extract()?;
         let id = match self.known_function(body.as_bytes()) {

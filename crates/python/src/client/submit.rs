@@ -392,7 +392,7 @@ impl Submitter {
     }
 
     /// The results of tasks of any client, or of those run again, as one request.
-    fn adopt<'py>(
+    fn subscribe<'py>(
         &self,
         py: Python<'py>,
         function: &Bound<'py, PyAny>,
@@ -421,7 +421,7 @@ impl Submitter {
                     depth,
                 }
             } else {
-                ControlRequest::Adopt { first, tasks }
+                ControlRequest::Subscribe { first, tasks }
             }
         };
         let request = link

@@ -203,16 +203,16 @@ impl Engine {
             return Ok(());
         }
         let mut bytes = vec![PLAIN];
-        let mut apart = plain::Apart::default();
-        if plain::encode(value, &mut bytes, &mut apart) {
-            if apart.buffers.is_empty() {
+        let mut out_of_band = plain::OutOfBand::default();
+        if plain::encode(value, &mut bytes, &mut out_of_band) {
+            if out_of_band.buffers.is_empty() {
                 encoded.bytes = bytes;
                 return Ok(());
             }
             *encoded =
                 self.io
                     .data
-                    .encode_compound(&bytes, &apart.buffers, Way::default(), None)?;
+                    .encode_compound(&bytes, &out_of_band.buffers, Way::default(), None)?;
             return Ok(());
         }
         self.io.data.check_size(std::iter::once(value.clone()))?;

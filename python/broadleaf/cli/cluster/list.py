@@ -56,7 +56,7 @@ def _row(cluster: Cluster) -> dict[str, Any]:
         "profile": cluster.profile,
         "cluster_id": cluster.cluster_id,
         "n": cluster.n,
-        "pid": state["controller"]["host_pid"],
+        "pid": state["controller"]["fork_server_pid"],
         "age_s": round(max(0.0, time.time() - Path(cluster.cluster_file).stat().st_mtime), 1),
         "detached": cluster.detached,
         "launcher": cluster.launcher_name,

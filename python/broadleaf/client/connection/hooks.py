@@ -31,12 +31,14 @@ class Hooks:
         if client is not None:
             client.local_modules.update()
 
-    def ship_and_dump_args(self, args: tuple[Any, ...], kwargs: dict[str, Any], apart: bool) -> tuple[bytes, list[Any]]:
+    def ship_and_dump_args(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], out_of_band: bool
+    ) -> tuple[bytes, list[Any]]:
         """`dump_args`, once engines have been sent the local modules that arguments may be of."""
         client = self._client()
         if client is not None:
             client.local_modules.ship_local()
-        return dump_args(args, kwargs, apart)
+        return dump_args(args, kwargs, out_of_band)
 
     def decode_failure(self, status: int, payload: bytes, engine_id: int, pending: Any, part: int) -> BaseException:
         """The exception for a part that did not return."""

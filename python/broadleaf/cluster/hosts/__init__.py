@@ -1,1 +1,1 @@
-"""What runs on each host: its host process, its relay, its cores."""
+"""What runs on each host: its fork server, its relay, its cores."""

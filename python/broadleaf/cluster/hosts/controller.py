@@ -1,4 +1,4 @@
-"""A cluster's controller: a host process here, with the engines of this host."""
+"""A cluster's controller: a fork server here, with the engines of this host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broadleaf.cluster.hosts.host_process import HostPlan, log_tail
+from broadleaf.cluster.hosts.fork_server import HostPlan, log_tail
 from broadleaf.cluster.state import addresses, files
 from broadleaf.cluster.state.credentials import Credentials, listen_address
 from broadleaf.config import Settings
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 class Controller:
     """The controller of a cluster, and what it has started on this host."""
 
-    def __init__(self, cluster_id: str, cluster_dir: Path, run_dir: Path, host_pid: int, node_pid: int) -> None:
+    def __init__(self, cluster_id: str, cluster_dir: Path, run_dir: Path, fork_server_pid: int, node_pid: int) -> None:
         self.cluster_id = cluster_id
         self.cluster_dir = cluster_dir
         self.run_dir = run_dir
-        self.host_pid: int = host_pid
+        self.fork_server_pid: int = fork_server_pid
         self.node_pid = node_pid
         self._child: Popen[bytes] | None = None
         self._lifeline: int | None = None
@@ -43,7 +43,7 @@ class Controller:
         engine_env: Mapping[str, str],
         detached: bool,
     ) -> Controller:
-        """Starts the host process with `n_engines` of this host, waits until its node listens, and writes the
+        """Starts the fork server with `n_engines` of this host, waits until its node listens, and writes the
         connection files.
 
         Raises `ClusterStartError`, and leaves nothing behind then.
@@ -76,7 +76,7 @@ class Controller:
             state["cluster_id"],
             Path(state["cluster_dir"]),
             Path(state["run_dir"]),
-            state["host_pid"],
+            state["fork_server_pid"],
             state["node_pid"],
         )
 
@@ -86,18 +86,18 @@ class Controller:
             "cluster_id": self.cluster_id,
             "cluster_dir": str(self.cluster_dir),
             "run_dir": str(self.run_dir),
-            "host_pid": self.host_pid,
+            "fork_server_pid": self.fork_server_pid,
             "node_pid": self.node_pid,
         }
 
     def running(self) -> bool:
-        """Whether the host process is alive; it is the last to go."""
+        """Whether the fork server is alive; it is the last to go."""
         if self._child is not None:
             return self._child.poll() is None
-        return files.process_of_cluster(self.host_pid, self.cluster_id)
+        return files.process_of_cluster(self.fork_server_pid, self.cluster_id)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Whether the host process was gone within `timeout_s`."""
+        """Whether the fork server was gone within `timeout_s`."""
         if self._child is not None:
             import subprocess
 
@@ -107,7 +107,7 @@ class Controller:
                 return False
             return True
         try:
-            descriptor = os.pidfd_open(self.host_pid)
+            descriptor = os.pidfd_open(self.fork_server_pid)
         except ProcessLookupError:
             return True
         try:
@@ -119,7 +119,7 @@ class Controller:
             os.close(descriptor)
 
     def exit_code(self, timeout_s: float) -> int | None:
-        """The node's, which the host process passes on."""
+        """The node's, which the fork server passes on."""
         if self._child is None or not self.wait(timeout_s):
             return None
         code: int = self._child.returncode
@@ -130,9 +130,9 @@ class Controller:
         self.release()
         if self._child is not None:
             self._child.kill()  # it may be too young to be known by its environment
-        if self.host_pid:
+        if self.fork_server_pid:
             # The host leads a session, and all that it or an engine starts is in there until it leaves of its own.
-            while members := _session(self.host_pid, self.cluster_id):
+            while members := _session(self.fork_server_pid, self.cluster_id):
                 for pid in members:
                     _kill_and_wait(pid)
             self.wait(None)
@@ -174,7 +174,7 @@ class Controller:
         started = plan.start(self.log(), with_lifeline=not detached)
         self._child = started.child
         self._lifeline = started.lifeline
-        self.host_pid = started.child.pid
+        self.fork_server_pid = started.child.pid
         _parents.add(self)
         return started.wait_ready(settings["start_timeout_s"], lambda: log_tail(self.log()))
 
@@ -206,7 +206,7 @@ def _kill_and_wait(pid: int) -> None:
         os.close(descriptor)
 
 
-# Of host processes that this one has started. A child that this process forks later must not keep the cluster alive,
+# Of fork servers that this one has started. A child that this process forks later must not keep the cluster alive,
 # nor close the lifeline's number twice; and the host is no child of its own.
 _parents: weakref.WeakSet[Controller] = weakref.WeakSet()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broadleaf.cluster.hosts.cores import engine_count, usable_cores
-from broadleaf.cluster.hosts.host_process import HostPlan, HostProcess, log_tail
+from broadleaf.cluster.hosts.fork_server import ForkServer, HostPlan, log_tail
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import addresses, files
 from broadleaf.cluster.state.credentials import checked_engine_connection, read_engine_connection
@@ -100,7 +100,7 @@ class Relay:
 
     def _start(
         self, connection: dict[str, Any], controller: tuple[str, int], listen: tuple[str, int] | None, outbound: bool
-    ) -> HostProcess:
+    ) -> ForkServer:
         own_path = search_path()
         others_path = missing_entries(connection.get("search_path", ()), own_path)
         plan = HostPlan(
@@ -137,7 +137,7 @@ class Relay:
 
     @property
     def process(self) -> Popen[bytes]:
-        """The host process: the parent of the relay's node and engines."""
+        """The fork server: the parent of the relay's node and engines."""
         return self._host.child
 
     @property
@@ -160,7 +160,7 @@ class Relay:
             os.close(self._host.lifeline)
             self._host.lifeline = None
         if self.wait(_STOP_GRACE_S) is None:
-            # Engines and node go with the host process.
+            # Engines and node go with the fork server.
             self.process.kill()
             self.process.wait()
         files.remove_cluster_files(self.run_dir, self.run_dir)

@@ -108,7 +108,7 @@ def _seems_to_run(path: Path) -> bool:
     if _elsewhere(path / CLUSTER_FILE) and not owner.may_judge(path):
         return True
     try:
-        pid = json.loads((path / CLUSTER_FILE).read_text())["controller"]["host_pid"]
+        pid = json.loads((path / CLUSTER_FILE).read_text())["controller"]["fork_server_pid"]
     except (OSError, ValueError, KeyError, TypeError):
         return True
     return not isinstance(pid, int) or process_of_cluster(pid, path.name)

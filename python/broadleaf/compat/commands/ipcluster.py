@@ -157,7 +157,7 @@ def described(cluster: Cluster) -> dict[str, Any]:
             "cluster_file": cluster.cluster_file,
             "class": "broadleaf.cluster.cluster.Cluster",
         },
-        "controller": {"class": "local", "state": {"pid": state["controller"]["host_pid"]}},
+        "controller": {"class": "local", "state": {"pid": state["controller"]["fork_server_pid"]}},
         "engines": {"class": cluster.launcher_name, "sets": sets},
     }
 

@@ -1,4 +1,4 @@
-"""The host process: forks the node, then forks engines for it.
+"""The fork server: forks the node, then forks engines for it.
 
 It is started with its configuration on standard input (it holds private keys, so it must not be seen
 in the process list or be inherited): the first line is the node's, in the form `_native.run_node` takes,

@@ -196,11 +196,11 @@ def function_name(function: Any) -> str:
     return type(function).__name__
 
 
-def resolve_function(function: Any, apart: bool = True) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
+def resolve_function(function: Any, out_of_band: bool = True) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
     """The body of `function`, whether this very object will always have this body, and what travels with each call.
 
-    Large values that it captured are in the last, unless `apart` is False. Raises `SerializationError`, which says
-    what about the function cannot be sent.
+    Large values that it captured are in the last, unless `out_of_band` is False. Raises `SerializationError`, which
+    says what about the function cannot be sent.
     """
     if isinstance(function, Reference):
         return pickle.dumps(CallReference(function), PROTOCOL), False, []
@@ -208,23 +208,23 @@ def resolve_function(function: Any, apart: bool = True) -> tuple[bytes, bool, li
         if isinstance(function.function, Reference):
             inner = CallReference(function.function)
             return pickle.dumps(MapChunk(inner, function.catch), PROTOCOL), False, []
-        return _resolve(function, function.function, apart)
-    return _resolve(function, function, apart)
+        return _resolve(function, function.function, out_of_band)
+    return _resolve(function, function, out_of_band)
 
 
-def _resolve(whole: Function, function: Function, apart: bool) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
+def _resolve(whole: Function, function: Function, out_of_band: bool) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
     """`whole` is `function`, or a `MapChunk` of it."""
     if isinstance(function, FunctionType | BuiltinFunctionType | type) and is_importable(function):
         return pickle.dumps(whole, PROTOCOL), True, []
     if not isinstance(function, FunctionType):
-        return _made_anew(whole, function, *_dump(whole, function, None, apart))
+        return _made_anew(whole, function, *_dump(whole, function, None, out_of_band))
     catch = whole.catch if isinstance(whole, MapChunk) else None
     key = (function, catch, asked_for.brings_globals())
     known = _bodies.get(key)
     if known is not None and known[0].holds():
         return known[1], False, []
     snapshot = Snapshot()
-    data, buffers = _dump(whole, function, snapshot, apart)
+    data, buffers = _dump(whole, function, snapshot, out_of_band)
     if not snapshot.complete or (buffers is None and len(data) > MAX_BODY_BYTES):
         return _made_anew(whole, function, data, buffers)
     if buffers is not None and len(data) > MAX_KEPT_BODY_BYTES:
@@ -241,12 +241,12 @@ def _resolve(whole: Function, function: Function, apart: bool) -> tuple[bytes, b
 
 
 def _dump(
-    whole: Function, function: Function, snapshot: Snapshot | None, apart: bool
+    whole: Function, function: Function, snapshot: Snapshot | None, out_of_band: bool
 ) -> tuple[bytes, list[pickle.PickleBuffer] | None]:
     """The pickle of `whole`, and its buffers, which are None where they are in band."""
     from broadleaf.serialize.functions.by_value import dumps_by_value
 
-    buffers: list[pickle.PickleBuffer] | None = [] if apart else None
+    buffers: list[pickle.PickleBuffer] | None = [] if out_of_band else None
     try:
         data = dumps_by_value(whole, buffers, snapshot)
         if buffers and len(buffers) > _MAX_CAPTURED_BUFFERS:

@@ -31,8 +31,8 @@ _LOG_TAIL_BYTES = 4096
 
 
 @dataclass
-class HostProcess:
-    """A host process that was started."""
+class ForkServer:
+    """A fork server that was started."""
 
     child: Popen[bytes]
     lifeline: int | None
@@ -47,10 +47,10 @@ class HostProcess:
             while not text.endswith(b"\n"):
                 readable, _, _ = select.select([self._ready_read], [], [], max(0.0, deadline - time.monotonic()))
                 if not readable:
-                    raise ClusterStartError(f"the host process was not ready within {timeout_s:g} s", log_tail())
+                    raise ClusterStartError(f"the fork server was not ready within {timeout_s:g} s", log_tail())
                 part = os.read(self._ready_read, 4096)
                 if not part:
-                    raise ClusterStartError("the cluster's host process died while it started", log_tail())
+                    raise ClusterStartError("the cluster's fork server died while it started", log_tail())
                 text += part
         finally:
             os.close(self._ready_read)
@@ -78,8 +78,8 @@ class HostPlan:
     ends_with_guests: bool = False
     """Whether it is there for engines that it does not start, and ends with the last of them."""
 
-    def start(self, log_path: Path, *, with_lifeline: bool) -> HostProcess:
-        """Starts the host process. Its output goes to `log_path`, which is emptied."""
+    def start(self, log_path: Path, *, with_lifeline: bool) -> ForkServer:
+        """Starts the fork server. Its output goes to `log_path`, which is emptied."""
         cluster_id, options = self.connection["cluster_id"], self.connection["options"]
         node = {
             "cluster_id": cluster_id,
@@ -119,8 +119,8 @@ def log_tail(path: Path) -> str:
 
 def _start(
     cluster_id: str, node_config: dict[str, Any], host_config: dict[str, Any], log: int, with_lifeline: bool
-) -> HostProcess:
-    """Starts a host process, whose output goes to `log`; the descriptors it is passed are added to `node_config`."""
+) -> ForkServer:
+    """Starts a fork server, whose output goes to `log`; the descriptors it is passed are added to `node_config`."""
     import subprocess
 
     ready_read, ready_write = os.pipe()
@@ -159,4 +159,4 @@ def _start(
             pipe.write(json.dumps(node_config).encode() + b"\n" + json.dumps(host_config).encode())
     except BrokenPipeError:
         pass  # it died; the ready pipe tells
-    return HostProcess(child, lifeline, ready_read)
+    return ForkServer(child, lifeline, ready_read)
