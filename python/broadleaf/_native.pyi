@@ -183,7 +183,7 @@ class Submitter:
     ) -> Pending:
         """One request whose i-th part is the i-th tuple sent with the i-th options (mode 'each', one target each)."""
 
-    def adopt(self, function: Callable[..., Any], tasks: Sequence[tuple[int, int]], run_again: bool) -> Pending:
+    def subscribe(self, function: Callable[..., Any], tasks: Sequence[tuple[int, int]], run_again: bool) -> Pending:
         """The results of tasks of any client, as (client id, number), or of those tasks run again: one part for each.
         A part that the controller cannot give ends as refused with 'NotKept'. `function` is the pending's."""
 

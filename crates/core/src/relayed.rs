@@ -181,7 +181,7 @@ impl Controller {
                         keep_end(last_output, MAX_LAST_OUTPUT_BYTES);
                     }
                     ForkServerEvent::NotStarted { reason, .. } => {
-                        keep_end(reason, MAX_REASON_BYTES)
+                        keep_end(reason, MAX_REASON_BYTES);
                     }
                     ForkServerEvent::Spawned(..) | ForkServerEvent::Guest { .. } => {}
                 }

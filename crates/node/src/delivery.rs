@@ -25,7 +25,7 @@ pub struct Waiting {
     tasks: BTreeMap<EngineId, VecDeque<AssignRecord>>,
     /// At the controller's node: values that are not here.
     values: BTreeMap<EngineId, Vec<DoneRecord>>,
-    /// PlaneEvent of an engine that must come after its values.
+    /// Events of an engine that must come after its values.
     news: BTreeMap<EngineId, Vec<RelayEvent>>,
 }
 

@@ -395,7 +395,7 @@ impl Node {
             }
             event => {
                 if let RelayEvent::EngineUp(info) = &event {
-                    // PlaneEvent of the one before it, which the controller has long given up.
+                    // News of the one before it, which the controller has long given up.
                     self.check_host(host, info.engine)?;
                     self.waiting.drop_events(info.engine);
                 }

@@ -370,7 +370,7 @@ impl Cluster {
             Event::EngineExits(pid, code) => self.end_process(pid, Some(code), None),
             Event::Spawn(number, engine) if self.fork_server == Some(number) => self.spawn(engine),
             Event::ForkServerStops(number) if self.fork_server == Some(number) => {
-                self.end_fork_server()
+                self.end_fork_server();
             }
             Event::Seat(number, engine, world, rank) if self.fork_server == Some(number) => {
                 self.seat(HostId::CONTROLLER, engine, &world, rank);

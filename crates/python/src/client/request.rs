@@ -33,7 +33,7 @@ pub struct Part {
 struct State {
     /// Empty while a coalescing request has no result of a part by itself.
     parts: SmallVec<[Part; 1]>,
-    /// OutOfBand from what every request has: there may be hundreds of thousands of them.
+    /// Apart from what every request has: there may be hundreds of thousands of them.
     rest: Option<Box<Rest>>,
 }
 

@@ -193,7 +193,7 @@ class Hub:
             submitter = client.native.Submitter(client.link, adopted, origin, 0, 0, histories=histories)
             self._submitters[single, run_again] = submitter
         with client.link_errors():
-            result: AsyncHubResult = submitter.adopt(_kept_task, names, run_again)
+            result: AsyncHubResult = submitter.subscribe(_kept_task, names, run_again)
         if run_again:
             client.tasks.remember(result)
         else:
