@@ -186,7 +186,7 @@ def test_scale_and_drain():
             rc.wait_for_engines(3)
             rc[0].push({"x": 1})
             assert "clients may have left data on engines 0," in run("drain", "0,1", *named, code=1)
-            assert run("drain", "1", *named) == "1 of cluster 'elastic' released\n"
+            assert run("drain", "1", *named) == "released engine 1 of cluster 'elastic'\n"
             states = [engine["state"] for engine in json.loads(run("status", "--json", *named))["engines"]]
             assert states == ["up", "gone", "up"]
             assert "no host, block or engine set 'n7'" in run("drain", "n7", *named, code=2)

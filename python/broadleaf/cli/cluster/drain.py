@@ -26,4 +26,5 @@ def command(target: str, profile: str, cluster_id: str | None, stateless: bool, 
         cluster.drain_sync(targets, within_s=within_s, stateless=stateless)
     except KeyError as error:
         raise click.UsageError(str(error.args[0]), click.get_current_context()) from None
-    click.echo(f"{target} of cluster {cluster.cluster_id!r} released")
+    what = target if isinstance(targets, str) else f"engines {target}" if len(ids) > 1 else f"engine {target}"
+    click.echo(f"released {what} of cluster {cluster.cluster_id!r}")
