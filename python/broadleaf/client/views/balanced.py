@@ -93,7 +93,7 @@ class LoadBalancedView(View):
         self._submit_one = submitter(client.link, types.single, one, options, 0, histories=histories)
 
     def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
-        """Calls `function(*args, **kwargs)` on an engine and returns the result to be."""
+        """Calls `function(*args, **kwargs)` on an engine and returns an `AsyncResult`."""
         # This is the hot path: a flag changed clears the submitter, so nothing is looked up here.
         submit = self._submit_one
         if submit is None:

@@ -130,7 +130,7 @@ class View(PublicNames):
     # Calls --------------------------------------------------------------------------------------
 
     def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
-        """Calls `function(*args, **kwargs)` on the engines and returns its result to be."""
+        """Calls `function(*args, **kwargs)` on the engines and returns an `AsyncResult`."""
         raise NotImplementedError
 
     def apply_sync(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

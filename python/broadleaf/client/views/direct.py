@@ -161,7 +161,7 @@ class DirectView(View):
         return result
 
     def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
-        """Calls `function(*args, **kwargs)` on each engine and returns the result to be."""
+        """Calls `function(*args, **kwargs)` on each engine and returns an `AsyncResult`."""
         return self._submit(function, args, kwargs)  # type: ignore[no-any-return]
 
     def apply_sync(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
