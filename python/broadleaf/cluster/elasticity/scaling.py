@@ -142,7 +142,7 @@ class Starts:
     """How starts of blocks have gone: how long they take, and whether to go on."""
 
     def __init__(self) -> None:
-        self.start_s = 5.0
+        self.start_s: float = 5.0
         """Time from a submission to engines that are up, in seconds: the longest of late, or a guess."""
         self._failed = list[str]()
 
