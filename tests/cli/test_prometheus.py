@@ -60,6 +60,7 @@ def figures(status, prefix=""):
 
 HOST_STATUS = {
     "host": 1, "name": 'a "b" \\c', "listen": "10.0.0.2:1", "round_trip_ns": 120_000, "bytes_per_s": 1e8,
+    "draining": False, "ends_in_s": 60.0,
     "fetched": {"objects": 2, "wire_bytes": 10, "resumptions": 0, "resumed_at_bytes": 0, "corrupt_chunks": 0,
                 "last_ns": 5_000_000},
 }  # fmt: skip

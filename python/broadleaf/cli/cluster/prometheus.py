@@ -106,6 +106,9 @@ ENGINE = (
     Metric("busy_ns", "broadleaf_engine_busy_seconds_total", "counter", "Time that the engine's tasks have taken.",
            scale=NANOSECOND),
     Metric("restarts", "broadleaf_engine_restarts_total", "counter", "Times that the engine was started again."),
+    Metric("idle_s", "broadleaf_engine_idle_seconds", "gauge", "Time since the engine has had nothing to do."),
+    Metric("holds_data", "broadleaf_engine_holds_data", "gauge",
+           "1 if clients may have left data on the engine, else 0."),
 )  # fmt: skip
 
 HOST = (
@@ -124,6 +127,8 @@ HOST = (
            "Pieces that did not pass their check and were fetched again."),
     Metric("fetched.last_ns", "broadleaf_host_last_fetch_seconds", "gauge", "Time that the latest fetch took.",
            scale=NANOSECOND),
+    Metric("draining", "broadleaf_host_draining", "gauge", "1 while the host is being released, else 0."),
+    Metric("ends_in_s", "broadleaf_host_ends_in_seconds", "gauge", "Time until the host's batch job ends."),
 )  # fmt: skip
 
 
