@@ -190,7 +190,7 @@ def test_a_world_that_does_not_start_says_why(options: dict[str, Any], cause: st
         python = mpi_python("mpich")
     except EnvironmentUnavailable as error:
         pytest.skip(str(error))
-    mpiexec = str(python.parent / "mpiexec")
+    mpiexec = shlex.quote(str(python.parent / "mpiexec"))
     with pytest.raises(ipp.error.BroadleafError, match=cause):
         with ipp.Cluster(engines=ipp.MPI(**{"python": str(python), "mpiexec": mpiexec} | options), n=2):
             pass

@@ -38,8 +38,8 @@ PROGRAM = """
 import json, random, sys
 a, b = map(int, sys.argv[1:3])
 r = random.Random()
-print(json.dumps({"time_per_task_us": 100 * (0.5 if a else 1) * r.gauss(1, 0.01),
-                  "joules": 3 * (2 if a else 1) * (0.8 if b else 1) * r.gauss(1, 0.01)}))
+print(json.dumps({"time_per_task_us": 100 * (0.5 if a else 1) * r.gauss(1, 0.001),
+                  "joules": 3 * (2 if a else 1) * (0.8 if b else 1) * r.gauss(1, 0.001)}))
 """
 
 
