@@ -1,20 +1,43 @@
 """CPython's own cases for executors, run on ours: those of `test.test_concurrent_futures` that apply to process pools.
 
-Few installations have that module; Debian's is in libpython3.11-testsuite. Without it these tests are skipped.
+Few installations have that module. Where it is missing, it comes from Debian's package of the same minor version of Python.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import importlib.util
 import pickle
+import sys
 import unittest
 from typing import Any
 
 import broadleaf as ipp
 import pytest
 from broadleaf.errors import SerializationError
+from debian_layer import LayerUnavailable, layer
 
-CASES = pytest.importorskip("test.test_concurrent_futures", reason="CPython's own tests are not installed")
+
+NAME = "test.test_concurrent_futures"
+# Where Debian's package has the modules that the installed `test` lacks, or "".
+DEBIAN_FOLDER = ""
+
+
+def search_too(folder: str) -> None:
+    """Has the package `test` of this process find modules in `folder`, too."""
+    if folder:
+        importlib.import_module("test").__path__.append(folder)
+
+
+if importlib.util.find_spec(NAME) is None:
+    python = "python{}.{}".format(*sys.version_info)
+    try:
+        DEBIAN_FOLDER = str(layer(f"lib{python}-testsuite") / "usr/lib" / python / "test")
+    except LayerUnavailable as error:
+        pytest.skip(f"CPython's own tests are not installed, and {error}", allow_module_level=True)
+    search_too(DEBIAN_FOLDER)
+CASES = importlib.import_module(NAME)
 
 ENGINES = 5
 # Mixin, the module it is in since it is a package, and its cases that do not apply, each with the reason.
@@ -65,6 +88,7 @@ def pool():
     with ipp.Cluster(
         n=ENGINES, restart_engines=True, max_restarts=1_000_000, restart_backoff_max_s=0.1, preload=["numpy"]
     ) as client:
+        client.on_join(functools.partial(search_too, DEBIAN_FOLDER))
         yield client
 
 
