@@ -1,6 +1,6 @@
 """CPython's own cases for executors, run on ours: those of `test.test_concurrent_futures` that apply to process pools.
 
-Few installations have that module. Where it is missing, it comes from Debian's package of the same minor version of Python.
+Few installations have that module. Where it is missing, Debian's package for the same minor version of Python has it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import broadleaf as ipp
 import pytest
 from broadleaf.errors import SerializationError
 from debian_layer import LayerUnavailable, layer
-
 
 NAME = "test.test_concurrent_futures"
 # Where Debian's package has the modules that the installed `test` lacks, or "".
