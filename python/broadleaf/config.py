@@ -219,6 +219,9 @@ OPTIONS: dict[str, Option] = {
         Option("host_timeout_s", "float", 10.0, "node", "How long a relay's host may be silent before the controller "
                "treats it as lost, in seconds. The same holds for the controller as its relays see it.",
                least=1, most=_YEAR_S),
+        Option("drain_s", "float", 30.0, "node", "How long before the end of its batch job a host stops taking "
+               "tasks, in seconds; at most a tenth of the job's time. A relay that is sent SIGTERM has as long to "
+               "finish what runs.", most=_YEAR_S),
         # Network
         Option("listen", "str", "", "node", "TCP address to listen on, as `host:port`. Port 0 = any free port. Empty = "
                "unix socket only.", form=(r"|.+:\d{1,5}", "host:port")),

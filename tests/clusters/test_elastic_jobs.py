@@ -137,3 +137,33 @@ assert lines == list(range(300)), "each once"
 print(len(cluster.blocks()) >= 2)
 """
     assert run(slurm, program, walltime="1m", timeout_s=250) == "True\n"
+
+
+def test_a_relay_that_is_told_to_end_lets_its_engines_finish(slurm):
+    program = """
+import signal
+
+def tell_relay(number):
+    # As Slurm does before it preempts a job. The relay's process is the parent of the parent of its engines.
+    with open(f"/proc/{os.getppid()}/stat") as stat:
+        os.kill(int(stat.read().rpartition(")")[2].split()[1]), number)
+
+path = os.path.join(cluster.cluster_dir, "lines")
+cluster.adapt_sync(0, 2)
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    results = [lview.apply_async(write_line, path, i, 1) for i in range(4)]
+    told = lview.apply_async(tell_relay, number)
+    results += [lview.apply_async(write_line, path, i, 1) for i in range(4, 10)]
+    told.get(60)
+    left = cluster.blocks()[-1]
+    until(lambda: cluster.blocks() and left.draining)
+    assert left.deadline is None or left.deadline - time.time() <= cluster.settings["drain_s"], left
+    assert [one.get(60) for one in results] == list(range(10))
+    assert rc.status()["controller"]["resolved"]["lost"] == 0
+    until(lambda: cluster.blocks() and left.state == "ended")
+    with open(path) as file:
+        assert sorted(map(int, file)) == list(range(10)), "each once"
+    os.unlink(path)
+print(len(cluster.blocks()) >= 2, repr(cluster.scaling_paused))
+"""
+    assert run(slurm, program) == "True ''\n"

@@ -91,7 +91,7 @@ impl Controller {
         ))
     }
 
-    /// The time of a host is nearly over.
+    /// The time of a host is nearly over: with its last engine it leaves.
     pub(crate) fn on_host_timer(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
         self.hosts.clear_timer(host);
         self.hosts.release(host);

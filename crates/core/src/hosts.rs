@@ -82,6 +82,16 @@ impl Hosts {
         }
     }
 
+    /// It ends within so much time, if it would not before. Returns the timer that it had, 0 for none.
+    fn end_within(&mut self, now: Nanos, host: HostId, ends_in_ns: Nanos) -> Nanos {
+        let Some(host) = self.0.get_mut(&host) else {
+            return 0;
+        };
+        let (ends_at, had_ns) = host.time.unwrap_or((Nanos::MAX, ends_in_ns));
+        host.time = Some((ends_at.min(now.saturating_add(ends_in_ns)), had_ns));
+        core::mem::take(&mut host.timer_at)
+    }
+
     /// Timers that are set.
     pub fn n_timers(&self) -> usize {
         self.0.values().filter(|h| h.timer_at != 0).count()
@@ -228,6 +238,25 @@ impl Controller {
         if self.hosts.n_ending() == 1 {
             self.regroup_timed(out);
         }
+    }
+
+    /// The host was told that it will be ended, perhaps before its time: its engines are drained now.
+    pub(crate) fn on_notice(
+        &mut self,
+        now: Nanos,
+        host: HostId,
+        ends_in_ns: Nanos,
+        out: &mut Vec<Output>,
+    ) {
+        let ended_by_itself = self.hosts.time_of(host).is_some();
+        let timer_at = self.hosts.end_within(now, host, ends_in_ns);
+        if timer_at != 0 {
+            self.timers.cancel(timer_at, Timer::Host(host));
+        }
+        if !ended_by_itself && self.hosts.n_ending() == 1 {
+            self.regroup_timed(out);
+        }
+        self.on_host_timer(now, host, out);
     }
 
     /// A relay's link is gone, and with it every engine there. What was offered to them counts as

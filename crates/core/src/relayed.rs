@@ -41,9 +41,10 @@ fn subject(news: &HostEvent) -> Option<EngineId> {
             | RelayEvent::Delivered { engine, .. }
             | RelayEvent::Undeliverable { engine, .. } => *engine,
             RelayEvent::ForkServer(event) => return event.engine(),
-            RelayEvent::Fetched(_) | RelayEvent::FetchFailed { .. } | RelayEvent::Pong { .. } => {
-                return None;
-            }
+            RelayEvent::Fetched(_)
+            | RelayEvent::FetchFailed { .. }
+            | RelayEvent::Pong { .. }
+            | RelayEvent::EndsSoon { .. } => return None,
         },
     })
 }
@@ -116,6 +117,10 @@ impl Controller {
             if !self.on_guest(now, host, world, size, rank, pid, out) {
                 self.expel(host, out);
             }
+            return;
+        }
+        if let HostEvent::Event(RelayEvent::EndsSoon { ends_in_ns }) = news {
+            self.on_notice(now, host, ends_in_ns, out);
             return;
         }
         let Some(engine) = subject(&news) else {
@@ -196,7 +201,10 @@ impl Controller {
                 keep_end(&mut reason, MAX_REASON_BYTES);
                 self.on_undeliverable(now, engine, key, reason, out);
             }
-            RelayEvent::Fetched(_) | RelayEvent::FetchFailed { .. } | RelayEvent::Pong { .. } => {}
+            RelayEvent::Fetched(_)
+            | RelayEvent::FetchFailed { .. }
+            | RelayEvent::Pong { .. }
+            | RelayEvent::EndsSoon { .. } => {}
         }
     }
 

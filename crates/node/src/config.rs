@@ -138,6 +138,8 @@ pub struct NodeOptions {
     pub tree_arity: u32,
     /// Most levels of a k-ary tree; 0 for any.
     pub tree_depth: u32,
+    /// See [`Config::drain_ns`].
+    pub drain_s: f64,
     /// Bytes of payload that may wait in a socket.
     pub payload_socket_bytes: usize,
     /// Cores that the payload thread keeps to; 0 for the last one as long as it suffices.
@@ -174,6 +176,7 @@ impl Default for NodeOptions {
             max_restarts: core.max_restarts_per_minute,
             restart_backoff_max_s: core.restart_backoff_max_ns as f64 / 1e9,
             interrupt_grace_s: core.interrupt_grace_ns as f64 / 1e9,
+            drain_s: core.drain_ns as f64 / 1e9,
             stop_grace_s: core.stop_grace_ns as f64 / 1e9,
             start_timeout_s: core.start_timeout_ns as f64 / 1e9,
             pool_max_bytes: None,
@@ -300,6 +303,7 @@ impl NodeConfig {
             max_restarts_per_minute: o.max_restarts,
             restart_backoff_max_ns: to_ns(o.restart_backoff_max_s),
             interrupt_grace_ns: to_ns(o.interrupt_grace_s),
+            drain_ns: to_ns(o.drain_s),
             stop_grace_ns: to_ns(o.stop_grace_s),
             start_timeout_ns: to_ns(o.start_timeout_s),
             n_engines: self.n_engines,

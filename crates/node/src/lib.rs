@@ -13,6 +13,7 @@ mod frames;
 mod handshake;
 mod interrupts;
 mod join;
+mod lifeline;
 mod node;
 mod objects;
 mod outputs;

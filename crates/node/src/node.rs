@@ -57,7 +57,7 @@ pub struct Node {
     pub(crate) unix: Listener,
     pub(crate) tcp: Option<Listener>,
     /// Open as long as the owner may still be there.
-    lifeline: Option<File>,
+    pub(crate) lifeline: Option<File>,
     dirty: Vec<usize>,
     pub(crate) arrivals: Arrivals,
     pub(crate) next_client: u32,
@@ -227,12 +227,7 @@ impl Node {
             UNIX_LISTENER => self.accept(Gate::Unix),
             TCP_LISTENER => self.accept(Gate::Tcp),
             PLANE => self.on_plane_event(),
-            LIFELINE => {
-                // Closing it takes it out of the poller.
-                if self.lifeline.take().is_some() {
-                    self.input(Input::OwnerDown);
-                }
-            }
+            LIFELINE => self.on_lifeline(),
             token => {
                 let token = token as usize;
                 if !self.peers.contains(token) {

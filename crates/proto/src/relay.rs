@@ -177,6 +177,11 @@ pub enum RelayEvent {
         /// Of the ping.
         sent_ns: u64,
     },
+    /// The host was told that it will be ended: it wants nothing new from now on.
+    EndsSoon {
+        /// Time that it has left.
+        ends_in_ns: u64,
+    },
 }
 
 /// How far a host is with an object.

@@ -56,6 +56,7 @@ pub(crate) enum Event {
     HostStarts(u32),
     /// The batch job of a host is over.
     HostEnds(HostId),
+    HostIsTold(HostId, Nanos),
     /// A client starts no more engines.
     AwaitsNoMore(ClientId),
     Relay(HostId, RelayMessage),
@@ -388,6 +389,7 @@ impl Cluster {
             }
             Event::HostStarts(name) => self.start_host(name),
             Event::HostEnds(host) => self.lose_host(host),
+            Event::HostIsTold(host, ends_in_ns) => self.warn_host(host, ends_in_ns),
             Event::AwaitsNoMore(client) if !self.stopping => {
                 self.request(client, ControlRequest::AwaitEngines(false));
             }

@@ -65,7 +65,12 @@ impl Cluster {
 
     /// Some hosts run in a batch job, which ends when it said, or before.
     fn end_of_host(&mut self, host: HostId) -> Option<Nanos> {
-        if !self.random.chance(self.plan.ending_host_percent) {
+        let percent = self.plan.ending_host_percent;
+        if !self.random.chance(percent) {
+            if percent > 0 && self.random.chance(percent / 4) {
+                let left = MS + self.random.time(3_000 * MS);
+                self.end_after_notice(host, left);
+            }
             return None;
         }
         let left = MS + self.random.time(3_000 * MS);
@@ -74,11 +79,29 @@ impl Cluster {
         } else {
             0
         };
-        self.after(left - early, Event::HostEnds(host));
+        if self.random.chance(50) {
+            self.end_after_notice(host, left - early);
+        } else {
+            self.after(left - early, Event::HostEnds(host));
+        }
         if let Some(host) = self.hosts.get_mut(&host) {
             host.had_ns = Some(left);
         }
         Some(left)
+    }
+
+    /// The scheduler ends the host then, and tells it so before.
+    fn end_after_notice(&mut self, host: HostId, after: Nanos) {
+        let notice = self.random.below(after);
+        self.after(after - notice, Event::HostIsTold(host, notice));
+        self.after(after, Event::HostEnds(host));
+    }
+
+    pub(crate) fn warn_host(&mut self, host: HostId, ends_in_ns: Nanos) {
+        if let Some(told) = self.hosts.get_mut(&host) {
+            told.had_ns.get_or_insert(ends_in_ns);
+            self.relay_says(host, RelayEvent::EndsSoon { ends_in_ns });
+        }
     }
 
     /// A relay that nobody needs any more leaves; one of its name may come again.

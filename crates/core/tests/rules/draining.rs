@@ -229,6 +229,42 @@ fn a_host_drains_before_its_job_ends() {
 }
 
 #[test]
+fn a_host_that_is_told_of_its_end_drains_at_once() {
+    for ends_in_ns in [None, Some(1_000 * MS)] {
+        let mut bench = Bench::new(config(), 0);
+        host_up(&mut bench, 2, ends_in_ns);
+        relay_says(&mut bench, RelayEvent::EngineUp(info(0)));
+        relay_says(&mut bench, RelayEvent::EngineUp(info(1)));
+        bench.submit(1);
+        let (busy, record) = bench.assigns_one();
+        relay_says(
+            &mut bench,
+            RelayEvent::EndsSoon {
+                ends_in_ns: 300 * MS,
+            },
+        );
+        bench.revoked(busy, record.key, false);
+        assert_eq!(stops(&mut bench), [1 - busy], "the other has a task");
+        let counters = bench.controller.counters();
+        assert!(counters.hosts[0].drains);
+        assert_eq!(counters.hosts[0].ends_at, Some(bench.now + 300 * MS));
+        bench.submit(1);
+        assert_eq!(bench.assigned(), [], "nothing new");
+        // Told again, or its own end comes near: nothing changes.
+        relay_says(
+            &mut bench,
+            RelayEvent::EndsSoon {
+                ends_in_ns: 600 * MS,
+            },
+        );
+        let counters = bench.controller.counters();
+        assert_eq!(counters.hosts[0].ends_at, Some(bench.now + 300 * MS));
+        bench.done(busy, record.key, Status::Ok, MS);
+        assert_eq!(stops(&mut bench), [busy]);
+    }
+}
+
+#[test]
 fn tasks_go_where_they_surely_end_in_time() {
     let mut bench = Bench::new(config(), 1);
     bench.submit_with(timed(700 * MS));

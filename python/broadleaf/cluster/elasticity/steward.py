@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from broadleaf.cluster.cluster import Cluster
 
 _LOOK_EVERY_S = 0.25
-# As the controller: a host takes no new tasks so long before its end, and for a tenth of its time at most.
-_NOTICE_S = 30.0
 _GOING = ("draining", "leaving", "dying")
 
 
@@ -157,7 +155,9 @@ class Steward:
             lasts_s = None
             if block.deadline is not None:
                 left_s = block.deadline - time.time()
-                lasts_s = left_s - min(_NOTICE_S, self._had_s.get(block.id, left_s) / 10)
+                # As the controller: it takes no new tasks for the last `drain_s`, a tenth of its time at most.
+                drain_s = self._cluster.settings["drain_s"]
+                lasts_s = left_s - min(drain_s, self._had_s.get(block.id, left_s) / 10)
             units.append(_unit(block.id, max(1, block.n_engines or len(engines)), engines, lasts_s))
         return units
 

@@ -24,7 +24,11 @@ _DIRECT_S = 3.0
 
 
 def main() -> None:
-    """Runs a relay until its cluster stops, it is told to end, or whoever reads its output is gone."""
+    """Runs a relay until its cluster stops, it is told to end, or whoever reads its output is gone.
+
+    SIGTERM and SIGUSR1 tell it that the host will be ended: its engines finish what they run. After SIGTERM they have
+    `drain_s` seconds for it; a second SIGTERM ends them.
+    """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
@@ -34,6 +38,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(1)
     try:
+        _heed_notice(relay)
         _tell(f"host {relay.name} has joined with {relay.n} engines")
         _wait(relay)
     except KeyboardInterrupt:
@@ -101,6 +106,18 @@ def _wait(relay: Relay) -> None:
         ended.poll()
     finally:
         os.close(process)
+
+
+def _heed_notice(relay: Relay) -> None:
+    def on_notice(number: int, _frame: object) -> None:
+        relay.give_notice(relay.drain_s)
+        if number == signal.SIGTERM:
+            signal.signal(signal.SIGTERM, _interrupt)
+            signal.setitimer(signal.ITIMER_REAL, relay.drain_s or 1e-6)  # 0 would be never
+
+    signal.signal(signal.SIGALRM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, on_notice)
 
 
 def _tell(text: str) -> None:

@@ -81,6 +81,7 @@ class Relay:
             origin = str(connection_file)
             connection = read_engine_connection(connection_file)
         self.cluster_id: str = connection["cluster_id"]
+        self._drain_s: float = connection["options"]["drain_s"]
         self.name: str = name or socket.gethostname()
         if not connection["tls"]:
             addresses.warn_of_plaintext()
@@ -153,6 +154,20 @@ class Relay:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
+
+    def give_notice(self, ends_in_s: float) -> None:
+        """Tells the controller that this host will be ended in so many seconds: its engines take no new tasks, finish
+        those that they run, and leave, and the relay with them."""
+        if self._host.lifeline is not None:
+            try:
+                os.write(self._host.lifeline, f"ends in {ends_in_s:.3f}\n".encode())
+            except BrokenPipeError:
+                pass  # it has ended
+
+    @property
+    def drain_s(self) -> float:
+        """Time that its engines have for what they run when the host is told to end, in seconds."""
+        return self._drain_s
 
     def stop(self) -> None:
         """Ends engines and relay, by force if they do not end by themselves."""
