@@ -167,3 +167,58 @@ for number in (signal.SIGTERM, signal.SIGUSR1):
 print(len(cluster.blocks()) >= 2, repr(cluster.scaling_paused))
 """
     assert run(slurm, program) == "True ''\n"
+
+
+DETACHED = """
+import broadleaf as ipp
+cluster = ipp.Cluster(engines=ipp.Slurm(nodes=1, engines_per_host=2, walltime="5m"), detached=True)
+cluster.start_controller_sync()
+cluster.adapt_sync(0, 2, idle_s=2)
+print(cluster.cluster_file)
+"""
+
+LATER = """
+import os, signal, subprocess, time
+import broadleaf as ipp
+
+def until(condition, timeout_s=60):
+    give_up_at = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < give_up_at, "too late"
+        time.sleep(0.02)
+
+def jobs(state):
+    said = subprocess.run(["squeue", "-h", "-o", "%i", "-t", state], capture_output=True, text=True, check=True)
+    return said.stdout.split()
+
+cluster = ipp.Cluster.from_file(FILE)
+try:
+    with cluster.connect_client_sync() as rc:
+        lview = rc.load_balanced_view()
+        assert lview.apply_sync(abs, -42) == 42
+        (block,) = cluster.blocks()
+        assert block.state == "running", block
+        until(lambda: not jobs("R,CG"))
+        assert [block.state for block in cluster.blocks()] == ["ended"]
+        print("released")
+        hold = ["sbatch", "--nodes=4", "--exclusive", "--wrap", "exec sleep 600"]
+        subprocess.run(hold, check=True, capture_output=True)
+        (holder,) = jobs("R,PD")
+        until(lambda: jobs("R") == [holder])
+        pending = lview.apply_async(abs, -1)
+        until(lambda: jobs("PD"))
+        os.kill(rc.status()["pid"], signal.SIGKILL)
+        until(lambda: not jobs("PD"))
+        print("cancelled")
+        until(lambda: not cluster.keeps_its_size)
+finally:
+    subprocess.run(["scancel", "--user=root"])
+    cluster.stop_cluster_sync()
+    cluster.remove_files()
+"""
+
+
+def test_jobs_of_a_detached_cluster_come_and_go_when_nobody_is_left(slurm):
+    file = slurm.python(DETACHED, timeout_s=60, **SHARED).stdout.strip()
+    said = slurm.python(LATER.replace("FILE", repr(file)), timeout_s=200, **SHARED).stdout
+    assert said.splitlines() == ["released", "cancelled"]

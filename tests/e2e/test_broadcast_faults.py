@@ -166,9 +166,14 @@ def test_an_engine_killed_right_before_a_push(rc):
     view = rc.broadcast_view([0, 1, 2, 3], coalescing=True)
     pids = view.apply_sync(os.getpid)
     view.push({"x": 0}, block=True)
-    os.kill(pids[2], signal.SIGKILL)
-    # Sent before the client has heard of it.
-    result = view.push({"x": np.ones(1_000_000)}, block=False)
+    node = rc.status()["pid"]
+    os.kill(node, signal.SIGSTOP)
+    try:
+        os.kill(pids[2], signal.SIGKILL)
+        # Sent before the client can have heard of it.
+        result = view.push({"x": np.ones(1_000_000)}, block=False)
+    finally:
+        os.kill(node, signal.SIGCONT)
     settle(rc, result, time.clock_gettime(time.CLOCK_MONOTONIC))
     # Sent after: said at once, by name and cause; no byte moves.
     copied = rc.counters()["copied_bytes"]

@@ -1,11 +1,16 @@
 """Clusters that change their size while they run, and engines that are released with care."""
 
 import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 
 import pytest
 from broadleaf import Client, Cluster
 from broadleaf.cluster.elasticity.elastic import ScalingError
+from broadleaf.cluster.state.lock import StateLock
 from broadleaf.control.requests import RequestFailed
 from broadleaf.errors import EngineError
 from waiting import until
@@ -159,3 +164,81 @@ def set_mark() -> None:
 def get_mark() -> str | None:
     """What `set_mark` left."""
     return os.environ.get("MARK")
+
+
+ADAPT = """
+import sys
+from broadleaf import Cluster
+cluster = Cluster.from_file(sys.argv[1])
+cluster.adapt_sync(0, 2, idle_s=0.5)
+assert cluster.keeps_its_size
+"""
+
+
+def test_a_detached_cluster_follows_its_queue_when_nobody_is_left():
+    cluster = Cluster(n=0, detached=True)
+    cluster.start_cluster_sync()
+    try:
+        subprocess.run([sys.executable, "-c", ADAPT, cluster.cluster_file], check=True, timeout=60)
+        assert cluster.keeps_its_size
+        for _ in range(2):
+            with cluster.connect_client_sync() as rc:
+                assert rc.load_balanced_view().map_sync(abs, range(-3, 0)) == [3, 2, 1]
+            assert until(lambda: living(cluster) == 0, 60)
+        assert cluster.scaling_paused == ""
+        # A second one replaces it; a fixed number ends it.
+        subprocess.run([sys.executable, "-c", ADAPT, cluster.cluster_file], check=True, timeout=60)
+        assert cluster.keeps_its_size
+        Cluster.from_file(cluster.cluster_file).scale_sync(1)
+        assert not cluster.keeps_its_size
+        assert until(lambda: living(cluster) == 1, 60)
+        cluster.adapt_sync(1, 2)
+        assert cluster.keeps_its_size
+    finally:
+        cluster.stop_cluster_sync()
+    assert not cluster.keeps_its_size
+    assert not cluster.cluster_dir.exists()
+
+
+def test_a_steward_that_was_killed_is_missed_and_can_be_started_again(cluster_processes):
+    cluster = Cluster(n=0, detached=True)
+    cluster.start_cluster_sync()
+    try:
+        cluster.adapt_sync(0, 1)
+        (pid,) = (pid for pid, line in cluster_processes(cluster.cluster_id).items() if "steward_process" in line)
+        os.kill(pid, signal.SIGKILL)
+        assert until(lambda: not cluster.keeps_its_size, 30)
+        cluster.adapt_sync(0, 1)
+        assert cluster.keeps_its_size
+        with cluster.connect_client_sync() as rc:
+            assert rc.load_balanced_view().apply_sync(abs, -1) == 1
+        os.kill(cluster.status_sync()["pid"], signal.SIGKILL)
+        assert until(lambda: not cluster.keeps_its_size, 30), "it ends with its cluster"
+        assert until(lambda: not cluster_processes(cluster.cluster_id), 30)
+    finally:
+        cluster.stop_cluster_sync()
+        cluster.remove_files()
+
+
+def test_the_state_of_a_cluster_is_changed_by_one_process_at_a_time(tmp_path):
+    seen = []
+    locks = [StateLock(), StateLock()]
+    for lock in locks:
+        lock.share(tmp_path, lambda: seen.append(None))
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locks[0], locks[0]:
+            held.set()
+            assert free.wait(30)
+        seen.append("released")
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(30)
+    assert seen == [None], "asked once, however often the same thread takes it"
+    free.set()
+    with locks[1]:
+        assert seen[0] is None
+    holder.join(30)
+    assert sorted(map(str, seen)) == ["None", "None", "released"]

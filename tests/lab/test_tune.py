@@ -89,6 +89,7 @@ def test_ratio_is_the_paired_t_interval():
     assert (inverse.low, inverse.high) == pytest.approx((1 / found.high, 1 / found.low))
 
 
+@pytest.mark.timeout(180)  # the first import of statsmodels compiles much
 def test_holm_agrees_with_statsmodels():
     multipletests = pytest.importorskip("statsmodels.stats.multitest").multipletests
     rng = np.random.default_rng(2)

@@ -12,7 +12,7 @@ _COMMANDS = {
     "cluster.start": "Start a cluster on this host.",
     "cluster.relay": "Add this host's engines to a cluster on another host.",
     "cluster.run": "Run a program with a cluster of all hosts of an allocation.",
-    "cluster.scale": "Have a cluster run N engines: start more, or release some.",
+    "cluster.scale": "Have a cluster run N engines, or as many as its tasks need.",
     "cluster.drain": "Release engines, a host or a job: they end their tasks and take no new ones.",
     "cluster.stop": "Stop a cluster and wait until it is gone.",
     "cluster.list": "List the clusters that you have running on this host.",

@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 import signal
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +24,8 @@ from broadleaf.cluster.reports.description import description, html_description
 from broadleaf.cluster.reports.missing_engines import start_errors
 from broadleaf.cluster.started_sets import StartedSet, StartedSets
 from broadleaf.cluster.state import addresses, files, owner
+from broadleaf.cluster.state.cluster_file import ClusterFile
+from broadleaf.cluster.state.lock import StateLock
 from broadleaf.errors import BroadleafError, ClusterConnectionError
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         self._controller: Controller | None = None
         self._started_sets = StartedSets(self)
         self._client: Client | None = None
-        self.lock: threading.RLock = threading.RLock()
+        self.lock: StateLock = StateLock()
+        self._file = ClusterFile(Path(self.cluster_file))
         self._steward = None
         self._owner_pid = os.getpid()
 
@@ -149,7 +151,8 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
     @property
     def engines(self) -> dict[str, StartedSet]:
         """The engine sets that run, by id: the engines that were started together."""
-        return self._started_sets.living() if self.running else {}
+        with self.lock:
+            return self._started_sets.living() if self.running else {}
 
     def script(self) -> str:
         """What a start would submit, or run on each host, for people to read."""
@@ -225,10 +228,11 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
                 raise
             if not self.detached:
                 at_exit.add(self)
+        self.share_state()
 
     def write_cluster_file(self) -> None:
         """Notes for other processes what there is."""
-        files.write_json(Path(self.cluster_file), self.to_dict())
+        self._file.write(self.to_dict())
 
     def _claim_directory(self) -> None:
         for directory in (config.base_dir(), files.profile_dir(self.profile).parent, files.profile_dir(self.profile)):
@@ -442,6 +446,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         if state["controller"] is not None:
             cluster._controller = Controller.from_dict(state["controller"])
         cluster._started_sets.from_dict(state["engine_sets"])
+        cluster.share_state()
         return cluster
 
     @classmethod

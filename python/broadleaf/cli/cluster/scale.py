@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import click
@@ -12,21 +13,61 @@ from broadleaf.text.units import count
 _LOOK_EVERY_S = 0.1
 
 
+class _Size(click.ParamType[tuple[int, int | None]]):
+    """``8``, or ``0:64``."""
+
+    name = "size"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int | None]:
+        found = re.fullmatch(r"(\d+)(?::(\d+))?", str(value))
+        if found is None:
+            self.fail(f"{value!r} is not a number of engines, such as 8, or a range, such as 0:64", param, ctx)
+        minimum, maximum = int(found[1]), None if found[2] is None else int(found[2])
+        if maximum is not None and maximum < minimum:
+            self.fail(f"the maximum of {value} is less than its minimum", param, ctx)
+        return minimum, maximum
+
+
 @click.command("scale")
-@click.argument("n", type=click.IntRange(min=0), metavar="N")
+@click.argument("size", type=_Size(), metavar="N|MIN:MAX")
 @cluster_options
 @click.option("--stateless", is_flag=True, help="Also release engines on which clients may have left data.")
 @click.option("--within", "within_s", type=click.FloatRange(min=0), metavar="SECONDS",
               help="Stop engines that have not ended their tasks by then; by default they have all the time "
               "they need.")  # fmt: skip
-def command(n: int, profile: str, cluster_id: str | None, stateless: bool, within_s: float | None) -> None:
-    """Have a cluster run N engines: start more, or release some.
+@click.option("--idle", "idle_s", type=click.FloatRange(min=0), default=300.0, show_default=True, metavar="SECONDS",
+              help="With MIN:MAX, release what had nothing to do for so long.")  # fmt: skip
+def command(
+    size: tuple[int, int | None],
+    profile: str,
+    cluster_id: str | None,
+    stateless: bool,
+    within_s: float | None,
+    idle_s: float,
+) -> None:
+    """Have a cluster run N engines, or as many between MIN and MAX as its tasks need.
 
     Engines that are released end their tasks first. On other hosts whole jobs are started and released.
+
+    A cluster of `broadleaf start` has a process that keeps it at its size from then on, or has it follow its queue.
+    Where engines come over SSH or with MPI, Dask or Ray, only the program that started them can: MIN:MAX is refused.
     """
     cluster = chosen_cluster(profile, cluster_id)
-    cluster.scale_sync(n, stateless=stateless, within_s=within_s)
-    while any(block.draining and not block.is_over for block in cluster.blocks()):
-        time.sleep(_LOOK_EVERY_S)  # somebody must end them
-    cluster.stop_steward()
-    click.echo(f"cluster {cluster.cluster_id!r} is to have {count(n, 'engine')}")
+    minimum, maximum = size
+    if maximum is not None:
+        if not cluster.may_have_steward_process:
+            raise click.ClickException(
+                f"cluster {cluster.cluster_id!r} can follow its queue only while the program that started it runs: "
+                "call cluster.adapt_sync() there, or give a fixed number of engines here"
+            )
+        cluster.adapt_sync(minimum, maximum, idle_s=idle_s, stateless=stateless)
+        click.echo(f"cluster {cluster.cluster_id!r} follows its queue, from {minimum} to {count(maximum, 'engine')}")
+        return
+    cluster.scale_sync(minimum, stateless=stateless, within_s=within_s)
+    if not cluster.keeps_its_size:
+        while any(block.draining and not block.is_over for block in cluster.blocks()):
+            time.sleep(_LOOK_EVERY_S)  # somebody must end them
+        cluster.stop_steward()
+    click.echo(f"cluster {cluster.cluster_id!r} is to have {count(minimum, 'engine')}")

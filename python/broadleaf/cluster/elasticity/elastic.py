@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 from broadleaf.cluster.control import ControlLink, Targets
 from broadleaf.cluster.elasticity.scaling import Aim
 from broadleaf.cluster.elasticity.steward import Steward
+from broadleaf.cluster.elasticity.steward_process import StewardProcess
 from broadleaf.cluster.engine_sets import Block, EngineSet
 from broadleaf.errors import BroadleafError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from broadleaf.cluster.started_sets import StartedSets
+    from broadleaf.cluster.state.cluster_file import ClusterFile
+    from broadleaf.cluster.state.lock import StateLock
 
 _LOOK_EVERY_S = 0.05
 
@@ -26,7 +30,9 @@ class ScalingError(BroadleafError, RuntimeError):
 class Elastic:
     """Scaling up and down, and releasing engines with care."""
 
-    lock: threading.RLock
+    lock: StateLock
+    detached: bool
+    _file: ClusterFile
     n: int
     engines_from: EngineSet
     _started_sets: StartedSets
@@ -36,6 +42,8 @@ class Elastic:
 
         @property
         def running(self) -> bool: ...
+        @property
+        def cluster_dir(self) -> Path: ...
         def control(self, timeout_s: float = 10.0) -> ControlLink: ...
         def write_cluster_file(self) -> None: ...
 
@@ -129,10 +137,11 @@ class Elastic:
         """Has the cluster have `n` engines: asks for more, or releases some as `drain_sync` does; returns before they
         have come or gone.
 
-        On other hosts blocks are started and released as wholes: there are at least `n` engines then. From then on this
-        process keeps the number: it replaces blocks that end, and those whose job is about to, before it does. Raises
-        `ClusterStartError` when a submission is refused or there can be no more, `ScalingError` when clients may have
-        left data on engines that would have to go, unless `stateless`.
+        On other hosts blocks are started and released as wholes: there are at least `n` engines then. From then on the
+        number is kept: blocks that end are replaced, and those whose job is about to, before it does. A steward does
+        that: a thread of this process, or a process of its own for a detached cluster whose engine set allows it.
+        Raises `ClusterStartError` when a submission is refused or there can be no more, `ScalingError` when clients may
+        have left data on engines that would have to go, unless `stateless`.
         """
         if n < 0:
             raise ValueError(f"a cluster has 0 engines or more, not {n}")
@@ -142,8 +151,7 @@ class Elastic:
             decision = steward.step(control)
         self.n = n
         if self.engines_from.is_remote:
-            self._steward = steward
-            steward.start(awaits_engines=n > 0)
+            self._keep(steward, Aim(n, n, None, stateless), one_at_a_time=False, within_s=within_s)
         if decision.kept_for_data:
             what = "blocks" if self.engines_from.is_remote else "engines"
             raise ScalingError(
@@ -153,7 +161,10 @@ class Elastic:
             )
 
     def adapt_sync(self, minimum: int, maximum: int, *, idle_s: float = 300.0, stateless: bool = False) -> None:
-        """Has the number of engines follow the queue, from `minimum` to `maximum`, for as long as this process lives.
+        """Has the number of engines follow the queue, from `minimum` to `maximum`.
+
+        A steward sees to it for as long as this process lives; for as long as the cluster, if that is detached and its
+        engine set allows for a steward in a process of its own (`keeps_its_size`).
 
         Blocks are asked for when tasks wait, one after the other; those that are pending and not needed any more are
         cancelled; those without a task for `idle_s` seconds are released, but none on which clients may have left data,
@@ -163,20 +174,57 @@ class Elastic:
         if not 0 <= minimum <= maximum:
             raise ValueError(f"minimum and maximum are 0 <= minimum <= maximum, not {minimum} and {maximum}")
         self.stop_steward()
-        steward = Steward(self._as_cluster(), Aim(minimum, maximum, idle_s, stateless), one_at_a_time=True)
-        steward.start(awaits_engines=maximum > 0)
+        aim = Aim(minimum, maximum, idle_s, stateless)
+        self._keep(Steward(self._as_cluster(), aim, one_at_a_time=True), aim, one_at_a_time=True)
+
+    def _keep(self, steward: Steward, aim: Aim, *, one_at_a_time: bool, within_s: float | None = None) -> None:
+        if self.may_have_steward_process:
+            process = StewardProcess(self.cluster_dir)
+            process.start(self._as_cluster(), aim, one_at_a_time=one_at_a_time, within_s=within_s)
+            return
+        steward.start(awaits_engines=aim.maximum > 0)
         self._steward = steward
+
+    @property
+    def may_have_steward_process(self) -> bool:
+        """Whether a process of its own can scale the cluster: it outlives this one, and any process can take over the
+        blocks of its engine set."""
+        return self.detached and self.engines_from.is_adoptable
+
+    def share_state(self) -> None:
+        """A steward in another process may change its sets and its file."""
+        if self.may_have_steward_process:
+            self.lock.share(self.cluster_dir, self._take_over_changes)
+
+    def _take_over_changes(self) -> None:
+        if (state := self._file.changed()) is not None:
+            self.n = state["n"]
+            self._started_sets.from_dict(state["engine_sets"])
+
+    @property
+    def keeps_its_size(self) -> bool:
+        """Whether a process of its own scales the cluster, so that this one may end."""
+        return self.may_have_steward_process and StewardProcess(self.cluster_dir).is_running
 
     @property
     def scaling_paused(self) -> str:
         """Why no more blocks are asked for, in the scheduler's words; '' if they are."""
+        if self.may_have_steward_process:
+            return StewardProcess(self.cluster_dir).why_paused
         return self._steward.why_paused if self._steward is not None else ""
 
     def stop_steward(self) -> None:
-        """The cluster keeps its size from now on."""
+        """The cluster stays as large as it is from now on, whoever had it scaled."""
         steward, self._steward = self._steward, None
         if steward is not None:
             steward.stop()
+        if self.may_have_steward_process:
+            StewardProcess(self.cluster_dir).stop()
+
+    def cancel_blocks(self) -> None:
+        """Ends all blocks of a cluster whose controller has stopped."""
+        with self.lock:
+            self._started_sets.cancel()
 
     def _as_cluster(self) -> Any:
         return self

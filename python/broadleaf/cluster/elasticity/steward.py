@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,16 @@ _GOING = ("draining", "leaving", "dying")
 class Steward:
     """See the module. A cluster that was scaled has one."""
 
-    def __init__(self, cluster: Cluster, aim: Aim, *, one_at_a_time: bool, within_s: float | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        aim: Aim,
+        *,
+        one_at_a_time: bool,
+        within_s: float | None = None,
+        on_paused: Callable[[str], None] = lambda _why: None,
+    ) -> None:
+        self._on_paused = on_paused
         self._cluster = cluster
         self._aim = aim
         self._one_at_a_time = one_at_a_time
@@ -43,16 +52,27 @@ class Steward:
         return self._starts.why_paused
 
     def start(self, awaits_engines: bool) -> None:
-        """Goes on by itself from now on, until `stop`, or until the cluster has stopped."""
+        """Goes on by itself from now on, on a thread, until `stop`, or until the cluster has stopped."""
         control = self._connect(awaits_engines)
         self._thread = threading.Thread(
             target=self._run, args=(control, awaits_engines), name="broadleaf-steward", daemon=True
         )
         self._thread.start()
 
-    def stop(self) -> None:
-        """Ends the thread. Not to be called with the cluster's lock held."""
+    def run(self, awaits_engines: bool, on_ready: Callable[[], None]) -> None:
+        """Keeps the size on this thread, until `end`, or until the cluster has stopped. Calls `on_ready` when it is
+        connected."""
+        control = self._connect(awaits_engines)
+        on_ready()
+        self._run(control, awaits_engines)
+
+    def end(self) -> None:
+        """Has it end soon."""
         self._stopped.set()
+
+    def stop(self) -> None:
+        """Ends the thread, and returns when it has ended. Not to be called with the cluster's lock held."""
+        self.end()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -63,8 +83,12 @@ class Steward:
         return control
 
     def _run(self, control: ControlLink, awaits_engines: bool) -> None:
+        told = ""
         try:
             while not self._stopped.wait(_LOOK_EVERY_S) and self._cluster.running:
+                if told != self.why_paused:
+                    told = self.why_paused
+                    self._on_paused(told)
                 try:
                     self.step(control)
                 except ClusterStartError as error:

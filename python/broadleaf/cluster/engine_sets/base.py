@@ -98,6 +98,10 @@ class EngineSet(ABC):
     is_remote: ClassVar[bool] = True
     """Whether its engines come with relays, for which the controller listens on TCP."""
 
+    is_adoptable: ClassVar[bool] = False
+    """Whether any process can take over its blocks, whose `facts` tell all: then a process of its own can scale a
+    detached cluster."""
+
     restarts_blocks: ClassVar[bool] = False
     """Whether its engines are started again by blocks, with `start_again`: the controller cannot."""
 

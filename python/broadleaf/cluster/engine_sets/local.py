@@ -14,6 +14,7 @@ class Local(EngineSet):
     """Engines on the controller's own host: its node starts them itself, so that there is nothing to submit."""
 
     name: ClassVar[str] = "local"
+    is_adoptable: ClassVar[bool] = True
     is_remote: ClassVar[bool] = False
 
     def submit(self, request: BlockRequest) -> list[Block]:

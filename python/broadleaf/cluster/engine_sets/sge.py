@@ -47,6 +47,7 @@ class SGE(EngineSet):
     """
 
     name: ClassVar[str] = "sge"
+    is_adoptable: ClassVar[bool] = True
 
     slots: int = 0
     pe: str = ""

@@ -59,6 +59,7 @@ class Slurm(EngineSet):
     """
 
     name: ClassVar[str] = "slurm"
+    is_adoptable: ClassVar[bool] = True
 
     nodes: int = 0
     walltime: str = ""

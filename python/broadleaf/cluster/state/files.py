@@ -6,6 +6,9 @@ Each cluster has a directory of its own under its profile, ``<base>/profiles/<pr
 - ``cluster.json``, what the cluster is,
 - ``owner.json``, which host and container it runs on,
 - ``node.log``, what the node and the fork server write,
+- ``steward.lock`` and ``steward.json``, by which processes find the one that scales a detached cluster, and
+  ``steward.log``, what that one writes,
+- ``state.lock``, held by a process that changes what a detached cluster is,
 - ``block-<id>.log``, what a batch job or an ssh connection writes, and ``order-<set>.json``, by which jobs join,
 
 and a run directory, which holds the socket, the engines' logs, the modules that clients have sent, and an
@@ -30,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf.cluster.state import owner
+from broadleaf.cluster.state.lock import LOCK_FILE
 from broadleaf.config import base_dir
 from broadleaf.errors import BroadleafError, ClusterConnectionError
 from broadleaf.modules import MODULES_DIR
@@ -40,6 +44,9 @@ CLUSTER_FILE = "cluster.json"
 NODE_LOG = "node.log"
 BLOCK_LOG = "block-{}.log"
 ORDER_FILE = "order-{}.json"
+STEWARD_FILE = "steward.json"
+STEWARD_LOCK = "steward.lock"
+STEWARD_LOG = "steward.log"
 
 ORPHAN_AGE_S = 60.0
 KEPT_LOG_AGE_S = 7 * 86_400.0
@@ -235,8 +242,14 @@ def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_log
     cluster_path, run_dir = Path(cluster_path), Path(run_dir)
     dead = [cluster_path / CLIENT_FILE, cluster_path / ENGINE_FILE, *run_dir.glob("*.sock")]
     dead += cluster_path.glob(ORDER_FILE.format("*"))
+    dead += [cluster_path / name for name in (LOCK_FILE, STEWARD_FILE, STEWARD_LOCK)]
     if not keep_logs:
-        dead += [cluster_path / CLUSTER_FILE, cluster_path / NODE_LOG, *cluster_path.glob(BLOCK_LOG.format("*"))]
+        dead += [
+            cluster_path / CLUSTER_FILE,
+            cluster_path / NODE_LOG,
+            cluster_path / STEWARD_LOG,
+            *cluster_path.glob(BLOCK_LOG.format("*")),
+        ]
         dead += [path for path in run_dir.glob("*") if not path.is_dir()]
     shutil.rmtree(run_dir / MODULES_DIR, ignore_errors=True)
     for path in dead:
