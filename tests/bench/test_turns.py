@@ -139,10 +139,10 @@ def run_three_steps(root: Path) -> tuple[dict[tuple[str, str], int], set[str]]:
 def test_a_step_that_ends_its_process_is_left_out_and_the_others_go_on_in_a_new_one(tmp_path, monkeypatch):
     run = Turn.run
 
-    def deadly(turn, case, arguments):
+    def deadly(turn, case, arguments, timeout_s):
         if case == "throughput":
             kill(turn)
-        return run(turn, case, arguments)
+        return run(turn, case, arguments, timeout_s)
 
     monkeypatch.setattr(Turn, "run", deadly)
     found, left_out = run_three_steps(tmp_path)
@@ -153,8 +153,8 @@ def test_a_step_that_ends_its_process_is_left_out_and_the_others_go_on_in_a_new_
 def test_a_process_that_ends_between_two_steps_takes_neither_with_it(tmp_path, monkeypatch):
     run = Turn.run
 
-    def deadly(turn, case, arguments):
-        values = run(turn, case, arguments)
+    def deadly(turn, case, arguments, timeout_s):
+        values = run(turn, case, arguments, timeout_s)
         if case == "throughput":
             kill(turn)
         return values

@@ -6,6 +6,7 @@ All hosts are in one process table, which ends with the bed: nothing is left beh
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -141,6 +142,16 @@ class Bed:
     def python(self, program: str, *, timeout_s: float = 90, check: bool = True, **env: str):
         """Runs a Python program on the head."""
         return self.run("head", sys.executable, "-c", program, timeout_s=timeout_s, check=check, **env)
+
+    def description(self) -> str:
+        """The site that the bed is, as `broadleaf bench clusters` reads it: TOML."""
+        values = {
+            "hosts": self.names[1:],
+            "shared": "/shared/bench",
+            "login": self.command("head", []),
+            "address": self.host("head").address,
+        }
+        return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
 
     def processes(self, name: str | None = None) -> dict[int, str]:
         """Processes of Broadleaf, of one host or all: pid to command line."""

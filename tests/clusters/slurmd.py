@@ -30,7 +30,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
-NodeName=n[1-{n}] CPUs=4 State=UNKNOWN
+NodeName=n[1-{n}] CPUs={cpus} State=UNKNOWN
 PartitionName=main Nodes=n[1-{n}] Default=YES MaxTime=60 State=UP
 PartitionName=tiny Nodes=n1 MaxTime=1 MaxNodes=1 State=UP
 PartitionName=off Nodes=n1 State=DOWN
@@ -44,11 +44,11 @@ setpriv --reuid munge --regid munge --clear-groups munged --force
 """
 
 
-def start_slurm(bed: Bed) -> None:
+def start_slurm(bed: Bed, cpus_per_host: int = 4) -> None:
     """Starts all daemons; every node is idle afterwards."""
     nodes = bed.names[1:]
     for name in bed.names:
-        bed.write(name, "/etc/slurm/slurm.conf", _CONF.format(n=len(nodes)))
+        bed.write(name, "/etc/slurm/slurm.conf", _CONF.format(n=len(nodes), cpus=cpus_per_host))
         bed.run(name, "sh", "-c", _START_MUNGE)
     bed.run("head", "slurmctld", "-i")
     for name in nodes:

@@ -11,6 +11,7 @@ PermitRootLogin prohibit-password
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 UsePAM no
+Subsystem sftp internal-sftp
 {more}
 """
 

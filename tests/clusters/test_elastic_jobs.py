@@ -125,6 +125,29 @@ print(block.state, block.reason)
         slurm.run("head", "scancel", holder.strip())
 
 
+def test_nothing_is_left_when_the_process_that_scales_is_killed(slurm):
+    holder = slurm.run("head", "sbatch", "--parsable", "--nodes=3", "--exclusive", "--wrap", "exec sleep 600").stdout
+    try:
+        assert until(lambda: slurm.run("head", "squeue", "-h", "-t", "R", "-o", "%i").stdout == holder)
+        program = """
+cluster.scale_sync(4)
+rc.wait_for_engines(2, timeout=60)
+until(lambda: jobs("PD"))
+print(*jobs("PD"), flush=True)
+os.kill(os.getpid(), 9)
+"""
+        whole = _HEAD.replace("WALLTIME", "'5m'").replace("engines_per_host=2,", "engines_per_host=2, "
+                                                          "sbatch=['--exclusive'],") + program  # fmt: skip
+        killed = slurm.python(whole, timeout_s=200, check=False, **SHARED)
+        pending = killed.stdout.strip()
+        assert pending.isdigit(), killed.stderr
+        check_nothing_is_left(slurm)
+    finally:
+        slurm.run("head", "scancel", holder.strip())
+    # What was pending starts now, and finds no controller.
+    assert until(lambda: pending not in slurm.run("head", "squeue", "-h", "-o", "%i").stdout.split(), 60)
+
+
 def test_tasks_outlive_the_walltime_of_their_jobs(slurm):
     program = """
 path = os.path.join(cluster.cluster_dir, "lines")

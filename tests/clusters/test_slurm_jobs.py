@@ -96,7 +96,7 @@ def test_a_job_that_waits_too_long_in_the_queue_says_for_what(slurm):
         slurm.run("head", "scancel", holder.strip())
 
 
-@pytest.mark.parametrize("how", ["scancel", "client", "relay"])
+@pytest.mark.parametrize("how", ["scancel", "client", "controller", "relay"])
 def test_nothing_is_left_when_it_is_ended(slurm, how):
     bed = slurm
     program = """
@@ -117,9 +117,9 @@ cluster.stop_cluster_sync()
         check_no_key(bed, job)
         if how == "scancel":
             bed.run("head", "scancel", job)
-        elif how == "client":
+        elif how in ("client", "controller"):
             for pid, line in bed.processes("head").items():
-                if "ipp.Slurm(nodes=2" in line:
+                if ("ipp.Slurm(nodes=2" in line) == (how == "client"):
                     os.kill(pid, signal.SIGKILL)
         else:
             # The first node has the job's script too, which goes on with the others.

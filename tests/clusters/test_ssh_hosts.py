@@ -194,7 +194,7 @@ with ipp.Cluster(engines=ipp.SSH(["n1:2", "n2:2"], wrap=wrap)) as rc:
     check_nothing_is_left(ssh_hosts)
 
 
-@pytest.mark.parametrize("killed", ["ssh", "client"])
+@pytest.mark.parametrize("killed", ["ssh", "client", "controller"])
 def test_nothing_is_left_when_it_is_killed(ssh_hosts, killed):
     bed = ssh_hosts
     program = (
@@ -211,6 +211,11 @@ def test_nothing_is_left_when_it_is_killed(ssh_hosts, killed):
         if killed == "ssh":
             for pid, line in bed.processes("head").items():
                 if line.startswith("ssh "):
+                    os.kill(pid, signal.SIGKILL)
+            assert until(lambda: not bed.processes("n1") and not bed.processes("n2")), bed.processes()
+        elif killed == "controller":
+            for pid, line in bed.processes("head").items():
+                if "start_and_connect_sync" not in line and not line.startswith("ssh "):
                     os.kill(pid, signal.SIGKILL)
             assert until(lambda: not bed.processes("n1") and not bed.processes("n2")), bed.processes()
         else:

@@ -1,8 +1,10 @@
 """What each benchmark runs: which steps, with how many workers, how often. Definitions: docs/benchmarks.md."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from .environments import System
 
 SLEEPS_MS = [1, 2, 4, 8, 16, 32, 64, 128]
 ECHO_SIZES = [(1_000, 100), (10_000, 100), (100_000, 100), (1_000_000, 100), (10_000_000, 20)]
@@ -18,6 +20,8 @@ class Step:
     arguments: dict[str, Any] = field(default_factory=dict)
     #: What the record calls it, if not by the measurement's name.
     recorded_as: str = ""
+    #: Time that it may take, in seconds; None for what measurements usually get.
+    timeout_s: float | None = None
     #: Only the first of a system's ways of doing it.
     first_mode_only: bool = False
 
@@ -45,6 +49,10 @@ class Case:
     sessions: Callable[[int, int, bool], list[Session]]
     raw: Callable[[bool], list[Step]] = lambda quick: []
     only_ours: bool = False
+    #: What stands for systems of these names in it, on a site.
+    systems: Mapping[str, System] = field(default_factory=dict)
+    #: Whether the time until every worker has run a task is one of its figures.
+    times_start: bool = False
     #: Whether every measurement sends arrays.
     needs_numpy: bool = False
 
@@ -213,7 +221,7 @@ CASES = {
         Case("sleep-map", "the share of the workers' time that short sleeping tasks get", sleep_map, sleep_raw),
         Case("echo", "sending arrays there and back, and one way", echo, echo_raw, needs_numpy=True),
         Case("joblib", "calls with one array, and a search of scikit-learn, through joblib", joblib, needs_numpy=True),
-        Case("startup", "the time until every worker has run a task", startup),
+        Case("startup", "the time until every worker has run a task", startup, times_start=True),
         Case("memory", "the memory of an idle worker", memory),
         Case("raw", "the machine's own limits", lambda workers, repeats, quick: [], raw),
         Case(

@@ -11,6 +11,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 OURS = "broadleaf"
 RAW = "raw"
+#: Every process of a turn has it, and so is found.
+TAG_VARIABLE = "BROADLEAF_BENCH_TAG"
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class System:
     #: Arguments before `-m peers`, and what must stand before the interpreter, for so many workers.
     prefix: Callable[[Path, int], list[str]] | None = None
     interpreter_arguments: tuple[str, ...] = ()
+    #: Whether its environment of its own is also to find Broadleaf, from where this process has it.
+    has_ours: bool = False
 
     @property
     def own_environment(self) -> bool:
@@ -55,6 +59,24 @@ SYSTEMS = {
     )
 }
 PEERS = [name for name in SYSTEMS if name not in (OURS, RAW)]
+
+_DASK = ("dask==2026.8.0", "distributed==2026.8.0")
+#: Those that start workers on the hosts of a site.
+ON_SITES = {
+    system.name: system
+    for system in (
+        System(OURS, "sites.broadleaf_"),
+        System(RAW, "sites.raw"),
+        System("ipyparallel", "sites.ipyparallel_", SYSTEMS["ipyparallel"].requirements),
+        System("dask-jobqueue", "sites.dask_", ("dask-jobqueue==0.9.0", *_DASK)),
+        System("dask-ssh", "sites.dask_", ("asyncssh==2.24.1", *_DASK)),
+    )
+}
+_NEEDED = ("click==8.5.1", "cloudpickle==3.1.2", "rich==15.0.0")
+#: Broadleaf among what it uses there: the environments have no Broadleaf, but find it.
+WITH_MPI = System("broadleaf-mpi", "sites.mpi_", (*_NEEDED, *SYSTEMS["mpi4py"].requirements), has_ours=True)
+WITH_DASK = System("broadleaf-dask", "sites.on_dask_", (*_NEEDED, *_DASK), has_ours=True)
+WITH_RAY = System("broadleaf-ray", "sites.on_ray_", (*_NEEDED, *SYSTEMS["ray"].requirements), has_ours=True)
 
 
 class InstallFailed(Exception):
@@ -97,9 +119,10 @@ def command(system: System, root: Path, workers: int) -> list[str]:
     return [*prefix, str(folder / "bin" / "python"), *serve]
 
 
-def variables(tag: str, isolated: bool) -> dict[str, str]:
+def variables(system: System, tag: str, isolated: bool) -> dict[str, str]:
     """The child's environment variables: `peers` is importable, its workers carry our tag, bytecode may be written."""
-    found = _clean() | {"PYTHONPATH": str(HERE), "BROADLEAF_BENCH_TAG": tag}
+    path = [str(HERE), *([str(HERE.parent.parent)] if system.has_ours else [])]
+    found = _clean() | {"PYTHONPATH": os.pathsep.join(path), TAG_VARIABLE: tag}
     if isolated:
         found["BROADLEAF_BENCH_NAMESPACE"] = "1"
     return found

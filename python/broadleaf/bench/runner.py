@@ -9,7 +9,8 @@ from typing import Any
 
 from . import environments
 from .cases import Case, Session, Step
-from .environments import OURS, RAW, SYSTEMS
+from .environments import ON_SITES, OURS, RAW, SYSTEMS
+from .peers.site import Site
 from .results import bootstrap, table
 from .results.record import Record, skipped
 from .turn import Turn, TurnFailed
@@ -32,7 +33,8 @@ def _shown(params: dict[str, Any]) -> str:
 
 
 class Run:
-    """One case over several systems, named as in `environments.SYSTEMS`; they take turns in that order."""
+    """One case over several systems, named as in `environments.SYSTEMS`, or `ON_SITES` where there is a site; they take
+    turns in that order."""
 
     def __init__(
         self,
@@ -43,8 +45,10 @@ class Run:
         repeats: int,
         quick: bool,
         say: Callable[[str], None],
+        site: Site | None = None,
     ) -> None:
         self.case: Case = case
+        self.site: Site | None = site
         self.systems: list[str] = systems
         self.root: Path = root
         self.quick: bool = quick
@@ -74,11 +78,15 @@ class Run:
             yield from self._overheads()
         yield from self.failures.values()
 
+    def _child(self, name: str, workers: int) -> Turn:
+        systems = SYSTEMS if self.site is None else {**ON_SITES, **self.case.systems}
+        return Turn(systems[name], self.root, workers, self.site)
+
     def _describe(self) -> None:
         """Versions and settings; a system that cannot be had is left out, with a record that says why."""
         for name in dict.fromkeys([RAW, *self.systems]):
             try:
-                with Turn(SYSTEMS[name], self.root, 1) as turn:
+                with self._child(name, 1) as turn:
                     known = turn.ask({"do": "describe"})
             except (TurnFailed, environments.InstallFailed) as error:
                 self._fail(name, self.case.name, {}, str(error))
@@ -98,15 +106,15 @@ class Run:
 
     def _turn(self, name: str, config: str, session: Session, repeat: int) -> bool:
         """One repeat of one system. Whether it could be started and came to its end."""
-        shown = {} if name == RAW else {"workers": session.workers, "config": config}
+        shown: dict[str, Any] = {"workers": session.workers, "config": config} if session.workers else {}
         done: set[tuple[str, str, str]] = set()
         while True:
             settled_before = len(self.failures) + len(done)
             try:
-                with Turn(SYSTEMS[name], self.root, max(1, session.workers)) as turn:
+                with self._child(name, max(1, session.workers)) as turn:
                     ready_s = turn.start(session.workers, config)
-                    if self.case.name == "startup":
-                        self._add(name, "startup", shown, {"ready": ready_s}, repeat)
+                    if self.case.times_start and session.workers:
+                        self._add(name, self.case.name, shown, {"ready": ready_s}, repeat)
                     for step in session.steps:
                         self._step(turn, name, shown, step, repeat, done)
             except TurnFailed as error:
@@ -139,7 +147,7 @@ class Run:
                 continue
             begin = time.monotonic()
             try:
-                values = turn.run(step.case, step.params | step.arguments | chosen)
+                values = turn.run(step.case, step.params | step.arguments | chosen, step.timeout_s)
             except TurnFailed as error:
                 self._fail(name, step.name, params, str(error))
                 if not turn.usable:

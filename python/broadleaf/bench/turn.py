@@ -20,11 +20,15 @@ from typing import IO, Any, Self
 
 from . import environments
 from .environments import System
+from .peers.site import VARIABLE as SITE_VARIABLE
+from .peers.site import Site
 
 STEP_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 # Some systems take minutes to start a hundred.
 START_TIMEOUT_S_PER_WORKER = 5.0
+# And more on several hosts, where jobs are queued as well.
+START_TIMEOUT_S_ON_SITE = 900.0
 PR_SET_PDEATHSIG = 1
 libc: ctypes.CDLL = ctypes.CDLL(None)
 
@@ -57,22 +61,32 @@ def end_with_parent() -> None:
 class Turn:
     """A child that serves `system`. Use as a context: leaving it ends every process of the turn."""
 
-    def __init__(self, system: System, root: Path, workers: int) -> None:
+    def __init__(self, system: System, root: Path, workers: int, site: Site | None = None) -> None:
         self.system = system
+        self.site = site
         self.tag: str = uuid.uuid4().hex
         self.owing: bool = False
         self.started: bool = False
-        own = environments.command(system, root, workers)
+        command = environments.command(system, root, workers)
+        prefix = isolation() if site is None else ()
+        variables = environments.variables(system, self.tag, bool(prefix))
         self.errors: IO[str] = tempfile.TemporaryFile("w+", prefix="bench-")  # noqa: SIM115
         self.folder: str = tempfile.mkdtemp(prefix="bench-")
         self.began: float = time.perf_counter()
+        variables["TMPDIR"] = self.folder
+        if site is not None:
+            variables[SITE_VARIABLE] = site.text()
+            if site.login:
+                # Variables of this host are not for another one.
+                passed = ("PYTHONPATH", environments.TAG_VARIABLE, SITE_VARIABLE)
+                prefix = (*site.login, "env", *(f"{name}={variables[name]}" for name in passed))
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            [*isolation(), *own],
+            [*prefix, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
             cwd=self.folder,
-            env=environments.variables(self.tag, bool(isolation())) | {"TMPDIR": self.folder},
+            env=variables,
             start_new_session=True,
             preexec_fn=end_with_parent,
         )
@@ -91,13 +105,17 @@ class Turn:
         """Starts the system's workers; seconds until each had run a task."""
         launched = self.ask({"do": "describe"})["launched"]
         timeout_s = STEP_TIMEOUT_S + START_TIMEOUT_S_PER_WORKER * workers
+        if self.site is not None:
+            timeout_s = max(timeout_s, START_TIMEOUT_S_ON_SITE)
         reply = self.ask({"do": "start", "workers": workers, "config": config}, timeout_s)
         self.started = True
         return time.perf_counter() - self.began if launched else float(reply["ready_s"])
 
-    def run(self, case: str, arguments: dict[str, Any]) -> dict[str, float | list[float]]:
-        """One measurement, with time for 200 tasks a second: the slowest peers do more."""
-        timeout_s = STEP_TIMEOUT_S + arguments.get("n", 0) / 200
+    def run(
+        self, case: str, arguments: dict[str, Any], timeout_s: float | None = None
+    ) -> dict[str, float | list[float]]:
+        """One measurement, by default with time for 200 tasks a second: the slowest peers do more."""
+        timeout_s = timeout_s or STEP_TIMEOUT_S + arguments.get("n", 0) / 200
         request = {"do": "run", "case": case, "arguments": arguments}
         values: dict[str, float | list[float]] = self.ask(request, timeout_s)["values"]
         return values
@@ -155,7 +173,7 @@ class Turn:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _left(self) -> Iterator[int]:
-        mark = f"BROADLEAF_BENCH_TAG={self.tag}".encode()
+        mark = f"{environments.TAG_VARIABLE}={self.tag}".encode()
         for name in os.listdir("/proc"):
             if name.isdigit() and int(name) != os.getpid():
                 try:

@@ -5,9 +5,12 @@ import platform
 
 from broadleaf.text.units import size
 
+#: Where nothing else can be reached from.
+ISOLATED = "network and process namespace, loopback only"
 
-def facts(isolated: bool) -> dict[str, object]:
-    """The machine, the interpreter and how the runs were kept apart, as flat values."""
+
+def facts(isolation: str) -> dict[str, object]:
+    """The machine, the interpreter and how the runs are kept apart, as flat values."""
     return {
         "processor": _first_line("/proc/cpuinfo", "model name"),
         "cores": len(os.sched_getaffinity(0)),
@@ -15,7 +18,7 @@ def facts(isolated: bool) -> dict[str, object]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "load": f"{os.getloadavg()[0]:.2f}",
-        "isolation": "network and process namespace, loopback only" if isolated else "none",
+        "isolation": isolation,
     }
 
 

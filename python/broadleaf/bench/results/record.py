@@ -28,6 +28,25 @@ UNITS = {
     "complete": "ms",
     "copies": "copies",
     "ready": "s",
+    "after_first_line": "s",
+    "first_line": "s",
+    "scheduler_calls": "calls",
+    "status_calls": "calls",
+    "submissions": "calls",
+    "first_result": "s",
+    "released_after": "s",
+    "certified_after": "s",
+    "worlds": "worlds",
+    "clean": "worlds",
+    "runs": "runs",
+    "succeeded": "runs",
+    "pair_time": "s",
+    "rate": "tasks/s",
+    "static_rate": "tasks/s",
+    "of_static_rate": "ratio",
+    "turnovers": "turnovers",
+    "lost": "tasks",
+    "ran_twice": "tasks",
     "pss_per_worker": "MB",
     "pss_other_processes": "MB",
     "client_growth": "MB",
@@ -56,7 +75,7 @@ UNITS = {
     "small_task": "us",
     "small_task_of_idle": "ratio",
 }
-LESS_IS_BETTER = {"us", "ms", "s", "MB", "tasks", "copies", "bytes", "faults"}
+LESS_IS_BETTER = {"us", "ms", "s", "MB", "tasks", "copies", "bytes", "calls", "faults"}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`broadleaf bench`: a command for each case, one for all of them, and one for hosts."""
+"""`broadleaf bench`: a command for each case, one for all of them, one for hosts and one for sites."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 ALL = "all"
 HOSTS = "hosts"
+CLUSTERS = "clusters"
 
 
 class BenchGroup(SuggestingGroup):
@@ -27,6 +28,7 @@ class BenchGroup(SuggestingGroup):
             **found,
             ALL: "Measure all of these, one after another.",
             HOSTS: "Measure broadcasts to several hosts, made of network namespaces (needs root).",
+            CLUSTERS: "Measure the start of engines on the hosts of a site, by Slurm and SSH.",
         }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -35,6 +37,10 @@ class BenchGroup(SuggestingGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == HOSTS:
             from broadleaf.cli.bench.hosts import command
+
+            return command
+        if cmd_name == CLUSTERS:
+            from broadleaf.cli.bench.clusters import command
 
             return command
         texts = self.texts()

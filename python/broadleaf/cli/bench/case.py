@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,12 @@ from broadleaf.cli.terminal.extras import missing_modules, require
 from broadleaf.cli.terminal.lazy import suggestion
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from broadleaf.bench.cases import Case
+    from broadleaf.bench.peers.site import Site
+
+    Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem] | list[str]]
 
 _ALL = "all"
 
@@ -29,56 +35,68 @@ def case_command(name: str, text: str) -> click.Command:
         _measure(name, [CASES[name]] if name != _ALL else list(CASES.values()), **options)
 
     parameters: list[click.Parameter] = [
-        click.Option(["--against"], default="", metavar="PEERS", callback=_known_peers, shell_complete=peers,
-                     help=f"Other libraries to measure, separated by commas: {', '.join(PEERS)}. Each is installed "
-                     "into an environment of its own at its first use."),
-        click.Option(["--only-peers"], is_flag=True, help="Leave Broadleaf itself out."),
+        against_option(PEERS, peers),
+        only_peers_option(),
         click.Option(["--engines", "-n"], type=click.IntRange(1), default=4, show_default=True, metavar="N",
                      help="Workers of every system, where the case does not choose."),
-        click.Option(["--repeats"], type=click.IntRange(1), metavar="R",
-                     help="Rounds in which all systems take their turn.  [default: 5; 2 with --quick]"),
-        click.Option(["--quick"], is_flag=True,
-                     help="Do little work in few rounds: shows that it runs, not how fast."),
+        repeats_option(),
+        quick_option(),
         json_option(),
         record_option(),
         click.Option(["--plot"], type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
                      help="Draw figures into DIR, as PNG and SVG (needs matplotlib)."),
-        click.Option(["--environments"], type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-                     default=Path(".bench-venvs"), show_default=True,
-                     help="Where the environments of other libraries are made."),
+        environments_option(),
     ]  # fmt: skip
     explained = FIGURES.get(name, {})
     return TableCommand(name, params=parameters, callback=callback, help=text, columns=explained,
                         explained_as="Figures")  # fmt: skip
 
 
-def _known_peers(ctx: click.Context, parameter: click.Parameter, text: str) -> list[str]:
-    from broadleaf.bench.environments import PEERS
+def against_option(peers: Sequence[str], complete: Complete | None = None) -> click.Option:
+    """The option that names systems to measure beside Broadleaf, of `peers`."""
 
-    named = [name.strip() for name in text.split(",") if name.strip()]
-    for name in named:
-        if name not in PEERS:
-            hint = suggestion(name, PEERS)
-            raise click.BadParameter(f"no peer is called {name!r}; there are {', '.join(PEERS)}.{hint}", ctx, parameter)
-    return named
+    def known(ctx: click.Context, parameter: click.Parameter, text: str) -> list[str]:
+        named = [name.strip() for name in text.split(",") if name.strip()]
+        for name in named:
+            if name not in peers:
+                said = f"no peer is called {name!r}; there are {', '.join(peers)}.{suggestion(name, peers)}"
+                raise click.BadParameter(said, ctx, parameter)
+        return named
+
+    return click.Option(["--against"], default="", metavar="PEERS", callback=known, shell_complete=complete,
+                        help=f"Other libraries to measure, separated by commas: {', '.join(peers)}. Each is installed "
+                        "into an environment of its own at its first use.")  # fmt: skip
+
+
+def only_peers_option() -> click.Option:
+    """The option that leaves Broadleaf out."""
+    return click.Option(["--only-peers"], is_flag=True, help="Leave Broadleaf itself out.")
+
+
+def repeats_option() -> click.Option:
+    """The option that says how often every system takes its turn."""
+    return click.Option(["--repeats"], type=click.IntRange(1), metavar="R",
+                        help="Rounds in which all systems take their turn.  [default: 5; 2 with --quick]")  # fmt: skip
+
+
+def quick_option() -> click.Option:
+    """The option that shows that a benchmark runs."""
+    return click.Option(["--quick"], is_flag=True,
+                        help="Do little work in few rounds: shows that it runs, not how fast.")  # fmt: skip
+
+
+def environments_option() -> click.Option:
+    """The option that says where other systems are installed."""
+    return click.Option(["--environments"], type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+                        default=Path(".bench-venvs"), show_default=True,
+                        help="Where the environments of other libraries are made.")  # fmt: skip
 
 
 def _measure(
-    name: str,
-    cases: list[Case],
-    against: list[str],
-    only_peers: bool,
-    engines: int,
-    repeats: int | None,
-    quick: bool,
-    json_file: str | None,
-    results: Path | None,
-    plot: Path | None,
-    environments: Path,
+    name: str, cases: list[Case], against: list[str], only_peers: bool, plot: Path | None, **options: Any
 ) -> None:
-    from broadleaf.bench.environments import OURS, RAW
-    from broadleaf.bench.results import machine
-    from broadleaf.bench.runner import Run
+    from broadleaf.bench.environments import OURS
+    from broadleaf.bench.results.machine import ISOLATED
     from broadleaf.bench.turn import isolation
 
     if plot is not None:
@@ -86,28 +104,51 @@ def _measure(
     if len(cases) == 1 and cases[0].needs_numpy:
         require("bench", ("numpy",), f"`broadleaf bench {cases[0].name}`")
     taking_part = ([] if only_peers else [OURS]) + against
-    records, began, facts = Records(json_file), now(), machine.facts(bool(isolation()))
+    records = measure(name, cases, taking_part, ISOLATED if isolation() else "none", **options)
+    if plot is not None:
+        from broadleaf.bench.results import plots
+
+        for path in plots.draw(records.found, plot):
+            click.echo(path, err=options["json_file"] == "-")
+    if not records.any_figure():
+        fail("nothing could be measured")
+
+
+def measure(
+    name: str,
+    cases: list[Case],
+    systems: Sequence[str],
+    isolation: str,
+    *,
+    engines: int,
+    repeats: int | None,
+    quick: bool,
+    json_file: str | None,
+    results: Path | None,
+    environments: Path,
+    site: Site | None = None,
+) -> Records:
+    """Runs the cases, shows their figures, and writes them where that was asked for."""
+    from broadleaf.bench.environments import OURS, RAW
+    from broadleaf.bench.results import machine
+    from broadleaf.bench.runner import Run
+
+    records, began, facts = Records(json_file), now(), machine.facts(isolation)
     say(machine.line(facts))
     for case in cases:
         if case.needs_numpy and missing_modules(("numpy",)):
             say(f"{case.name} is left out: it needs numpy (pip install 'broadleaf[bench]')")
             continue
         say(f"{case.name}: {case.meaning}")
-        partners = [] if case.name == RAW else [name for name in taking_part if name == OURS or not case.only_ours]
+        partners = [] if case.name == RAW else [system for system in systems if system == OURS or not case.only_ours]
         rounds = repeats or (2 if quick else 5)
-        run = Run(case, partners, environments.resolve(), engines, rounds, quick, say)
+        run = Run(case, partners, environments.resolve(), engines, rounds, quick, say, site)
         for record in run.records():
             records.add(record)
     records.show()
     if results is not None:
         write_results(records, results, name, facts, began)
-    if plot is not None:
-        from broadleaf.bench.results import plots
-
-        for path in plots.draw(records.found, plot):
-            click.echo(path, err=json_file == "-")
-    if not records.any_figure():
-        fail("nothing could be measured")
+    return records
 
 
 def say(text: str) -> None:

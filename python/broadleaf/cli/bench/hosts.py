@@ -104,7 +104,7 @@ def command(
 
     if (reason := network.why_not()) is not None:
         fail(reason)
-    records, began, facts = Records(json_file), now(), machine.facts(True)
+    records, began, facts = Records(json_file), now(), machine.facts(machine.ISOLATED)
     click.echo(machine.line(facts), err=True)
     try:
         for record in hosts.measure_hosts(host_counts, engines, sizes, plans, gbit, repeats, options, small_task):

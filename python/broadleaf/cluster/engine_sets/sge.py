@@ -59,6 +59,7 @@ class SGE(EngineSet):
 
     def __post_init__(self) -> None:
         self._next_news_at = 0.0
+        self._asked_at = float("-inf")
         self._ended: set[str] = set()
         self._gone_since: dict[str, float] = {}
 
@@ -86,7 +87,7 @@ class SGE(EngineSet):
             said = run(["qsub", "-terse"], text=script)
         except CommandError as error:
             raise ClusterStartError(f"Grid Engine refuses the job: {_why_refused(script, error)}") from None
-        self._next_news_at = time.monotonic() + _FIRST_NEWS_AFTER_S
+        self._next_news_at = max(time.monotonic() + _FIRST_NEWS_AFTER_S, self._asked_at + _NEWS_EVERY_S)
         job = said.strip().splitlines()[-1].partition(".")[0]
         jobs = [f"{job}_{task}" for task in range(1, self._n_jobs(request) + 1)] if self._is_array else [job]
         per_host = self.engines_per_host
@@ -157,7 +158,8 @@ class SGE(EngineSet):
         if not jobs or (time.monotonic() < self._next_news_at and ended <= self._ended):
             return
         self._ended |= ended
-        self._next_news_at = time.monotonic() + _NEWS_EVERY_S
+        self._asked_at = time.monotonic()
+        self._next_news_at = self._asked_at + _NEWS_EVERY_S
         try:
             seen = _states(run(["qstat", "-xml", "-u", pwd.getpwuid(os.getuid()).pw_name]))
         except CommandError:

@@ -70,6 +70,7 @@ class Slurm(EngineSet):
 
     def __post_init__(self) -> None:
         self._next_news_at = 0.0
+        self._asked_at = float("-inf")
         self._ended: set[str] = set()
 
     def require(self) -> None:
@@ -90,7 +91,7 @@ class Slurm(EngineSet):
             said = run(["sbatch", "--parsable"], text=self.script(request))
         except CommandError as error:
             raise ClusterStartError(f"Slurm refuses the job: {error}{self._offending(str(error))}") from None
-        self._next_news_at = time.monotonic() + _FIRST_NEWS_AFTER_S
+        self._next_news_at = max(time.monotonic() + _FIRST_NEWS_AFTER_S, self._asked_at + _NEWS_EVERY_S)
         job = said.strip().splitlines()[-1].partition(";")[0]
         jobs = [f"{job}_{i}" for i in range(self.nodes or 1)] if self.array else [job]
         n_hosts = 1 if self.array else self.nodes or None
@@ -174,7 +175,8 @@ class Slurm(EngineSet):
         if not jobs or (time.monotonic() < self._next_news_at and ended <= self._ended):
             return
         self._ended |= ended
-        self._next_news_at = time.monotonic() + _NEWS_EVERY_S
+        self._asked_at = time.monotonic()
+        self._next_news_at = self._asked_at + _NEWS_EVERY_S
         known = ",".join(dict.fromkeys(job.partition("_")[0] for job in jobs))
         try:
             said = run(["squeue", "-h", "-r", "-t", "all", "-j", known, "-o", "%i|%T|%r"])

@@ -1,0 +1,50 @@
+"""A site: its hosts, and how a program is run on the one that engines are started from."""
+
+import json
+import os
+import tomllib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+#: Where an adapter finds the site that it measures on.
+VARIABLE = "BROADLEAF_BENCH_SITE"
+
+
+@dataclass(frozen=True)
+class Site:
+    """Hosts with a scheduler's nodes of the same names, which log in to each other by SSH without typing."""
+
+    hosts: tuple[str, ...]
+    #: A folder that all hosts see, as home directories are at most sites.
+    shared: str
+    #: Command that runs a command on the host that engines are started from; none for this one.
+    login: tuple[str, ...] = ()
+    #: Address of that host, for systems that do not find it out.
+    address: str = ""
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def here(cls) -> "Site":
+        """The site of this process, as its environment says."""
+        return cls.parse(json.loads(os.environ[VARIABLE]))
+
+    @classmethod
+    def read(cls, path: Path) -> "Site":
+        """The site that a TOML file describes. Raises ValueError with what is wrong about it."""
+        return cls.parse(tomllib.loads(path.read_text()))
+
+    @classmethod
+    def parse(cls, found: dict[str, object]) -> "Site":
+        hosts, shared = found.get("hosts"), found.get("shared")
+        login, address = found.get("login", []), found.get("address", "")
+        unknown = found.keys() - {"hosts", "shared", "login", "address"}
+        if unknown:
+            raise ValueError(f"a site has no {', '.join(sorted(unknown))}; it has hosts, shared, login and address")
+        if not isinstance(hosts, list) or not hosts or not isinstance(shared, str) or not isinstance(login, list):
+            raise ValueError(
+                'a site has hosts = ["n1", ...], shared = "a folder that all of them see", and where engines are not '
+                'started from this host, login = ["command", ...]'
+            )
+        return cls(tuple(map(str, hosts)), shared, tuple(map(str, login)), str(address))

@@ -1,0 +1,93 @@
+"""What a system asks of Slurm while it starts: its calls, its jobs, and when they began."""
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from ...site import Site
+
+COMMANDS = ("sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "sacct", "scontrol")
+GONE_TIMEOUT_S = 120.0
+
+# Notes the call, then is the command itself.
+_COUNTED = """#!/bin/sh
+echo "{name}${{SLURM_JOB_ID:+ in a job}}" >> {folder}/calls
+exec {command} "$@"
+"""
+# The script comes as the last argument or by standard input. Its first line that is no directive says when it ran.
+_SBATCH = """#!/bin/sh
+echo "sbatch${{SLURM_JOB_ID:+ in a job}}" >> {folder}/calls
+script=$(mktemp {folder}/script.XXXXXX)
+for last do :; done
+if [ -f "$last" ]; then
+  n=$# i=1
+  for word do
+    shift
+    [ "$i" -lt "$n" ] && set -- "$@" "$word"
+    i=$((i + 1))
+  done
+else
+  last=/dev/stdin
+fi
+note="date +%s.%N >> {folder}/began"
+awk -v note="$note" '!done && NR > 1 && !/^#/ && NF {{ print note; done = 1 }} {{ print }}' "$last" > "$script"
+said=$({command} "$@" "$script") || exit
+echo "$said"
+echo "$said" | grep -o "[0-9][0-9]*" | head -1 >> {folder}/jobs
+"""
+
+
+class Jobs:
+    """Programs before Slurm's own in PATH, until `finish`."""
+
+    def __init__(self, site: Site) -> None:
+        Path(site.shared).mkdir(parents=True, exist_ok=True)
+        self.folder = Path(tempfile.mkdtemp(prefix="bench-", dir=site.shared))
+        programs = self.folder / "bin"
+        programs.mkdir()
+        for name in COMMANDS:
+            command = shutil.which(name)
+            if command is None:
+                continue
+            text = _SBATCH if name == "sbatch" else _COUNTED
+            program = programs / name
+            program.write_text(text.format(name=name, folder=self.folder, command=command))
+            program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        self._path_before = os.environ["PATH"]
+        os.environ["PATH"] = f"{programs}{os.pathsep}{self._path_before}"
+
+    def calls(self) -> list[str]:
+        """Commands of Slurm that were run until now, on all hosts; of those in jobs it says so."""
+        return self._lines("calls")
+
+    def first_line_s(self) -> float:
+        """When the first job began to run, in seconds since 1970."""
+        return min(map(float, self._lines("began")))
+
+    def _lines(self, name: str) -> list[str]:
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    def finish(self) -> None:
+        """Ends what is left of the jobs, and waits until no node works for them."""
+        os.environ["PATH"] = self._path_before
+        if jobs := self._lines("jobs"):
+            subprocess.run(["scancel", *jobs], capture_output=True, check=False)
+            give_up_at = time.monotonic() + GONE_TIMEOUT_S
+            while _known(jobs):
+                if time.monotonic() > give_up_at:
+                    raise TimeoutError(f"jobs {', '.join(jobs)} do not end")
+                time.sleep(0.2)
+        shutil.rmtree(self.folder)
+
+
+def _known(jobs: list[str]) -> str:
+    """What the queue has of these jobs. A job that is over for a while is unknown, and no error here."""
+    asked = subprocess.run(
+        ["squeue", "-h", "-j", ",".join(jobs), "-o", "%i"], capture_output=True, text=True, check=False
+    )
+    return asked.stdout.strip()

@@ -1,0 +1,43 @@
+"""`broadleaf bench clusters` on a bed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from programs import check_nothing_is_left
+from waiting import until
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_engines_are_started_and_measured(slurm, ssh_hosts, tmp_path):
+    site = tmp_path / "site.toml"
+    site.write_text(slurm.description())
+    command = [sys.executable, "-m", "broadleaf", "bench", "clusters", "--quick", "--repeats", "1", "--json", "-"]
+    done = subprocess.run(
+        command,
+        env=os.environ | {"BROADLEAF_BENCH_SITE_FILE": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        cwd=tmp_path,
+        check=False,
+    )
+    records = {(one["peer"], one["case"], one["metric"]): one for one in map(json.loads, done.stdout.splitlines())}
+    assert done.returncode == 0, done.stderr
+    for key in (
+        ("broadleaf", "slurm", "ready"),
+        ("broadleaf", "slurm", "after_first_line"),
+        ("broadleaf", "ssh", "ready"),
+        ("raw", "raw_job", "first_line"),
+        ("raw", "raw_logins", "ready"),
+    ):
+        assert records[key]["median"] > 0
+    # One that submits, and in the job one that asks for its end and one that starts the relays.
+    assert records["broadleaf", "slurm", "scheduler_calls"]["median"] == 3
+    assert until(lambda: not slurm.run("head", "squeue", "-h").stdout, 60)
+    check_nothing_is_left(slurm)
