@@ -220,8 +220,9 @@ OPTIONS: dict[str, Option] = {
                "treats it as lost, in seconds. The same holds for the controller as its relays see it.",
                least=1, most=_YEAR_S),
         # Network
-        Option("listen", "str", "", "node", "TCP address to listen on, as `host:port`. Port 0 = any free port. Empty = "
-               "unix socket only.", form=(r"|.+:\d{1,5}", "host:port")),
+        Option("listen", "str", "", "node", "TCP address to listen on, as `host:port`. The host may be the name of a "
+               "network interface, such as `ib0`. Port 0 = any free port. Empty = unix socket only.",
+               form=(r"|.+:\d{1,5}", "host:port")),
         Option("tls", "bool", True, "node, client", "Whether TCP connections are encrypted. Both sides prove their "
                "keys either way."),
         # Engines
