@@ -223,8 +223,9 @@ OPTIONS: dict[str, Option] = {
                "tasks, in seconds; at most a tenth of the job's time. A relay that is sent SIGTERM has as long to "
                "finish what runs.", most=_YEAR_S),
         # Network
-        Option("listen", "str", "", "node", "TCP address to listen on, as `host:port`. Port 0 = any free port. Empty = "
-               "unix socket only.", form=(r"|.+:\d{1,5}", "host:port")),
+        Option("listen", "str", "", "node", "TCP address to listen on, as `host:port`. The host may be the name of a "
+               "network interface, such as `ib0`. Port 0 = any free port. Empty = unix socket only.",
+               form=(r"|.+:\d{1,5}", "host:port")),
         Option("tls", "bool", True, "node, client", "Whether TCP connections are encrypted. Both sides prove their "
                "keys either way."),
         # Engines

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -32,6 +34,16 @@ def ssh_hosts(bed: Bed) -> Bed:
     for name in bed.names[1:]:
         start_sshd(bed, name)
     return bed
+
+
+@pytest.fixture
+def silent(ssh_hosts: Bed) -> Iterator[None]:
+    """A port of n2 that takes connections and never says a word."""
+    program = "import socket; s = socket.create_server(('', 2300)); print('listens', flush=True); input()"
+    listener = ssh_hosts.start("n2", sys.executable, "-c", program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert listener.stdout.readline() == "listens\n"
+    yield
+    listener.communicate("\n")
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 
 import pytest
 from dask_hosts import dask_on
@@ -16,6 +17,17 @@ pytestmark = pytest.mark.timeout(240)
 def test_ssh(ssh_hosts):
     hosts = ssh_hosts.python(examples("ssh.md"), timeout_s=200).stdout
     assert sorted(re.findall(r"'(n\d)'", hosts)) == ["n1", "n1", "n2", "n2"]
+    check_nothing_is_left(ssh_hosts)
+
+
+def test_from_your_laptop(ssh_hosts):
+    command = (sys.executable, "-m", "broadleaf")
+    ssh_hosts.run("n1", *command, "start", "-n", "2", "--tcp", "127.0.0.1")
+    try:
+        hosts, values = ssh_hosts.python(examples("from-your-laptop.md")).stdout.splitlines()
+        assert (hosts, values) == ("['n1', 'n1']", "[3, 2, 1]")
+    finally:
+        ssh_hosts.run("n1", *command, "stop")
     check_nothing_is_left(ssh_hosts)
 
 

@@ -111,16 +111,6 @@ def test_a_refusal_names_its_cause(ssh_hosts, silent, hosts, options, cause):
     assert re.search(cause, said), said
 
 
-@pytest.fixture
-def silent(ssh_hosts):
-    """A port of n2 that takes connections and never says a word."""
-    program = "import socket; s = socket.create_server(('', 2300)); print('listens', flush=True); input()"
-    listener = ssh_hosts.start("n2", sys.executable, "-c", program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert listener.stdout.readline() == "listens\n"
-    yield
-    listener.communicate("\n")
-
-
 def test_a_host_that_wants_a_password_says_so(ssh_hosts):
     start_sshd(
         ssh_hosts, "n3", "Port 2200\nMatch LocalPort 2200\n  PubkeyAuthentication no\n  PasswordAuthentication yes"

@@ -355,6 +355,17 @@ def test_addresses_in_the_files_can_be_dialled():
             assert rc[0].apply_sync(lambda: 1) == 1
 
 
+def test_controller_and_relays_listen_on_a_network_interface_that_is_named():
+    with ipp.Cluster(n=0, listen="lo:0") as rc:
+        connection = over_tcp(rc.cluster.connection_file)
+        assert connection["tcp"]["host"] == "127.0.0.1"
+        assert connection["addresses"] == ["127.0.0.1"]
+        with Relay(rc.cluster.relay_file, 1, name="far", listen="lo:0"):
+            rc.wait_for_engines(1, timeout=30)
+            [host] = rc.status()["hosts"]
+            assert host["listen"].startswith("127.0.0.1:")
+
+
 def test_a_name_or_an_address_is_told_as_it_is():
     assert addresses.to_dial("login.example.org") == "login.example.org"
     assert addresses.to_dial("10.1.2.3") == "10.1.2.3"

@@ -14,7 +14,7 @@ from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from broadleaf.client.connection.connection_text import connection_text, profile_name
+from broadleaf.client.connection.connection_text import connection_text, profile_name, tunnel_to
 from broadleaf.client.connection.failures import connection_error, death_certificate
 from broadleaf.client.connection.hooks import Hooks
 from broadleaf.client.connection.known_results import KnownResults, RegisteredResults
@@ -56,8 +56,14 @@ class Client(RegisteredResults, Interactive, PublicNames):
     `on_join` is passed to the method of that name.
 
     `connection_info` is a connection file's path, or its contents as a dict; without it the file of `profile` and
-    `cluster_id` is looked for, and with none of the three in a task, it is that of the task's own cluster. Raises
-    `ClusterConnectionError` when there is no connection within `timeout` seconds.
+    `cluster_id` is looked for, and with none of the three in a task, it is that of the task's own cluster.
+
+    ``"ssh://[user@]host[:port][/profile[/cluster_id]]"`` is a cluster on another host. Its file is read there by ssh,
+    through which everything travels, and which ends with the client. ``sshserver="user@host"`` says the same beside
+    `profile` and `cluster_id`; beside a connection file it is the host to go through. `sshkey` is a private key's file,
+    and `ssh_args` are more arguments of ssh.
+
+    Raises `ClusterConnectionError` when there is no connection within `timeout` seconds.
     """
 
     _internal_names = frozenset(
@@ -90,6 +96,9 @@ class Client(RegisteredResults, Interactive, PublicNames):
         profile: str | None = None,
         cluster_id: str = "",
         cluster: Any = None,
+        sshserver: str | None = None,
+        sshkey: str | None = None,
+        ssh_args: Sequence[str] = (),
         timeout: float = 10.0,
         name: str = "",
         native: Any = None,
@@ -116,7 +125,11 @@ class Client(RegisteredResults, Interactive, PublicNames):
         """Debuggers that tasks have opened, once there was one."""
         self._listeners = 0
         self._listeners_lock = threading.Lock()
-        text = connection_text(connection_info, profile, cluster_id)
+        self._tunnel = tunnel_to(connection_info, profile, cluster_id, sshserver, sshkey, ssh_args, timeout)
+        if self._tunnel is not None:
+            text, timeout = json.dumps(self._tunnel.connection), self._tunnel.left_s()
+        else:
+            text = connection_text(connection_info, profile, cluster_id)
         connection = json.loads(text)
         self.link_end: LinkEnd = LinkEnd(connection)
         """How the connection ended, once it has."""
@@ -124,10 +137,11 @@ class Client(RegisteredResults, Interactive, PublicNames):
         ships_local: bool = options.get("ship_local_modules", OPTIONS["ship_local_modules"].default)
         try:
             self.link: Link = self.native.Link(text, Hooks(self, ships_local), timeout, name)
-        except self.native.ConnectionRefused as error:
-            raise connection_error(error) from error
-        except (OSError, ValueError, self.native.LinkClosed) as error:
-            raise ClusterConnectionError(f"no connection to the cluster: {error}") from error
+        except (OSError, ValueError, self.native.LinkClosed, self.native.ConnectionRefused) as error:
+            why = self._tunnel.close_because() if self._tunnel is not None else ""
+            if isinstance(error, self.native.ConnectionRefused):
+                raise connection_error(error) from error
+            raise ClusterConnectionError(f"no connection to the cluster: {why or error}") from error
         self._cluster_id = str(connection.get("cluster_id", ""))
         self.local_modules: LocalModules = LocalModules(self.link, connection.get("search_path", ()), ships_local)
         """What engines are told of this process's modules."""
@@ -165,6 +179,8 @@ class Client(RegisteredResults, Interactive, PublicNames):
         """Closes the connection; unresolved results then raise `LinkLost`. May be called again."""
         self.link_end.closed_here |= not self.link.closed
         self.link.close()
+        if self._tunnel is not None:
+            self._tunnel.close()
 
     def leave(self) -> None:
         """Closes the connection, and has the cluster carry on with this client's tasks.

@@ -7,10 +7,7 @@ from typing import Any
 from broadleaf.compat.profiles import profile_name
 from broadleaf.compat.warning import warn_once
 
-_TUNNEL = (
-    "does nothing: a cluster listens on one port, with TLS; start it with `broadleaf start --tcp HOST:PORT` and "
-    "forward that port, or use the connection file from a host that reaches it"
-)
+_TUNNEL = "does nothing: `sshserver` needs a key or an agent, and OpenSSH's program; a password cannot be given"
 _NEEDLESS = {
     "context": "does nothing: there is no ZeroMQ here",
     "debug": "does nothing; `client.set_log('debug')` has the controller record everything",
@@ -19,8 +16,6 @@ _NEEDLESS = {
     "paramiko": _TUNNEL,
     "password": _TUNNEL,
     "session": "does nothing: keys are in the connection file",
-    "sshkey": _TUNNEL,
-    "sshserver": _TUNNEL,
 }
 
 

@@ -17,8 +17,8 @@ from broadleaf.text.units import count
               help="Number of engines; by default one for every usable core.")  # fmt: skip
 @click.option("--name", help="This host's name in the cluster; by default the machine's.")
 @click.option("--controller", metavar="HOST:PORT", help="Where the controller listens, if not as the file says.")
-@click.option("--listen", metavar="HOST:PORT", help="Where other relays reach this one; by default the address that "
-              "the controller is reached from, and any free port.")  # fmt: skip
+@click.option("--listen", metavar="HOST:PORT", help="Where other relays reach this one: an address, or a network "
+              "interface; by default the address that the controller is reached from, and any free port.")  # fmt: skip
 @click.option("--client-connection", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
               help="The cluster's client.json, copied from the controller's host: tasks of this host may then submit "
               "tasks.")  # fmt: skip

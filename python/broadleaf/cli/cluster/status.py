@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broadleaf.cli.terminal.console import TableCommand, chosen_cluster, cluster_options, console, plain_table
+from broadleaf.cli.terminal.console import (
+    TableCommand,
+    anywhere_option,
+    chosen_cluster,
+    cluster_options,
+    console,
+    far_control,
+    plain_table,
+)
 from broadleaf.cli.terminal.deaths import deaths_text
 from broadleaf.text.units import count, duration
 
@@ -40,17 +48,21 @@ BLOCK_COLUMNS = {
 
 @click.command("status", cls=TableCommand, columns=COLUMNS)
 @cluster_options
+@anywhere_option
 @click.option("--json", "form", flag_value="json", help="Print all counters as JSON.")
 @click.option("--prometheus", "form", flag_value="prometheus", help="Print all counters for Prometheus.")
-def command(profile: str, cluster_id: str | None, form: str | None) -> None:
+def command(profile: str, cluster_id: str | None, url: str | None, form: str | None) -> None:
     """Show the engines of a cluster and what they have done.
 
     The first line counts the clients that are connected and the tasks submitted since the start: ended in a result
     (ok) or an error (failed), lost with their engine, and waiting for an engine or for other tasks.
     """
-    cluster = chosen_cluster(profile, cluster_id)
-    status = cluster.status_sync()
-    blocks = cluster.blocks()
+    if url is not None:
+        with far_control(url) as control:
+            status, blocks = control.status(), []
+    else:
+        cluster = chosen_cluster(profile, cluster_id)
+        status, blocks = cluster.status_sync(), cluster.blocks()
     status["blocks"] = [asdict(block) for block in blocks]
     if form == "json":
         click.echo(json.dumps(status, indent=1))

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from broadleaf.cli.cluster.status import COLUMNS
-from broadleaf.cli.terminal.console import TableCommand, chosen_cluster, cluster_options, console
+from broadleaf.cli.terminal.console import (
+    TableCommand,
+    anywhere_option,
+    chosen_cluster,
+    cluster_options,
+    console,
+    far_control,
+)
 from broadleaf.cli.terminal.deaths import deaths_text
 from broadleaf.dashboard.rates import Look, Rates
 from broadleaf.text.units import size
@@ -22,10 +29,11 @@ _LINE = "{:<8}  {:>7}  {:>5}  {:>10}  {:>10}  {:>7}  {:>10}"
 
 @click.command("top", cls=TableCommand, columns=COLUMNS)
 @cluster_options
+@anywhere_option
 @click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(min=0.1), metavar="SECONDS",
               help="Time between two updates.")  # fmt: skip
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Leave after N updates.")
-def command(profile: str, cluster_id: str | None, interval: float, count: int | None) -> None:
+def command(profile: str, cluster_id: str | None, url: str | None, interval: float, count: int | None) -> None:
     """Watch a cluster at work: its engines, and what they do per second. Ctrl-C leaves.
 
     In a pipe or a file, each update is one line: the time, engines that are up, how much of their time they were busy,
@@ -34,9 +42,9 @@ def command(profile: str, cluster_id: str | None, interval: float, count: int | 
     """
     from broadleaf.errors import ClusterConnectionError
 
-    cluster = chosen_cluster(profile, cluster_id)
+    cluster = chosen_cluster(profile, cluster_id) if url is None else None
     try:
-        with cluster.control() as control:
+        with cluster.control() if cluster is not None else far_control(url or "") as control:
             if sys.stdout.isatty():
                 _watch(control, interval, count)
             else:
@@ -44,6 +52,8 @@ def command(profile: str, cluster_id: str | None, interval: float, count: int | 
     except KeyboardInterrupt:
         return
     except ClusterConnectionError:
+        if cluster is None:
+            raise
         click.echo(f"cluster {cluster.cluster_id!r} has stopped", err=True)
 
 

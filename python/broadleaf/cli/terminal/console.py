@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import click
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from broadleaf.cluster import Cluster
+    from broadleaf.cluster.control import ControlLink
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 # Wide enough for every line of a table: what reads a pipe or a file does not fold.
@@ -80,6 +83,38 @@ def cluster_options(command: _Command) -> _Command:
     option = click.option("--cluster-id", metavar="ID", callback=checked_cluster_id, shell_complete=cluster_ids,
                           help="Id of the cluster. Not needed if only one is running.")  # fmt: skip
     return option(command)
+
+
+def anywhere_option(command: _Command) -> _Command:
+    """The option that names a cluster on another host, of commands that only look."""
+    option = click.option("--cluster", "url", metavar="URL", callback=_checked_url,
+                          help="Cluster on another host, by SSH: ssh://[USER@]HOST[/PROFILE[/ID]].")  # fmt: skip
+    return option(command)
+
+
+def _checked_url(ctx: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+    from broadleaf.cluster.hosts import tunnel
+
+    try:
+        if url is not None:
+            tunnel.parse(url)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, parameter) from None
+    return url
+
+
+@contextmanager
+def far_control(url: str) -> Iterator[ControlLink]:
+    """A connection for requests to a cluster on another host."""
+    from broadleaf.cluster.control import ControlLink
+    from broadleaf.cluster.hosts.tunnel import Tunnel, parse
+
+    tunnel = Tunnel(parse(url))
+    try:
+        with ControlLink(json.dumps(tunnel.connection), tunnel.left_s()) as control:
+            yield control
+    finally:
+        tunnel.close()
 
 
 def chosen_cluster(profile: str, cluster_id: str | None) -> Cluster:

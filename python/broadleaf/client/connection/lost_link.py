@@ -62,6 +62,8 @@ class LinkEnd:
 
 def _address(connection: Mapping[str, Any]) -> str:
     """Where the controller is, '' for this host."""
+    if reached := connection.get("reached"):
+        return str(reached)
     tcp = connection.get("tcp")
     if tcp and (not connection.get("unix_path") or connection.get("transport") == "tcp"):
         return f"{tcp['host']}:{tcp['port']}"

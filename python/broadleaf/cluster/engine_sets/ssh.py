@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.cluster.hosts import openssh
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 
@@ -32,24 +33,10 @@ _STOP_GRACE_S = 20.0
 _FIRST_TUNNEL_PORT, _TUNNEL_PORTS = 20_000, 12_000
 _CONNECTED = "broadleaf: connected"
 
-# Of ssh's words, and what they mean to whoever starts a cluster.
-_CAUSES = (
-    (r"Could not resolve hostname", "no such host"),
-    (r"No route to host|Network is unreachable", "no route to the host"),
-    (r"Connection refused", "nothing listens for SSH there"),
-    (r"timed out|Timeout", "the host does not answer"),
-    (r"Permission denied \([^)]*(password|keyboard-interactive)", "no key of yours opens it, and it wants a "
-     "password, which nobody can type here: give it a key with `ssh-copy-id`"),
-    (r"connect to host .*Permission denied", "this host is not allowed to connect to it"),
-    (r"Permission denied", "no key of yours opens it"),
-    (r"Host key verification failed|host key .*changed", "its host key is not in known_hosts, or is another "
-     "one: log in once with `ssh`"),
-)  # fmt: skip
 _HOST = re.compile(
     r"(?P<scheme>ssh://)?(?P<user>[^@\s:-][^@\s:]*@)?(?:\[(?P<literal>[^\]\s]+)\]|(?P<name>[^:@\s/-][^:@\s/]*))"
     r"(?P<numbers>(?::\d+){0,2})"
 )
-_DROPPED = r"kex_exchange_identification|Connection (closed|reset) by|Broken pipe|Exceeded MaxStartups"
 
 
 @dataclass(frozen=True)
@@ -93,14 +80,12 @@ class SSH(EngineSet):
 
     def require(self) -> None:
         """Raises `ClusterStartError` without hosts, or without the program."""
-        import shutil
-
         if not self._parsed:
             raise ClusterStartError(
                 "no hosts for SSH: give them as Cluster(engines=ipp.SSH(['a', 'b:16'])), with `--hosts a,b:16`, or as "
                 "`hosts` in the table [ssh] of config.toml"
             )
-        if shutil.which("ssh") is None:
+        if not openssh.is_installed():
             raise ClusterStartError("there is no program `ssh` here: install OpenSSH's client")
 
     def block_engines(self, first: int) -> int | None:
@@ -147,9 +132,7 @@ class SSH(EngineSet):
     def command(self, index: int, tunnel: str = "") -> list[str]:
         """The command that logs in to a host and starts its relay; `tunnel` is ssh's argument of ``-R``."""
         host = self._parsed[index]
-        options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(self.connect_timeout_s))}",
-                   "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3",
-                   "-x", "-a", "-T"]  # fmt: skip
+        options = openssh.options(self.connect_timeout_s)
         if host.port:
             options += ["-p", str(host.port)]
         if self.jump:
@@ -209,16 +192,13 @@ class SSH(EngineSet):
         return "pid" in block.facts and files.process_of_cluster(block.facts["pid"], block.facts["cluster_id"])
 
     def _why(self, block: Block, code: int | None) -> str:
-        host, words = block.facts["host"], _essence(self.log(block))
+        host, words = block.facts["host"], openssh.last_words(self.log(block))
         if code == 0:
             return "its relay has ended"
         if code is not None and code < 0:
             return f"ssh to {host} was ended by {signal.Signals(-code).name}"
-        if code == 255:
-            for pattern, meaning in _CAUSES:
-                if re.search(pattern, words):
-                    return f"ssh to {host}: {meaning} ({words})"
-            return f"ssh to {host} ended: {words or 'it says nothing'}"
+        if code == openssh.FAILED:
+            return openssh.why(host, words)
         return words or f"the command on {host} ended with code {code}"
 
     def cancel(self, blocks: Sequence[Block]) -> None:
@@ -267,7 +247,7 @@ class _Login:
             return True
         if self._child.poll() is None:
             return False
-        if self._child.returncode == 255 and re.search(_DROPPED, text) and self._tries < _LOGIN_TRIES:
+        if self._child.returncode == openssh.FAILED and openssh.was_dropped(text) and self._tries < _LOGIN_TRIES:
             self._next_try = time.monotonic() + _RETRY_AFTER_S * self._tries * (0.5 + random.random())
             self._child = None
             return False
@@ -308,9 +288,3 @@ def _shares(n: int | None, wanted: Sequence[int]) -> list[int]:
     for place, i in enumerate(open_hosts):
         shares[i] = rest // len(open_hosts) + (place < rest % len(open_hosts))
     return shares
-
-
-def _essence(text: str) -> str:
-    """The last lines of what was said, without ssh's notes of its own."""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Warning: Permanently")]
-    return "; ".join(line for line in lines[-3:] if not line.startswith("broadleaf: host "))

@@ -26,12 +26,12 @@ class Relay:
     """A relay of this host, with `n` engines, that belongs to a cluster of another.
 
     `connection_file` is the cluster's `Cluster.relay_file`, or the content of one. `name` is the host's in the cluster,
-    by default this machine's. `controller` overrides the address in the file, `listen` is where other relays reach this
-    one for payload, by default the address that the controller is reached from. A relay that is `outbound_only` is
-    never dialled: its payload goes through the controller's host. `client_file` is the cluster's
-    `Cluster.connection_file`: tasks on engines of this host that are to submit tasks themselves need it. It ends with
-    its cluster, with `stop`, and when this process ends. `ends_at` is when the batch job that it runs in ends, in
-    seconds since 1970: it takes no new tasks shortly before.
+    by default this machine's. `controller` overrides the address in the file. `listen` is where other relays reach this
+    one for payload: an address, or a network interface, and a port; by default the address that the controller is
+    reached from. A relay that is `outbound_only` is never dialled: its payload goes through the controller's host.
+    `client_file` is the cluster's `Cluster.connection_file`: tasks on engines of this host that are to submit tasks
+    themselves need it. It ends with its cluster, with `stop`, and when this process ends. `ends_at` is when the batch
+    job that it runs in ends, in seconds since 1970: it takes no new tasks shortly before.
 
     Its engines look for modules where this process does, then where the one that started the cluster does, and work in
     that one's working directory if this host has it.
@@ -89,7 +89,7 @@ class Relay:
         try:
             address = _address(controller) if controller else _controller_of(connection, origin)
             self._client_file = str(Path(client_file).resolve(strict=True)) if client_file is not None else None
-            self._host = self._start(connection, address, _address(listen) if listen else None, outbound_only)
+            self._host = self._start(connection, address, _listen_address(listen) if listen else None, outbound_only)
         except BaseException:
             files.remove_cluster_files(self.run_dir, self.run_dir)
             raise
@@ -192,6 +192,11 @@ def _address(text: str) -> tuple[str, int]:
     if not colon or not port.isdigit():
         raise ValueError(f"{text!r} is not HOST:PORT")
     return host.strip("[]"), int(port)
+
+
+def _listen_address(text: str) -> tuple[str, int]:
+    host, port = _address(text)
+    return addresses.to_listen(host), port
 
 
 def _controller_of(connection: dict[str, Any], origin: str) -> tuple[str, int]:

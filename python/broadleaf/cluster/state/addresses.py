@@ -88,6 +88,14 @@ def of_interface(name: str) -> str:
     return socket.inet_ntoa(reply[20:24])
 
 
+def to_listen(host: str) -> str:
+    """The address to listen on for `host`: that of the network interface of this name, if there is one.
+
+    Raises ValueError for an interface without an IPv4 address.
+    """
+    return of_interface(host) if host in (name for _, name in socket.if_nameindex()) else host
+
+
 def _of_interfaces() -> list[str]:
     found = []
     for _, name in socket.if_nameindex():

@@ -80,7 +80,7 @@ def listen_address(settings: Settings) -> dict[str, Any] | None:
     if not settings["listen"]:
         return None
     host, _, port = settings["listen"].rpartition(":")
-    return {"host": host.strip("[]"), "port": int(port), "tls": settings["tls"]}
+    return {"host": addresses.to_listen(host.strip("[]")), "port": int(port), "tls": settings["tls"]}
 
 
 def preload_modules(option: Sequence[str]) -> list[str]:

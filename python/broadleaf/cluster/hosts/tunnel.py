@@ -1,0 +1,384 @@
+"""A cluster that only SSH reaches: its connection file is read over ssh, and a port here leads to its controller.
+
+One ssh does both. It ends with the connection it was made for, and with this process, however that ends: the login's
+command waits for the end of its standard input, whose other end this process has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import shlex
+import shutil
+import socket
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from broadleaf.cluster.hosts import openssh
+from broadleaf.cluster.state.files import CLIENT_FILE, check_id
+from broadleaf.errors import ClusterConnectionError
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+_SCHEME = "ssh://"
+_CONNECTED = "broadleaf: connected"
+_END = "broadleaf: end"
+_RETRY_AFTER_S = 0.3
+# Another process may take a free port before ssh does.
+_PORT_TRIES = 5
+# Time that ssh has to end once nothing needs it.
+_END_S = 1.0
+# More than ssh says.
+_LOG_BYTES = 1 << 20
+# The path of a unix socket has at most 107 bytes, and ssh makes its own under a longer name first.
+_LONGEST_DIRECTORY = 70
+
+# Tells of each connection file that fits, the newest first: where it is, whether its controller runs, and what it says.
+# Arguments: a file's path, or a profile and, of one cluster alone, its id.
+_FIND = r"""
+base=${BROADLEAF_DIR:-${XDG_STATE_HOME:-$HOME/.local/state}/broadleaf}
+if [ -n "$1" ]; then where=$1; set -- "$1"; else
+  where=$base/profiles/$2
+  if [ -n "$3" ]; then where=$where/$3; set -- "$where/CLIENT"; else set -- "$where"/*/CLIENT; fi
+fi
+echo "broadleaf: connected"
+echo "$where"
+IFS='
+'
+for file in $(ls -t -- "$@" 2>/dev/null); do
+  pid=$(sed -n 's/^ *"pid": *\([0-9][0-9]*\).*/\1/p' "$file")
+  host=$(sed -n 's/.*"host": *"\([^"]*\)".*/\1/p' "${file%/*}/owner.json" 2>/dev/null)
+  state=runs
+  if [ "$host" = "$(uname -n)" ]; then
+    tr '\0' '\n' < "/proc/$pid/environ" 2>/dev/null | grep -q BROADLEAF_CLUSTER_ID= || state=gone
+  fi
+  echo "broadleaf: $state $file"
+  cat "$file"
+done
+echo "broadleaf: end"
+exec cat > /dev/null
+""".replace("CLIENT", CLIENT_FILE)
+
+
+@dataclass(frozen=True)
+class FarCluster:
+    """Where a cluster is: a host to log in to, and which of those that run there."""
+
+    destination: str
+    port: int = 0
+    profile: str = "default"
+    cluster_id: str = ""
+    """Of the cluster; '' for the profile's latest that runs."""
+    path: str = ""
+    """Of the connection file there, in place of profile and id."""
+
+    @property
+    def login(self) -> str:
+        """The host, as messages name it."""
+        return f"{self.destination}:{self.port}" if self.port else self.destination
+
+
+def is_far(info: object) -> bool:
+    """Whether this names a cluster on another host: ``ssh://...``."""
+    return isinstance(info, str) and info.startswith(_SCHEME)
+
+
+def parse(url: str) -> FarCluster:
+    """Reads ``ssh://[user@]host[:port][/profile[/cluster id]]`` or ``ssh://[user@]host[:port]/path/to/client.json``.
+
+    Raises ValueError.
+    """
+    found = re.fullmatch(r"ssh://((?:[^@/\s-][^@/\s]*@)?(?:\[[^\]\s]+\]|[^:@/\s-][^:@/\s]*))(?::(\d+))?(/.*)?", url)
+    if found is None:
+        raise ValueError(
+            f"{url!r}: write it as ssh://[user@]host, with :port, /profile and /profile/cluster-id where needed"
+        )
+    destination, port, path = found[1].replace("[", "").replace("]", ""), int(found[2] or 0), unquote(found[3] or "")
+    if path.endswith(".json"):
+        return FarCluster(destination, port, path=path)
+    names = [name for name in path.split("/") if name]
+    if len(names) > 2:
+        raise ValueError(f"{url!r}: behind the host stand a profile, and at most the id of a cluster of it")
+    profile = check_id("profile", names[0]) if names else "default"
+    cluster_id = check_id("cluster id", names[1]) if len(names) > 1 else ""
+    return FarCluster(destination, port, profile, cluster_id)
+
+
+class Tunnel:
+    """A login to the host of a cluster, and a port of this host that leads to its controller. `close` ends both.
+
+    `key` is a file with a private key, and `ssh_args` are more arguments of ssh. `connection` is a copy of the
+    cluster's connection file, if there is one here; it is not read there then. Raises `ClusterConnectionError` that
+    says what failed, within `timeout_s`.
+    """
+
+    def __init__(
+        self,
+        cluster: FarCluster,
+        timeout_s: float = 10.0,
+        *,
+        key: str = "",
+        ssh_args: Sequence[str] = (),
+        connection: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not openssh.is_installed():
+            raise ClusterConnectionError("there is no program `ssh` here: install OpenSSH's client")
+        self.cluster = cluster
+        self.connection: dict[str, Any] = dict(connection or {})
+        """What to connect with."""
+        self._timeout_s, self._key, self._ssh_args = timeout_s, key, ssh_args
+        self._deadline = time.monotonic() + timeout_s
+        self._directory = _control_directory()
+        self._end: Callable[[], object] = _nothing
+        try:
+            self._log_in()
+            self._forward()
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            shutil.rmtree(self._directory, ignore_errors=True)  # nobody asks this ssh for anything more
+
+    def close(self) -> None:
+        """Ends ssh, and so every connection through it. May be called again."""
+        self._end()
+
+    def left_s(self) -> float:
+        """What is left of the time there was for all of it."""
+        return max(1.0, self._deadline - time.monotonic())
+
+    def said(self) -> str:
+        """What ssh has written to standard error."""
+        return os.pread(self._log.fileno(), _LOG_BYTES, 0).decode(errors="replace")
+
+    # The login
+
+    def _command(self) -> list[str]:
+        far = self.cluster
+        command = ["ssh", *openssh.options(self._timeout_s - 1), "-o", "ControlMaster=yes", "-o", "ControlPersist=no",
+                   "-o", f"ControlPath={self._directory}/ssh", "-o", "ClearAllForwardings=yes"]  # fmt: skip
+        if far.port:
+            command += ["-p", str(far.port)]
+        if self._key:
+            command += ["-i", self._key]
+        arguments = ["/dev/null", "", ""] if self.connection else [far.path, far.profile, far.cluster_id]
+        return [*command, *self._ssh_args, "--", far.destination, shlex.join(["exec", "sh", "-s", "--", *arguments])]
+
+    def _log_in(self) -> None:
+        while True:
+            text = self._try_to_log_in()
+            if text is not None:
+                break
+            time.sleep(_RETRY_AFTER_S)
+        _, _, text = text.partition(f"{_CONNECTED}\n")
+        where, *found = re.split(r"^(?=broadleaf: )", text, flags=re.MULTILINE)
+        if not self.connection:
+            self.connection = self._chosen(where.strip(), found[:-1])
+
+    def _try_to_log_in(self) -> str | None:
+        """What the login's command has written; None where sshd had too much to do."""
+        import subprocess
+
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as ssh writes there
+        child = subprocess.Popen(
+            self._command(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,  # Ctrl-C is not for it, and no terminal is there to ask for passwords
+        )
+        self._end = weakref.finalize(self, _end, child, os.getpid())
+        _logins.add(child)
+        text = self._ask(child)
+        if text is not None:
+            return text
+        if child.poll() is None:
+            words = openssh.last_words(self.said())
+            raise ClusterConnectionError(
+                f"ssh to {self.cluster.login}: the host does not answer within {self._timeout_s:g} s"
+                + (f" ({words})" if words else "")
+            )
+        self._end()
+        words = self.said()
+        if openssh.was_dropped(words) and time.monotonic() + _RETRY_AFTER_S < self._deadline:
+            return None
+        raise ClusterConnectionError(openssh.why(self.cluster.login, words))
+
+    def _ask(self, child: Popen[bytes]) -> str | None:
+        """Has the host's shell look for connection files; None if ssh ended before it had, or time is over."""
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            child.stdin.write(_FIND.encode())
+            child.stdin.flush()
+        except BrokenPipeError:
+            child.wait()
+            return None
+        waiting = select.poll()
+        waiting.register(child.stdout, select.POLLIN)
+        received = b""
+        while (left_s := self._deadline - time.monotonic()) > 0:
+            if not waiting.poll(left_s * 1000):
+                return None
+            piece = os.read(child.stdout.fileno(), 65536)
+            if not piece:
+                child.wait()
+                return None
+            received += piece
+            if received.endswith(f"{_END}\n".encode()):
+                return received.decode(errors="replace")
+        return None
+
+    def _chosen(self, where: str, found: Sequence[str]) -> dict[str, Any]:
+        """The connection file to use, of all that were found."""
+        files: dict[str, list[str]] = {"runs": [], "gone": []}
+        for one in found:
+            head, _, text = one.partition("\n")
+            files[head.split()[1]].append(text)
+        for text in files["runs"] + files["gone"]:
+            try:
+                connection: dict[str, Any] = json.loads(text)
+            except ValueError:
+                continue  # written or removed just now
+            if files["runs"]:
+                return connection
+            raise ClusterConnectionError(
+                f"cluster {connection['cluster_id']!r} on {self.cluster.login} has ended; start one there with "
+                "`broadleaf start --tcp 0.0.0.0`"
+            )
+        far = self.cluster
+        what = (
+            "no connection file"
+            if far.path
+            else f"no cluster {far.cluster_id!r} in profile {far.profile!r}"
+            if far.cluster_id
+            else f"no cluster in profile {far.profile!r}"
+        )
+        raise ClusterConnectionError(
+            f"{what} on {far.login} (looked in {where}). `broadleaf list` there shows which run. If BROADLEAF_DIR is "
+            "set there, logins may not have it: name the file, as ssh://HOST/PATH/client.json"
+        )
+
+    # The way to the controller
+
+    def _forward(self) -> None:
+        tcp = self.connection.get("tcp")
+        if not tcp:
+            raise ClusterConnectionError(
+                f"cluster {self.connection['cluster_id']!r} on {self.cluster.login} listens on its own host's socket "
+                "only: start it with `broadleaf start --tcp 127.0.0.1`"
+            )
+        there = f"[{tcp['host']}]:{tcp['port']}" if ":" in tcp["host"] else f"{tcp['host']}:{tcp['port']}"
+        for _ in range(_PORT_TRIES):
+            port = _free_port()
+            if self._add_forward(f"127.0.0.1:{port}:{there}"):
+                break
+        else:
+            raise ClusterConnectionError(
+                f"ssh to {self.cluster.login} listens on no port of this host: {openssh.last_words(self.said())}"
+            )
+        self.connection |= {
+            "unix_path": None,
+            "tcp": {"host": "127.0.0.1", "port": port},
+            "transport": "tcp",
+            "reached": f"{there} by ssh to {self.cluster.login}",
+        }
+
+    def _add_forward(self, forward: str) -> bool:
+        import subprocess
+
+        command = [
+            "ssh",
+            "-S",
+            f"{self._directory}/ssh",
+            "-O",
+            "forward",
+            "-L",
+            forward,
+            "--",
+            self.cluster.destination,
+        ]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=self.left_s(), check=False
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0
+
+    def close_because(self) -> str:
+        """Closes it, as the controller was not reached from the other end; why, if ssh has said so, else ''."""
+        words = re.findall(r"open failed: (.*)", self.said())
+        self.close()
+        if not words:
+            return ""
+        if "prohibited" in words[-1]:
+            return (
+                f"{self.cluster.login} lets nobody forward ports ({words[-1].strip()}): AllowTcpForwarding in its "
+                "sshd_config says so"
+            )
+        return f"the controller was not reached at {self.connection['reached']} ({words[-1].strip()})"
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _control_directory() -> str:
+    directory = tempfile.mkdtemp(prefix="broadleaf-")
+    if len(directory) <= _LONGEST_DIRECTORY:
+        return directory
+    os.rmdir(directory)
+    return tempfile.mkdtemp(prefix="broadleaf-", dir="/tmp")
+
+
+def _nothing() -> None:
+    pass
+
+
+def _end(child: Popen[bytes], owner_pid: int) -> None:
+    """Ends ssh: of its own accord, once the connections through it are closed, else by force."""
+    if os.getpid() != owner_pid:
+        return
+    import subprocess
+
+    _let_go(child)
+    for end in (_nothing, child.terminate, child.kill):
+        end()
+        try:
+            child.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+def _let_go(child: Popen[bytes]) -> None:
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+# A child that this process forks later must not keep its tunnels open, and ssh is no child of its own.
+_logins: weakref.WeakSet[Popen[bytes]] = weakref.WeakSet()
+
+
+def _forget_logins() -> None:
+    for child in list(_logins):
+        _let_go(child)
+        child.returncode = 0  # so that nobody waits for it here
+    _logins.clear()
+
+
+os.register_at_fork(after_in_child=_forget_logins)

@@ -1,0 +1,274 @@
+"""Clients of clusters on other hosts, through the one port of an sshd; the head is the laptop."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from programs import check_nothing_is_left
+from sshd import start_sshd
+from waiting import until
+
+pytestmark = pytest.mark.timeout(240)
+
+BROADLEAF = (sys.executable, "-m", "broadleaf")
+_REFUSED = """
+import time, broadleaf as ipp
+started = time.monotonic()
+try:
+    with ipp.Client({arguments}):
+        print("connected")
+except (ipp.error.ClusterConnectionError, ValueError, TypeError) as error:
+    print(type(error).__name__, error)
+assert time.monotonic() - started < 15
+"""
+
+
+def refusal(bed, arguments):
+    """What is said of a client that does not connect."""
+    return bed.python(_REFUSED.format(arguments=arguments)).stdout
+
+
+@pytest.fixture
+def cluster_on(ssh_hosts):
+    """Starts clusters on hosts, of which nothing is left afterwards."""
+    started = []
+
+    def start(name, *options, profile="default"):
+        ssh_hosts.run(name, *BROADLEAF, "start", "--profile", profile, *options)
+        started.append((name, profile))
+
+    yield start
+    for name, profile in started:
+        ssh_hosts.run(name, *BROADLEAF, "stop", "--profile", profile, check=False)
+    check_nothing_is_left(ssh_hosts)
+
+
+@pytest.fixture
+def login_host(cluster_on, ssh_hosts):
+    """n1 has a cluster that listens where nobody else gets."""
+    cluster_on("n1", "-n", "2", "--tcp", "127.0.0.1")
+    return ssh_hosts
+
+
+def test_a_client_finds_the_cluster_of_its_login_host_and_ssh_ends_with_it(login_host):
+    program = """
+import os, socket, subprocess, broadleaf as ipp
+
+def logins():
+    children = open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split()
+    return [pid for pid in children if open(f"/proc/{pid}/comm").read() == "ssh\\n"]
+
+with ipp.Client("ssh://root@n1/default") as rc:
+    print(rc[:].apply_sync(socket.gethostname), rc.profile)
+    assert len(logins()) == 1
+assert logins() == []
+with ipp.Client(sshserver="n1", profile="default", cluster_id="default") as rc:
+    print(rc.load_balanced_view().map_sync(abs, range(-3, 0)))
+rc = ipp.Client("ssh://n1")
+print(rc.ids)
+"""
+    said = login_host.python(program).stdout.splitlines()
+    assert said == ["['n1', 'n1'] default", "[3, 2, 1]", "[0, 1]"]
+    assert until(lambda: not login_host.processes("head")), "ssh outlives a client that was not closed"
+
+
+def test_a_copy_of_the_connection_file_goes_through_the_login_host(login_host):
+    file = login_host.path("n1", "/root/.local/state/broadleaf/profiles/default/default/client.json").read_text()
+    login_host.write("head", "/root/copy.json", file, 0o600)
+    program = "import broadleaf as ipp; print(ipp.Client('copy.json', sshserver='n1')[:].apply_sync(lambda: 6 * 7))"
+    assert login_host.python(program).stdout == "[42, 42]\n"
+
+
+def test_a_file_is_named_where_logins_do_not_know_the_directory(ssh_hosts):
+    bed = ssh_hosts
+    bed.run("n1", *BROADLEAF, "start", "-n", "1", "--tcp", "127.0.0.1", BROADLEAF_DIR="/root/else where")
+    try:
+        assert "looked in /root/.local/state/broadleaf/profiles/default" in refusal(bed, "'ssh://n1'")
+        url = "ssh://n1/root/else%20where/profiles/default/default/client.json"
+        assert bed.python(f"import broadleaf as ipp; print(ipp.Client({url!r}).ids)").stdout == "[0]\n"
+    finally:
+        bed.run("n1", *BROADLEAF, "stop", BROADLEAF_DIR="/root/else where")
+    check_nothing_is_left(bed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    [
+        ("'ssh://nowhere'", "no such host"),
+        ("'ssh://n2:2300', timeout=3", "the host does not answer"),
+        ("'ssh://10.99.0.1'", "no route to the host"),
+        ("'ssh://n1', ssh_args=['-J', 'n3,10.99.0.1']", "no route to the host"),
+        ("'ssh://n2:2222'", "nothing listens for SSH there"),
+        ("'ssh://n2', sshkey='/etc/ssh/ssh_host_rsa_key', ssh_args=['-o', 'IdentitiesOnly=yes']", "no key of yours"),
+        ("'ssh://n2', ssh_args=['-o', 'UserKnownHostsFile=/dev/null']", "not in known_hosts"),
+        ("'ssh://n2'", "no cluster in profile 'default' on n2"),
+        ("'ssh://root@n2/lab/mine'", "no cluster 'mine' in profile 'lab' on root@n2 .looked in /root/"),
+        ("sshserver='n2', profile='lab'", "no cluster in profile 'lab' on n2"),
+        ("'ssh://n2/a/b/c'", "ValueError .* at most the id"),
+        ("'ssh://n2', sshserver='n1'", "TypeError .* give one of them"),
+        ("sshkey='x'", "TypeError sshkey and ssh_args are for"),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_its_cause(ssh_hosts, silent, arguments, cause):
+    ssh_hosts.run("head", "sh", "-c", "ip route replace unreachable 10.99.0.0/24")
+    said = refusal(ssh_hosts, arguments)
+    assert re.search(cause, said), said
+    check_nothing_is_left(ssh_hosts)
+
+
+def test_a_host_that_wants_a_password_says_so(ssh_hosts):
+    start_sshd(
+        ssh_hosts, "n3", "Port 2201\nMatch LocalPort 2201\n  PubkeyAuthentication no\n  PasswordAuthentication yes"
+    )
+    assert "wants a password" in refusal(ssh_hosts, "'ssh://n3:2201'")
+
+
+def test_a_login_that_a_busy_sshd_drops_is_tried_again(login_host):
+    start_sshd(login_host, "n1", "Port 2202\nMaxStartups 1")
+    hold = "import socket; s = socket.create_connection(('n1', 2202)); print(s.recv(9), flush=True); input()"
+    holder = login_host.start("head", sys.executable, "-c", hold, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert "SSH" in holder.stdout.readline()
+        said = refusal(login_host, "'ssh://n1:2202', timeout=2")
+        assert re.search("kex_exchange_identification|Connection (closed|reset)", said), said
+    finally:
+        holder.communicate("\n")
+    assert refusal(login_host, "'ssh://n1:2202'") == "connected\n"
+
+
+def test_an_sshd_that_forwards_nothing_says_so(login_host):
+    start_sshd(login_host, "n1", "Port 2203\nMatch LocalPort 2203\n  AllowTcpForwarding no")
+    assert "lets nobody forward ports" in refusal(login_host, "'ssh://n1:2203'")
+
+
+def test_a_cluster_without_a_port_says_how_to_start_it(cluster_on, ssh_hosts):
+    cluster_on("n1", "-n", "1")
+    assert "start it with `broadleaf start --tcp 127.0.0.1`" in refusal(ssh_hosts, "'ssh://n1'")
+
+
+def test_a_cluster_that_was_killed_has_ended(cluster_on, ssh_hosts):
+    cluster_on("n1", "-n", "1", "--tcp", "127.0.0.1")
+    for pid in ssh_hosts.processes("n1"):
+        os.kill(pid, signal.SIGKILL)
+    assert until(lambda: not ssh_hosts.processes("n1"))
+    assert "cluster 'default' on n1 has ended" in refusal(ssh_hosts, "'ssh://n1'")
+
+
+def test_the_controller_may_run_where_the_login_host_does_not_get(login_host):
+    file = login_host.path("n1", "/root/.local/state/broadleaf/profiles/default/default/client.json").read_text()
+    connection = json.loads(file)
+    login_host.write("head", "/root/copy.json", file, 0o600)
+    said = refusal(login_host, "'copy.json', sshserver='n2'")
+    there = f"127.0.0.1:{connection['tcp']['port']}"
+    assert f"the controller was not reached at {there} by ssh to n2" in said
+
+
+def test_ssh_ends_with_a_client_that_is_killed(login_host):
+    program = "import broadleaf as ipp; rc = ipp.Client('ssh://n1'); print('up', flush=True); input()"
+    client = login_host.start("head", sys.executable, "-c", program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert client.stdout.readline() == "up\n"
+        lines = login_host.processes("head")
+        (file,) = login_host.path("n1", "/root/.local/state/broadleaf").glob("profiles/*/*/client.json")
+        key = json.loads(file.read_text())["private_key"]
+        assert key not in " ".join([*lines.values(), *login_host.processes("n1").values()])
+        for pid, line in lines.items():
+            if "print('up'" in line:
+                os.kill(pid, signal.SIGKILL)
+        assert until(lambda: not login_host.processes("head")), login_host.processes("head")
+    finally:
+        client.communicate("\n")
+
+
+def test_a_child_that_was_forked_does_not_keep_ssh_open(login_host):
+    program = """
+import os, signal, broadleaf as ipp
+rc = ipp.Client("ssh://n1")
+if os.fork() == 0:
+    os.read(0, 1)  # until the test is over
+    os._exit(0)
+print("up", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    client = login_host.start("head", sys.executable, "-c", program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert client.stdout.readline() == "up\n"
+        lines = lambda: list(login_host.processes("head").values())  # noqa: E731
+        assert until(lambda: not any(line.startswith("ssh ") for line in lines())), lines()
+        assert any("os.fork" in line for line in lines())
+    finally:
+        client.communicate("\n")
+
+
+def test_a_connection_that_breaks_says_by_which_way_it_went(login_host):
+    program = """
+import os, signal, time, broadleaf as ipp
+rc = ipp.Client("ssh://n1")
+result = rc[0].apply_async(time.sleep, 60)
+children = open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split()
+os.kill(int(children[0]), signal.SIGKILL)
+try:
+    result.get(timeout=20)
+except ipp.error.LinkLost as error:
+    print(error)
+"""
+    assert "by ssh to n1" in login_host.python(program).stdout
+
+
+@pytest.fixture
+def behind_a_jump_host(ssh_hosts):
+    """The head and n4 do not reach each other, n3 reaches both; n4 may log in to n1 and n2."""
+    bed, head, far = ssh_hosts, ssh_hosts.host("head").address, ssh_hosts.host("n4").address
+    rules = [("head", f"to {far}"), ("n4", f"to {head}")]
+    for name, rule in rules:
+        bed.run(name, "sh", "-c", f"ip rule add pref 10 {rule} unreachable")
+    for file in ("id_ed25519", "known_hosts"):
+        bed.write("n4", f"/root/.ssh/{file}", bed.path("head", f"/root/.ssh/{file}").read_text(), 0o600)
+    config = "Host cluster\n  HostName n4\n  ProxyJump n3\n  HostKeyAlias n4\n  RemoteCommand false\n"
+    bed.write("head", "/root/.ssh/config", config, 0o600)
+    yield bed
+    bed.path("head", "/root/.ssh/config").unlink()
+    bed.path("n4", "/root/.ssh/id_ed25519").unlink()
+    for name, rule in rules:
+        bed.run(name, "sh", "-c", f"ip rule del pref 10 {rule} unreachable")
+
+
+def test_from_behind_a_jump_host_map_and_broadcast_reach_engines_of_several_hosts(behind_a_jump_host, cluster_on):
+    bed = behind_a_jump_host
+    cluster_on("n4", "--engines", "ssh", "--hosts", "n1:2,n2:2", profile="far")
+    assert "no route" in refusal(bed, "'ssh://n4/far'")
+    program = """
+import socket, numpy as np, broadleaf as ipp
+data = np.random.default_rng(1).random(2_000_000)
+with ipp.Client("ssh://cluster/far") as rc:
+    print(sorted(rc[:].apply_sync(socket.gethostname)))
+    rc.broadcast(data, "data")
+    assert all(rc[:].apply_sync(lambda total: data.sum() == total, data.sum()))
+    assert np.array_equal(rc[3].pull("data", block=True), data)
+    print(sum(rc.load_balanced_view().map_sync(lambda x: x * x, range(1000))))
+with ipp.Client("ssh://n4/far", ssh_args=["-J", "n3"]) as rc:
+    print(len(rc))
+"""
+    said = bed.python(program).stdout.splitlines()
+    assert said == ["['n1', 'n1', 'n2', 'n2']", str(sum(x * x for x in range(1000))), "4"]
+
+
+def test_the_command_line_shows_a_cluster_on_another_host(login_host):
+    shown = login_host.run("head", *BROADLEAF, "status", "--cluster", "ssh://n1").stdout
+    assert "cluster default" in shown
+    assert len(re.findall("^ +[01] +up ", shown, re.MULTILINE)) == 2, shown
+    status = json.loads(login_host.run("head", *BROADLEAF, "status", "--cluster", "ssh://n1", "--json").stdout)
+    assert len(status["engines"]) == 2
+    assert login_host.run(
+        "head", *BROADLEAF, "top", "--cluster", "ssh://n1", "--interval", "0.1", "--count", "1"
+    ).stdout
+    refused = login_host.run("head", *BROADLEAF, "status", "--cluster", "ssh://n2", check=False)
+    assert refused.returncode == 1
+    assert "no cluster in profile 'default' on n2" in refused.stderr
+    assert login_host.run("head", *BROADLEAF, "status", "--cluster", "n1", check=False).returncode == 2
