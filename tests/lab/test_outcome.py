@@ -78,7 +78,7 @@ def test_the_marginal_cost_is_free_of_start_up():
 BENCH = """
 import json, os, sys
 n = int(sys.argv[1])
-each_s = 0.00001 if os.environ.get("FAST") == "1" else 0.001
+each_s = float(os.environ.get("EACH_S", "0.00001")) if os.environ.get("FAST") == "1" else 0.001
 print(json.dumps({"time_per_task_us": each_s * 1e6, "total_s": 0.002 + n * each_s}))
 """
 
@@ -91,15 +91,48 @@ def study(tmp_path, **calibration) -> Study:
                           Factor("jit", "env", setting={"env": {"PYTHON_JIT": "1"}})))  # fmt: skip
 
 
-def test_one_number_of_tasks_for_which_the_fastest_is_slow_enough(tmp_path):
+def test_one_number_of_tasks_for_which_the_fastest_is_slow_enough(tmp_path, monkeypatch):
+    monkeypatch.setenv("EACH_S", "0.0001")
     subject = study(tmp_path, min_s=0.5)
     found = calibrate(Environments(subject), quiet=Quiet(max_wait_s=0))
-    # All on, the fast one, counts: 49,800 tasks take 0.5 s.
-    assert 49_800 <= found.n_tasks <= 60_000
-    assert found.fastest_s == pytest.approx(0.002 + found.n_tasks * 1e-5)
-    assert found.iterations == 1
+    # All on, the fast one, counts: 4,980 tasks take 0.5 s.
+    assert 4_980 <= found.n_tasks <= 6_000
+    assert found.fastest_s == pytest.approx(0.002 + found.n_tasks * 1e-4)
+    assert (found.iterations, found.least_tasks) == (1, None)
     found.save(subject)
     assert Calibration.load(subject) == found
+
+
+def test_configurations_of_very_different_speed_have_their_own_numbers_of_tasks(tmp_path):
+    subject, said = study(tmp_path, min_s=0.5), []
+    environments = Environments(subject)
+    found = calibrate(environments, quiet=Quiet(max_wait_s=0), say=said.append)
+    assert "100 times as long" in said[-1]
+    # The slow one takes 0.5 s with 498 tasks, the fast one with 49,800.
+    assert 498 <= found.least_tasks <= 600
+    assert 49_800 <= found.n_tasks <= 60_000
+    found.save(subject)
+    assert Calibration.load(subject) == found
+    runner = found.runner(environments, quiet=Quiet(max_wait_s=0))
+    slow, fast = runner.run({}), runner.run({"fast": True})
+    assert 498 <= slow["n_tasks"] <= 700
+    assert 49_800 <= fast["n_tasks"] <= 70_000
+    # All runs of a configuration have the same number, those of another session too.
+    again = found.runner(environments, quiet=Quiet(max_wait_s=0), made=[{**fast, "n_tasks": 50_000}])
+    assert again.run({"fast": True})["n_tasks"] == 50_000
+    assert again.run({})["n_tasks"] == slow["n_tasks"]
+
+
+def test_a_configuration_that_fails_is_not_run_twice_to_find_its_number(tmp_path):
+    from broadleaf.lab.run.tasks import TasksByConfig
+
+    subject = study(tmp_path, min_s=0.5)
+    (tmp_path / "bench.py").write_text("import sys; open('tried', 'a').write('x'); sys.exit('it broke')")
+    runner = Runner(Environments(subject), n_tasks=50_000, quiet=Quiet(max_wait_s=0),
+                    tasks=TasksByConfig(500, 50_000, 0.5))  # fmt: skip
+    made = runner.run({})
+    assert (made["status"], made["n_tasks"]) == ("failed", 500)
+    assert (tmp_path / "tried").read_text() == "x"
 
 
 def test_never_more_tasks_than_allowed(tmp_path):

@@ -104,6 +104,7 @@ def summarise(
         made = fit(varied, frame, scale, False, blocks, drift)
         notes.append(f"Main effects only: {error}")
     notes += made.notes
+    notes += tasks_note(frame)
     if made.dropped:
         notes.append(f"Not told apart by these runs: {', '.join(made.dropped)}.")
     return Summary(
@@ -119,6 +120,19 @@ def summarise(
         notes=tuple(notes),
         failures=failures,
     )
+
+
+def tasks_note(frame: pd.DataFrame) -> list[str]:
+    """Says so where configurations had numbers of tasks of their own."""
+    if "n_tasks" not in frame:
+        return []
+    numbers = pd.to_numeric(frame["n_tasks"], errors="coerce").dropna()
+    if numbers.empty or numbers.max() <= 2 * numbers.min():
+        return []
+    return [
+        f"Runs had {int(numbers.min()):,} to {int(numbers.max()):,} tasks, as many as the speed of each configuration "
+        "asked for: what depends on how many tasks there are at once is part of the effects."
+    ]
 
 
 def _pair(pair: Interaction) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from broadleaf.lab.analysis.verdict import word_for
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.environments.environment import HERE, Environments, Variant, with_excludes
 from broadleaf.lab.run.planned import ready
-from broadleaf.lab.run.single import Quiet, Runner, record
+from broadleaf.lab.run.single import Quiet, record
 from broadleaf.lab.spec.factors import Config, Factor, Level, config_id
 from broadleaf.lab.spec.runs import Run, RunsFile, read_runs
 from broadleaf.lab.spec.study import StudySpec
@@ -196,7 +196,7 @@ def compare(
     if source_differs:
         environments = Environments(study, sha=environments.sha or None, say=say, trees=True)
         environments.prepare(both, [a.variant, b.variant])
-    runner = Runner(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
+    runner = calibration.runner(environments, quiet=quiet)
     factors = (*study.factors, CHANGE) if source_differs else study.factors
     path = study.directory / COMPARE_FILE if source_differs else study.runs_path
     # One context alone is repeated as often as many would be together.

@@ -82,7 +82,7 @@ def gate(
             raise RunError(f"{name}: {error}") from None
     environments.worktrees.keep_only({place.tree for place in places})
     calibration = calibrate(environments, variants[0], quiet=quiet, say=say)
-    runner = Runner(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
+    runner = calibration.runner(environments, quiet=quiet)
     looks = looks_until(max_pairs)
     rng = random.Random(seed)
     begin = time.monotonic()

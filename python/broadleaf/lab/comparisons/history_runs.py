@@ -163,7 +163,7 @@ def measure_history(
         # Built now, so that no build stands between two runs that are compared.
         _build(environments, study, commits[index], say)
     calibration = Calibration.load(study) or calibrate(environments, Variant(ref=commits[-1].sha), quiet=quiet, say=say)
-    runner = Runner(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
+    runner = calibration.runner(environments, quiet=quiet)
     with RunsFile(study.directory / RUNS_FILE, study.factors, study.responses) as runs:
         measure = _CommitRuns(study, commits, configs, runner, runs, on_run)
         found = search(len(commits), list(configs), measure, points=points, replicates=replicates, seed=seed, say=say)

@@ -13,7 +13,7 @@ from broadleaf.lab.analysis.pairs.intervals import Interval, mean_interval
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.environments.environment import with_excludes
 from broadleaf.lab.run.planned import ready
-from broadleaf.lab.run.single import Quiet, Runner, record
+from broadleaf.lab.run.single import Quiet, record
 from broadleaf.lab.spec.factors import Config, Factor, Level, config_id
 from broadleaf.lab.spec.runs import Run, RunsFile
 from broadleaf.lab.spec.study import StudySpec
@@ -86,7 +86,7 @@ def sweep(
         )
     ids = {level: config_id(config, study.factors) for level, config in configs.items()}
     environments, calibration = ready(study, list(configs.values()), quiet=quiet, say=say)
-    runner = Runner(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
+    runner = calibration.runner(environments, quiet=quiet)
     rng = random.Random(study.design.seed)
     with RunsFile(study.runs_path, study.factors, study.responses) as runs:
         done = {(row["config_id"], row["replicate"]) for row in runs.rows if row["purpose"] == "sweep"}

@@ -1,14 +1,15 @@
-"""One number of tasks for the whole study, and how often to repeat within a run.
+"""How many tasks a run has, and how often to repeat within a run.
 
-The number is never chosen per treatment: a faster treatment would get a bigger batch, and the effect of the batch's
-size would be taken for the treatment's.
+One number holds for the whole study: else a faster treatment would get a bigger batch, and the effect of the batch's
+size would be taken for the treatment's. Only where the slowest configuration would take more than twenty times as long
+as the fastest does each have its own.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from broadleaf.lab.errors import RunError
@@ -16,12 +17,15 @@ from broadleaf.lab.run.command import uses
 from broadleaf.lab.run.environments.environment import HERE, Environments, Variant
 from broadleaf.lab.run.outcome import Invalid
 from broadleaf.lab.run.single import Quiet, Runner
+from broadleaf.lab.run.tasks import MARGIN, MOST_STEP, TasksByConfig, round_up
 from broadleaf.lab.spec.factors import Config, Level
 from broadleaf.lab.spec.lock import read_lock, write_lock
+from broadleaf.lab.spec.runs import Run
 from broadleaf.lab.spec.study import StudySpec
 
 _ROUNDS = 25
-_MARGIN = 1.15
+_MOST_RANGE = 20.0
+"""With one number of tasks, the slowest of the calibrating runs may take so many times as long as the fastest."""
 PILOT_STARTS = 6
 PILOT_ITERATIONS = 5
 MAX_ITERATIONS = 20
@@ -32,13 +36,15 @@ PILOT_LIMIT_S = 15.0
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """What holds for every run of a study. `fastest_s` is how long the fastest calibrating run took; the spreads are
-    relative standard deviations between starts and between iterations of one start, None where no pilot was made."""
+    relative standard deviations between starts and between iterations of one start, None where no pilot was made.
+    `least_tasks` is None where all runs have `n_tasks`; else each configuration has its own number between the two."""
 
     n_tasks: int
     iterations: int
     fastest_s: float | None = None
     sd_start_pct: float | None = None
     sd_iteration_pct: float | None = None
+    least_tasks: int | None = None
 
     @classmethod
     def load(cls, study: StudySpec) -> Calibration | None:
@@ -55,6 +61,27 @@ class Calibration:
         """Keeps it for the runs to come."""
         write_lock(study.directory, {"calibration": {name: getattr(self, name) for name in self.__slots__}})
 
+    def runner(
+        self,
+        environments: Environments,
+        *,
+        quiet: Quiet | None = None,
+        session_id: str | None = None,
+        made: Iterable[Run] = (),
+    ) -> Runner:
+        """What makes runs so; `made` are earlier runs of the study."""
+        tasks = None
+        if self.least_tasks is not None:
+            tasks = TasksByConfig(self.least_tasks, self.n_tasks, environments.study.calibrate.min_s, made)
+        return Runner(
+            environments,
+            n_tasks=self.n_tasks,
+            iterations=self.iterations,
+            session_id=session_id,
+            quiet=quiet,
+            tasks=tasks,
+        )
+
 
 def calibrate(
     environments: Environments,
@@ -63,56 +90,80 @@ def calibrate(
     quiet: Quiet | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
-    """Chooses the number of tasks so that the faster of baseline and all-on takes `min_s`, then, where the study leaves
-    it at 1 and the workload can repeat itself, the iterations. RunError if the baseline cannot be run at all."""
+    """Chooses the number of tasks so that the faster of baseline and all-on takes `min_s`, and whether each
+    configuration has its own; then, where the study leaves it at 1 and the workload can repeat itself, the iterations.
+    RunError if the baseline cannot be run at all."""
     study = environments.study
     limits = study.calibrate
     runner = Runner(environments, n_tasks=limits.min_tasks, iterations=1, quiet=quiet)
     fastest_s: float | None = None
+    least: int | None = None
     if limits.n_tasks is not None:
         runner.n_tasks = limits.n_tasks
     elif uses(study, "n_tasks"):
-        fastest_s = _grow(runner, variant, limits.min_s, limits.max_tasks, say)
+        fastest_s, least = _grow(runner, variant, limits.min_s, limits.max_tasks, say)
+        if least is not None:
+            runner.tasks = TasksByConfig(least, runner.n_tasks, limits.min_s)
     else:
         runner.n_tasks = 1
     iterations, sd_start, sd_iteration = study.iterations, None, None
     if uses(study, "iterations") and study.iterations == 1:
         say(f"pilot: {PILOT_STARTS} starts of {PILOT_ITERATIONS} iterations")
+        runner.try_out(study.baseline, variant)
         runner.iterations = PILOT_ITERATIONS + 1
         iterations, sd_start, sd_iteration = pilot(runner, study.baseline, variant)
-    return Calibration(runner.n_tasks, iterations, fastest_s, sd_start, sd_iteration)
+    return Calibration(runner.n_tasks, iterations, fastest_s, sd_start, sd_iteration, least)
 
 
-def _grow(runner: Runner, variant: Variant, min_s: float, max_tasks: int, say: Callable[[str], None]) -> float:
-    """Multiplies the tasks until every run takes `min_s`."""
+def _grow(
+    runner: Runner, variant: Variant, min_s: float, max_tasks: int, say: Callable[[str], None]
+) -> tuple[float, int | None]:
+    """Multiplies the tasks until every run takes `min_s`. How long the fastest then takes, and with how many tasks the
+    slowest does, if that is very few beside it."""
     study = runner.study
     fastest = math.inf
     configs = [study.baseline]
     if (other := reachable_all_on(runner, variant)) not in configs:
         configs.append(other)
+    each_s: dict[int, float] = {}
     for _ in range(_ROUNDS):
         times = []
-        for config in configs:
+        for place, config in enumerate(configs):
+            if each_s.get(place, 0.0) * runner.n_tasks > _MOST_RANGE * min_s:
+                # Its time is known: making it once more would take as long as all others.
+                continue
             row = runner.run(config, variant, n_tasks=runner.n_tasks)
             if row["status"] == "ok":
                 times.append(float(row["total_s"]))
+                each_s[place] = times[-1] / runner.n_tasks
                 if row["n_tasks"] != runner.n_tasks:
                     # It does not take a number of tasks: what it says is what there is.
                     runner.n_tasks = row["n_tasks"]
-                    return times[-1]
+                    return times[-1], None
             elif config is configs[0]:
                 raise RunError(
                     f"study {study.name!r}: the baseline cannot be run ({row['status']}): {row['error']} Run the "
                     "command by hand; `broadleaf lab doctor` shows it."
                 )
+        if not times:
+            break
         fastest = min(times)
         say(f"calibrating: {runner.n_tasks:,} tasks take {fastest:.3f} s at the fastest")
         if fastest >= min_s or runner.n_tasks >= max_tasks:
-            return fastest
+            break
         # Far from the goal the start-up hides what a task costs, so the steps are bounded.
-        step = min(10.0, max(_MARGIN, _MARGIN * min_s / fastest))
+        step = min(MOST_STEP, max(MARGIN, MARGIN * min_s / fastest))
         runner.n_tasks = min(max_tasks, max(runner.n_tasks + 1, round_up(runner.n_tasks * step)))
-    return fastest
+    slowest, quickest = max(each_s.values()), min(each_s.values())
+    if slowest <= _MOST_RANGE * quickest:
+        return fastest, None
+    least = min(runner.n_tasks, max(1, round_up(MARGIN * min_s / slowest)))
+    say(
+        f"a task takes {slowest / quickest:.0f} times as long in the slowest of these as in the fastest: each "
+        f"configuration has its own number of tasks, from {least:,} to {runner.n_tasks:,}, so that its runs take "
+        f"{min_s:g} s"
+    )
+    return fastest, least
 
 
 def reachable_all_on(runner: Runner, variant: Variant = HERE) -> dict[str, Level]:
@@ -128,12 +179,6 @@ def reachable_all_on(runner: Runner, variant: Variant = HERE) -> dict[str, Level
     return config if study.rules().allows(config) else study.baseline
 
 
-def round_up(number: float) -> int:
-    """To two leading digits, which are easier to read."""
-    size = 10 ** max(0, math.floor(math.log10(number)) - 1)
-    return int(math.ceil(number / size) * size)
-
-
 def pilot(runner: Runner, config: Config, variant: Variant = HERE) -> tuple[int, float | None, float | None]:
     """Measures how starts and iterations vary and what they cost; the iterations per start that pay best."""
     starts: list[list[float]] = []
@@ -146,7 +191,7 @@ def pilot(runner: Runner, config: Config, variant: Variant = HERE) -> tuple[int,
         if len(times) < 2 or finished.duration_s > PILOT_LIMIT_S:
             # It reports no iterations, or takes so long that its start hardly counts: there is nothing to weigh.
             return 1, None, None
-        each_s = statistics.mean(times) * runner.n_tasks / 1e6
+        each_s = statistics.mean(times) * runner.tasks_of(config) / 1e6
         iteration_cost_s.append(each_s)
         start_cost_s.append(max(0.0, finished.duration_s - each_s * len(times)))
         starts.append([math.log(t) for t in times[1:]])

@@ -13,7 +13,7 @@ from broadleaf.lab.designs.plan import Plan, PlanRow
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.calibrate import Calibration, calibrate
 from broadleaf.lab.run.environments.environment import Environments, with_excludes
-from broadleaf.lab.run.single import Quiet, Runner, record
+from broadleaf.lab.run.single import Quiet, record
 from broadleaf.lab.spec.factors import config_id
 from broadleaf.lab.spec.lock import read_lock, write_lock
 from broadleaf.lab.spec.runs import Run, RunsFile
@@ -109,7 +109,7 @@ def run_plan(
         tried: set[str] = set()
         if left:
             environments, calibration = ready(study, [row.config for row in left], quiet=quiet, say=say)
-            runner = Runner(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
+            runner = calibration.runner(environments, quiet=quiet, made=runs.rows)
             for row in left:
                 spent = time.monotonic() - begin
                 if max_runs is not None and made >= max_runs:

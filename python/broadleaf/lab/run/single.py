@@ -18,6 +18,7 @@ from broadleaf.lab.run.environments.environment import HERE, BuildFailed, Enviro
 from broadleaf.lab.run.environments.interpreters import Unavailable
 from broadleaf.lab.run.outcome import iteration_times_us, marginal_us, measure
 from broadleaf.lab.run.process import Finished, run_command, run_directory
+from broadleaf.lab.run.tasks import TasksByConfig
 from broadleaf.lab.spec.factors import Config, config_id
 from broadleaf.lab.spec.runs import Run, RunsFile
 
@@ -38,7 +39,7 @@ class Quiet:
 
 
 class Runner:
-    """Runs configurations of a study on this machine, one at a time."""
+    """Runs configurations of a study on this machine, one at a time, with `n_tasks` tasks or as `tasks` says."""
 
     def __init__(
         self,
@@ -49,10 +50,12 @@ class Runner:
         session_id: str | None = None,
         quiet: Quiet | None = None,
         seed: int | None = None,
+        tasks: TasksByConfig | None = None,
     ) -> None:
         self.environments = environments
         self.study: StudySpec = environments.study
         self.n_tasks = n_tasks
+        self.tasks: TasksByConfig | None = tasks
         self.iterations = iterations
         self.session_id: str = session_id or new_session_id()
         self.quiet: Quiet = quiet or Quiet()
@@ -63,7 +66,31 @@ class Runner:
 
     def run(self, config: Config, variant: Variant = HERE, *, n_tasks: int | None = None) -> Run:
         """Makes one run. What goes wrong with it is in the row; RunError only if no run can be made at all."""
-        return self._run(config, variant, n_tasks, quiet=self._wait())
+        quiet = self._wait()
+        failed = self.try_out(config, variant) if n_tasks is None else None
+        return failed or self._run(config, variant, n_tasks, quiet=quiet)
+
+    def tasks_of(self, config: Config) -> int:
+        """How many tasks a run of a configuration has; the least where it has its own number and was not run yet."""
+        if self.tasks is None:
+            return self.n_tasks
+        return self.tasks.of(config_id(config, self.study.factors)) or self.tasks.least
+
+    def try_out(self, config: Config, variant: Variant, cpus: Collection[int] | None = None) -> Run | None:
+        """Where configurations have their own numbers of tasks, runs one that was not run yet until its number is
+        known. These runs are not kept: how long they took decided which is the last. The one that failed, if one did."""
+        key = config_id(config, self.study.factors)
+        if self.tasks is None or self.tasks.of(key) is not None:
+            return None
+        n = self.tasks.least
+        while True:
+            trial = self._run(config, variant, n, quiet=True, cpus=cpus)
+            if trial["status"] != "ok":
+                return trial
+            following = self.tasks.learn(key, trial)
+            if following == n or trial["n_tasks"] != n:
+                return None
+            n = following
 
     def run_side_by_side(self, versions: Sequence[tuple[Config, Variant]]) -> list[Run]:
         """Makes a run of each version, all at once on one processor. The kernel gives it to them in turns of a few
@@ -72,6 +99,8 @@ class Runner:
         processors at other times. Their scores must count processor time. RunError as for `run`."""
         quiet = self._wait()
         cpus = {max(os.sched_getaffinity(0))}
+        # All versions of a configuration have the number of tasks of the first.
+        self.try_out(*versions[0], cpus=cpus)
         with ThreadPoolExecutor(len(versions)) as pool:
             return list(pool.map(lambda version: self._run(*version, quiet=quiet, cpus=cpus), versions))
 
@@ -85,7 +114,7 @@ class Runner:
         cpus: Collection[int] | None = None,
     ) -> Run:
         study = self.study
-        n = n_tasks or self.n_tasks
+        n = n_tasks or self.tasks_of(config)
         row: Run = {
             "study": study.name,
             "session_id": self.session_id,
@@ -162,15 +191,16 @@ class Runner:
         try:
             place = self.environments.place(config, variant)
             with run_directory() as run_dir:
-                self._command(config, place, self.n_tasks, run_dir)
+                self._command(config, place, self.tasks_of(config), run_dir)
         except (Unavailable, Incompatible, BuildFailed):
             return False
         return True
 
     def iteration_times_us(self, config: Config, variant: Variant = HERE) -> tuple[list[float], Finished]:
         """The scores of one run's iterations."""
-        finished, _ = self.attempt(config, variant, self.n_tasks)
-        return iteration_times_us(self.study, finished, self.n_tasks), finished
+        n = self.tasks_of(config)
+        finished, _ = self.attempt(config, variant, n)
+        return iteration_times_us(self.study, finished, n), finished
 
 
 def record(

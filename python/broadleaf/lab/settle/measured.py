@@ -9,7 +9,7 @@ from collections.abc import Callable
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.environments.environment import with_excludes
 from broadleaf.lab.run.planned import make_plan, ready
-from broadleaf.lab.run.single import Quiet, Runner, record
+from broadleaf.lab.run.single import Quiet, record
 from broadleaf.lab.settle.settler import Settler
 from broadleaf.lab.spec.runs import Run, RunsFile
 from broadleaf.lab.spec.study import StudySpec
@@ -31,7 +31,7 @@ def settle(
     study = with_excludes(study)
     settler = Settler(study, most_runs if most_runs is not None else len(make_plan(study)), seed)
     environments, calibration = ready(study, [study.all_on], quiet=quiet, say=say)
-    runner = Runner(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
+    runner = calibration.runner(environments, quiet=quiet)
     rng = random.Random(seed)
     with RunsFile(study.runs_path, study.factors, study.responses) as runs:
         block = 1 + max((row["block"] for row in runs.rows if row["block"] is not None), default=-1)

@@ -30,7 +30,7 @@ DESIGNS = (
 @dataclass(frozen=True, slots=True)
 class Calibrate:
     """How the one number of tasks of all runs is chosen: so that the fastest configuration takes `min_s` seconds.
-    `n_tasks` fixes it instead."""
+    Where the slowest would take more than twenty times as long, each has its own. `n_tasks` fixes it instead."""
 
     min_s: float = 0.5
     n_tasks: int | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from broadleaf.lab.analysis.failures import BAD
 from broadleaf.lab.run.environments.machine import machine_id
 from broadleaf.lab.run.planned import ready
-from broadleaf.lab.run.single import Quiet, Runner, record
+from broadleaf.lab.run.single import Quiet, record
 from broadleaf.lab.spec.factors import Config
 from broadleaf.lab.spec.runs import Run, RunsFile, read_runs
 from broadleaf.lab.spec.study import StudySpec
@@ -33,12 +33,10 @@ class MeasuredRuns:
         """Builds what is needed and calibrates, if that was not done before. RunError if nothing can be run."""
         self.calibration: Calibration
         self._environments, self.calibration = ready(study, (), quiet=quiet, say=say)
-        self._runner = Runner(
-            self._environments, n_tasks=self.calibration.n_tasks, iterations=self.calibration.iterations, quiet=quiet
-        )
         self._on_run = on_run
         self._order: dict[int, int] = {}
         self._runs = RunsFile(study.runs_path, study.factors, study.responses)
+        self._runner = self.calibration.runner(self._environments, quiet=quiet, made=self._runs.rows)
         # Blocks of an earlier session keep their numbers.
         self._before = max((run["block"] or 0 for run in self._runs.rows), default=0)
 
