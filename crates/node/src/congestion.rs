@@ -47,7 +47,10 @@ impl Node {
         let limit = self.config.options.congestion_bytes;
         let peer = &mut self.peers[token];
         let queued = peer.link.queued_bytes();
-        if let Role::Client { client, congested } = &mut peer.role {
+        if let Role::Client {
+            client, congested, ..
+        } = &mut peer.role
+        {
             let now_congested = if *congested {
                 queued > limit / 2
             } else {

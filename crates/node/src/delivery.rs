@@ -430,6 +430,7 @@ impl Node {
     }
 
     pub(crate) fn tell_host(&mut self, host: HostId, command: &RelayCommand) {
+        // What a client gets it forgets by itself.
         if let Some(token) = self.relays.links.get(&host).map(|link| link.token) {
             self.command(token, command);
         }

@@ -6,7 +6,7 @@ use broadleaf_proto::control::{self, ControlReply, ControlRequest};
 use broadleaf_proto::limits::{MAX_OPTIONS_BYTES, MAX_REQUEST_BYTES};
 use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord, SubmitRecord};
 use broadleaf_proto::wire::Reader;
-use broadleaf_proto::{ClientId, DecodeError, EngineId, FrameKind};
+use broadleaf_proto::{ClientId, DecodeError, EngineId, FrameKind, HostId};
 
 use crate::node::Node;
 use crate::peers::Role;
@@ -24,7 +24,7 @@ impl Node {
     pub(crate) fn on_frame(&mut self, token: usize, frame: Frame) -> Result<(), LinkError> {
         match self.peers[token].role {
             Role::Unknown => self.on_hello(token, &frame),
-            Role::Client { client, .. } => self.on_client_frame(token, client, frame),
+            Role::Client { client, host, .. } => self.on_client_frame(token, client, host, frame),
             Role::Engine { engine, .. } => self.on_engine_frame(token, engine, frame),
             Role::ForkServer if frame.kind == FrameKind::ForkServerEvent => {
                 self.input(Input::ForkServer(control::decode(&frame.body)?));
@@ -41,6 +41,7 @@ impl Node {
         &mut self,
         token: usize,
         client: ClientId,
+        host: HostId,
         frame: Frame,
     ) -> Result<(), LinkError> {
         let mut reader = Reader::new(frame.body.clone());
@@ -73,6 +74,9 @@ impl Node {
                 let (number, request): (u64, ControlRequest) = control::decode(&frame.body)?;
                 self.ring.note(Kind::Request, client.0, number);
                 self.on_request(token, client, number, request);
+            }
+            FrameKind::RelayEvent if host != HostId::CONTROLLER => {
+                return self.on_far_client_frame(host, &frame);
             }
             _ => return self.on_segment_frame(token, frame),
         }

@@ -60,10 +60,8 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
         )
     })?;
     let me = rustix::process::geteuid().as_raw();
-    let is_relay = matches!(
-        hello.role,
-        control::Role::Relay { .. } | control::Role::Payload { .. }
-    );
+    let is_payload = matches!(hello.role, control::Role::Payload { .. });
+    let is_relay = is_payload || matches!(hello.role, control::Role::Relay { .. });
     let identity = |message: &str| Err(refuse(RefusalKind::Identity, message.to_owned()));
     let is_client = matches!(hello.role, control::Role::Client { .. });
     let peer = link.peer_credentials();
@@ -81,10 +79,10 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
         Some(PeerKey::Engine) if is_client && !is_local => {
             identity("an engine's key does not open a client's connection")
         }
-        Some(PeerKey::Client) if is_relay => {
+        Some(PeerKey::Client) if is_relay && !is_payload => {
             identity("a client's key does not open a relay's connection")
         }
-        Some(PeerKey::Client) if !is_client => {
+        Some(PeerKey::Client) if !is_client && !is_payload => {
             identity("a client's key does not open an engine's connection; use the engines' file")
         }
         Some(_) if is_relay && is_local => identity("relays connect over TCP"),
@@ -140,8 +138,13 @@ impl Node {
                     .controller()
                     .map(broadleaf_core::Controller::engines)
                     .unwrap_or_default();
+                welcome.host = self.on_client_host(token);
+                if welcome.host != HostId::CONTROLLER {
+                    welcome.payload_secret.clone_from(&self.objects.secret);
+                }
                 self.peers[token].role = Role::Client {
                     client,
+                    host: welcome.host,
                     congested: false,
                 };
                 self.clients.insert(client, token);
@@ -240,10 +243,14 @@ impl Node {
         });
     }
 
-    /// A payload connection of a relay's: served by the payload plane.
+    /// A payload connection of a relay's, or of a client's on another host: served by the payload plane.
     fn on_payload_hello(&mut self, token: usize, mut welcome: Welcome, host: HostId) {
-        if !self.relays.links.contains_key(&host) {
-            let message = "no relay of that host is connected".to_owned();
+        let is_known = match self.peers[token].link.peer_key() {
+            Some(PeerKey::Client) => self.far_clients.has(host),
+            _ => self.relays.links.contains_key(&host),
+        };
+        if !is_known {
+            let message = "no relay or client of that host is connected".to_owned();
             self.refuse(token, &refuse(RefusalKind::Full, message));
             return;
         }

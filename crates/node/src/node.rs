@@ -18,6 +18,7 @@ use crate::arrivals::{Arrivals, Gate};
 use crate::config::NodeConfig;
 use crate::delivery::Waiting;
 use crate::error::{NodeError, io_error};
+use crate::far_clients::FarClients;
 use crate::interrupts::Interrupts;
 use crate::objects::Objects;
 use crate::peers::{Peer, Role};
@@ -36,6 +37,7 @@ pub struct Node {
     pub(crate) config: NodeConfig,
     pub(crate) decider: Decider,
     pub(crate) relays: Relays,
+    pub(crate) far_clients: FarClients,
     pub(crate) outputs: Vec<Output>,
     pub(crate) peers: Slab<Peer>,
     pub(crate) clients: BTreeMap<ClientId, usize>,
@@ -114,6 +116,7 @@ impl Node {
             lifeline,
             decider: Decider::Own(Box::new(Controller::new(config.core()))),
             relays: Relays::default(),
+            far_clients: FarClients::default(),
             ring: Ring::new(options.trace_events, options.log_level, &options.log_sink),
             outputs: Vec::new(),
             peers: Slab::new(),
@@ -314,8 +317,9 @@ impl Node {
         };
         // Closing the descriptor takes it out of the poller too.
         match peer.role {
-            Role::Client { client, .. } => {
+            Role::Client { client, host, .. } => {
                 self.clients.remove(&client);
+                self.on_far_client_gone(host);
                 self.ring.note(Kind::ClientDown, client.0, 0);
                 self.input(Input::ClientDown { client });
             }

@@ -161,6 +161,9 @@ impl Node {
         {
             return;
         }
+        if self.send_apart(token, payload) {
+            return;
+        }
         let held_bytes: u64 = payload.segments.iter().map(|s| s.len_bytes).sum();
         let len_bytes = held_bytes.saturating_add(payload.bytes.len() as u64);
         if len_bytes <= MAX_INLINE_PAYLOAD_BYTES as u64 {

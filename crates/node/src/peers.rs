@@ -12,6 +12,8 @@ pub enum Role {
     Client {
         /// Its id.
         client: ClientId,
+        /// Its number as a host that gets results; the controller's for one that is there.
+        host: HostId,
         /// Whether its outgoing queue is long.
         congested: bool,
     },

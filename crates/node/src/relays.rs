@@ -88,8 +88,7 @@ impl Default for Relays {
 impl Relays {
     /// Takes a relay in; gives its host's number.
     pub fn insert(&mut self, token: usize, name: String, listen: Option<String>) -> HostId {
-        self.last += 1;
-        let host = HostId(self.last);
+        let host = self.next_host();
         let link = RelayLink {
             token,
             name,
@@ -107,6 +106,12 @@ impl Relays {
 }
 
 impl Relays {
+    /// A number for a host, or for a client on one, that none has had.
+    pub fn next_host(&mut self) -> HostId {
+        self.last += 1;
+        HostId(self.last)
+    }
+
     fn note_progress(&mut self, host: HostId, progress: &Progress) {
         let link = self.links.get_mut(&host);
         let Some(fetched) = link

@@ -88,7 +88,7 @@ pub struct Welcome {
     pub engine: EngineId,
     /// Token for the high half of the sender's segment ids.
     pub segment_token: u32,
-    /// The relay's host (0 for other roles).
+    /// The relay's host, or the number that a client on another host has as one (0 for other roles).
     pub host: HostId,
     /// Most unresolved tasks the client may have.
     pub max_outstanding_tasks: u64,
@@ -96,7 +96,7 @@ pub struct Welcome {
     pub max_outstanding_bytes: u64,
     /// Engines known now (clients only).
     pub engines: Vec<EngineInfo>,
-    /// For payload between hosts (relays only, and only where connections are encrypted).
+    /// For payload between hosts (relays, and clients on other hosts; only where connections are encrypted).
     pub payload_secret: Option<PayloadSecret>,
 }
 

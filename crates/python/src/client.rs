@@ -4,6 +4,7 @@ mod announce;
 mod background;
 mod call;
 mod dispatch;
+mod far;
 mod functions;
 mod history;
 mod link;

@@ -58,6 +58,8 @@ pub struct EndpointOptions {
     pub pool_max_bytes: Option<u64>,
     /// How long free segments are kept, in seconds.
     pub shared_memory_warm_s: u64,
+    /// Send buffer of a connection for payload.
+    pub payload_socket_bytes: usize,
 }
 
 impl Default for EndpointOptions {
@@ -72,6 +74,7 @@ impl Default for EndpointOptions {
             shared_memory: true,
             pool_max_bytes: None,
             shared_memory_warm_s: WARM_SECONDS,
+            payload_socket_bytes: 256 * 1024,
         }
     }
 }
@@ -298,17 +301,23 @@ pub fn dial(connection: &Connection, deadline: Instant) -> Result<Link, ConnectE
     if connection.unix_path.is_some() && connection.transport.as_deref() != Some("tcp") {
         return dial_local(connection);
     }
-    let Some(address) = &connection.tcp else {
-        return Err(ConnectError::NoAddress);
-    };
+    let (address, security) = dial_tcp(connection)?;
     let left = deadline
         .saturating_duration_since(Instant::now())
         .max(Duration::from_millis(1));
+    let stream = TcpStream::connect_timeout(&address, left)?;
+    Ok(security.link(stream)?)
+}
+
+/// Where and how the node is dialled over TCP.
+pub fn dial_tcp(connection: &Connection) -> Result<(SocketAddr, DialSecurity), ConnectError> {
+    let Some(address) = &connection.tcp else {
+        return Err(ConnectError::NoAddress);
+    };
     let security = if connection.tls {
         DialSecurity::Tls(connection.client_tls()?)
     } else {
         DialSecurity::Proof(connection.proof()?)
     };
-    let stream = TcpStream::connect_timeout(&address.resolve()?, left)?;
-    Ok(security.link(stream)?)
+    Ok((address.resolve()?, security))
 }

@@ -17,6 +17,7 @@ mod processes;
 mod random;
 mod script;
 mod trace;
+mod values;
 mod worlds;
 
 use broadleaf_core::{Config, Counters, Nanos};
@@ -24,6 +25,7 @@ use broadleaf_core::{Config, Counters, Nanos};
 use crate::cluster::Cluster;
 use crate::random::Random;
 use crate::trace::Trace;
+pub use crate::values::{FarOutcome, run_far_client};
 
 /// A mistake put into the simulated driver, to see that the simulation finds it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

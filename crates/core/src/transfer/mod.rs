@@ -5,6 +5,8 @@
 
 pub mod cost;
 mod routes;
+mod topology;
+pub mod values;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,6 +15,7 @@ use broadleaf_proto::relay::Progress;
 
 use self::cost::{Estimate, Hop, Shape};
 pub use self::routes::{Route, Stop};
+pub use self::topology::Topology;
 use crate::Nanos;
 
 /// Hosts before it, besides its parent and the origin, that one may turn to.
@@ -23,18 +26,6 @@ const SLOW_NS: Nanos = 1_000_000_000;
 const TELLING_BYTES: u64 = 512 * 1024;
 /// Bytes to measure a link by where nothing else has told: 8 ms of one of 1 Gb/s.
 pub const PROBE_BYTES: u64 = 2 * TELLING_BYTES;
-
-/// Which hosts a host gets its data from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Topology {
-    /// The one that takes least time.
-    #[default]
-    Cheapest,
-    /// This one.
-    Shape(Shape),
-    /// A k-ary tree with the cheapest arity.
-    AnyKary,
-}
 
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +81,8 @@ struct Transfer {
 #[derive(Clone, Debug, Default)]
 struct Host {
     can_serve: bool,
+    /// A client that gets results: nothing is learnt of the network between hosts from it.
+    is_client: bool,
     /// Least round trip of late, ns; 0 while unknown.
     round_trip_ns: u64,
     bytes_per_s: f64,
@@ -112,6 +105,12 @@ impl Transfers {
         host.can_serve = can_serve;
     }
 
+    /// A client on another host is there, which gets results from the controller's host and serves nobody.
+    pub fn on_client_up(&mut self, host: HostId) {
+        let host = self.hosts.entry(host).or_default();
+        host.is_client = true;
+    }
+
     /// A round trip to a host was measured.
     pub fn on_round_trip(&mut self, host: HostId, ns: u64) {
         if let Some(host) = self.hosts.get_mut(&host) {
@@ -129,7 +128,8 @@ impl Transfers {
     /// known, and nothing under way will tell.
     pub fn lacks_bandwidth(&self) -> bool {
         let tells = |t: &Transfer| t.len_bytes >= TELLING_BYTES && !t.is_told;
-        self.hosts.len() > 1 && self.bytes_per_s <= 0.0 && !self.active.values().any(tells)
+        let n_hosts = self.hosts.values().filter(|host| !host.is_client).count();
+        n_hosts > 1 && self.bytes_per_s <= 0.0 && !self.active.values().any(tells)
     }
 
     /// The measured bandwidth into a host, bytes per second; 0 while unknown.
@@ -180,7 +180,7 @@ impl Transfers {
         let transfer = self.active.entry(object).or_insert_with(|| Transfer {
             len_bytes,
             since_ns: now,
-            estimate: plan(hosts.len(), len_bytes, hop, topology),
+            estimate: topology.estimate(hosts.len(), len_bytes, hop),
             order: vec![Place::new(origin, 0, now)],
             is_told: false,
         });
@@ -252,10 +252,14 @@ impl Transfers {
                 let chunk = u64::from(transfer.estimate.chunk_bytes);
                 let timed = transfer.len_bytes.saturating_sub(chunk) as f64;
                 let rate = timed * 1e9 / progress.receiving_ns as f64;
+                let mut is_client = false;
                 if let Some(host) = self.hosts.get_mut(&host) {
                     host.bytes_per_s = blend(host.bytes_per_s, rate);
+                    is_client = host.is_client;
                 }
-                self.bytes_per_s = blend(self.bytes_per_s, rate * fan_out as f64);
+                if !is_client {
+                    self.bytes_per_s = blend(self.bytes_per_s, rate * fan_out as f64);
+                }
             }
         }
         self.bypass_slow(now, progress.object, out);
@@ -476,18 +480,6 @@ impl Transfer {
             most = most.max(children(at));
         }
         most
-    }
-}
-
-fn plan(hosts: usize, bytes: u64, hop: Hop, topology: Topology) -> Estimate {
-    match topology {
-        Topology::Cheapest => cost::choose(hosts, bytes, hop),
-        Topology::Shape(shape) => cost::estimate(shape, hosts, bytes, hop),
-        Topology::AnyKary => [2, 3, 4, 8]
-            .map(|arity| cost::estimate(Shape::Kary(arity), hosts, bytes, hop))
-            .into_iter()
-            .min_by(|a, b| a.seconds.total_cmp(&b.seconds))
-            .unwrap_or_else(|| cost::choose(hosts, bytes, hop)),
     }
 }
 

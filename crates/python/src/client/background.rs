@@ -6,6 +6,7 @@ use std::time::Duration;
 use broadleaf_shm::touch_heap;
 use rustix::event::{PollFd, PollFlags};
 
+use super::far::FarValues;
 use super::shared::{Incoming, Shared};
 use super::wire::poll;
 use crate::payload::TRIM_PERIOD;
@@ -51,18 +52,23 @@ impl Shared {
             // While a caller reads, this thread only looks now and then whether that has ended. Whoever needs it
             // sooner, for a callback or a submission, wakes it.
             let timeout = if watching {
-                self.data.has_segments().then_some(TRIM_PERIOD)
+                let needs_trim = self.far.as_ref().is_some_and(FarValues::needs_trim);
+                (needs_trim || self.data.has_segments()).then_some(TRIM_PERIOD)
             } else {
                 Some(LOOK_PERIOD)
             };
-            let mut fds = [
-                PollFd::new(&self.wake, PollFlags::IN),
-                PollFd::new(&socket, PollFlags::IN),
-            ];
-            let n = if watching { 2 } else { 1 };
-            poll(&mut fds[..n], timeout);
-            let woken = !fds[0].revents().is_empty();
-            let readable = watching && !fds[1].revents().is_empty();
+            let wake = PollFd::new(&self.wake, PollFlags::IN);
+            let (socket_seen, woken) = if watching {
+                let seen = self
+                    .wire
+                    .poll_beside(&socket, PollFlags::IN, Some(wake), timeout);
+                (seen.0, !seen.1.is_empty())
+            } else {
+                let mut fds = [wake];
+                poll(&mut fds, timeout);
+                (PollFlags::empty(), !fds[0].revents().is_empty())
+            };
+            let readable = !socket_seen.is_empty();
             let idle = watching && !woken && !readable;
             if woken {
                 let mut count = [0; 8];
@@ -78,6 +84,9 @@ impl Shared {
             } else if idle {
                 // What was dropped meanwhile is given back, and what is free and unused is freed.
                 result = self.flush().map(drop);
+                if let Some(far) = &self.far {
+                    far.trim(&self.data);
+                }
             }
             let nobody_waits = self.foreground.load(Ordering::Acquire) == 0;
             watching = nobody_waits;

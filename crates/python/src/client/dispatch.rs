@@ -5,13 +5,21 @@ use std::sync::atomic::Ordering;
 
 use broadleaf_net::{Frame, LinkError};
 use broadleaf_proto::control::{self, ControlReply, Event};
+use broadleaf_proto::relay;
 use broadleaf_proto::task::{OutputRecord, ResultRecord};
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{CoalescedRecord, DecodeError, FrameKind, RefusedRun};
 
+use super::far::{Arrived, FarRecord};
 use super::request::Request;
 use super::shared::{Incoming, Notice, Shared, json};
+use super::unresolved::Table;
 use crate::payload::lock;
+
+/// Whether a result's values are not in the record.
+fn lies_apart(record: &ResultRecord) -> bool {
+    !record.payload.segments.is_empty()
+}
 
 impl Shared {
     /// Takes in one frame.
@@ -26,28 +34,24 @@ impl Shared {
                 let mut reader = Reader::new(frame.body);
                 let mut table = lock(&self.table);
                 let (mut n_resolved, mut resolved_bytes) = (0, 0);
+                let mut arrived = Arrived::default();
                 while !reader.is_empty() {
-                    let mut record = ResultRecord::decode(&mut reader)?;
-                    let Some(entry) = table.remove(record.seq.0) else {
+                    let record = ResultRecord::decode(&mut reader)?;
+                    if let Some(far) = self.far.as_ref().filter(|_| lies_apart(&record)) {
+                        far.on_record(FarRecord::Result(record), &mut arrived);
                         continue;
-                    };
-                    self.data.adopt(&mut record.payload);
-                    // Before the result is: who waits for it may submit again, and asks whether an engine is idle.
-                    self.outstanding.fetch_sub(1, Ordering::AcqRel);
-                    n_resolved += 1;
-                    resolved_bytes += entry.weight_bytes;
-                    self.collect(
-                        entry
-                            .request
-                            .resolve(entry.index as usize, record, received_ns),
-                        incoming,
-                    );
+                    }
+                    let resolved = self.on_result(&mut table, record, received_ns, incoming);
+                    n_resolved += u64::from(resolved.is_some());
+                    resolved_bytes += resolved.unwrap_or(0);
                 }
+                drop(table);
                 self.outstanding_bytes
                     .fetch_sub(resolved_bytes, Ordering::AcqRel);
                 self.counters
                     .resolved
                     .fetch_add(n_resolved, Ordering::Relaxed);
+                self.on_arrived(arrived, received_ns, incoming)?;
             }
             FrameKind::RefusedRun => {
                 let mut reader = Reader::new(frame.body);
@@ -67,19 +71,17 @@ impl Shared {
             FrameKind::Coalesced => {
                 let mut reader = Reader::new(frame.body);
                 while !reader.is_empty() {
-                    let mut record = CoalescedRecord::decode(&mut reader)?;
-                    let found = lock(&self.table).remove_together(record.seq.0);
-                    let Some((request, weight_bytes)) = found else {
-                        continue;
+                    let record = CoalescedRecord::decode(&mut reader)?;
+                    let apart = |r: &CoalescedRecord| {
+                        r.outcomes.iter().any(|o| !o.payload.segments.is_empty())
                     };
-                    if record.len() != request.len {
-                        return Err(DecodeError::Malformed.into());
+                    let far = self.far.as_ref().filter(|_| apart(&record));
+                    let mut arrived = Arrived::default();
+                    match far {
+                        Some(far) => far.on_record(FarRecord::Coalesced(record), &mut arrived),
+                        None => arrived.records.push(FarRecord::Coalesced(record)),
                     }
-                    for outcome in &mut record.outcomes {
-                        self.data.adopt(&mut outcome.payload);
-                    }
-                    self.on_resolved(record.len() as u64, weight_bytes);
-                    self.collect(request.resolve_together(record, received_ns), incoming);
+                    self.on_arrived(arrived, received_ns, incoming)?;
                 }
             }
             FrameKind::Output => {
@@ -94,6 +96,9 @@ impl Shared {
                         incoming.output.push((request, index, record));
                     }
                 }
+            }
+            FrameKind::RelayCommand if self.far.is_some() => {
+                self.on_relay_commands(&frame.body, received_ns, incoming)?;
             }
             FrameKind::SegmentAnnounce => self
                 .data
@@ -111,6 +116,99 @@ impl Shared {
             kind => return Err(DecodeError::UnknownKind(kind as u8).into()),
         }
         Ok(())
+    }
+
+    /// Resolves a task; gives the payload bytes that it counted for, if it was not resolved.
+    fn on_result(
+        &self,
+        table: &mut Table,
+        mut record: ResultRecord,
+        received_ns: u64,
+        incoming: &mut Incoming,
+    ) -> Option<u64> {
+        // What nobody waits for any more is given back with the record.
+        self.data.adopt(&mut record.payload);
+        let entry = table.remove(record.seq.0)?;
+        // Before the result is: who waits for it may submit again, and asks whether an engine is idle.
+        self.outstanding.fetch_sub(1, Ordering::AcqRel);
+        let index = entry.index as usize;
+        self.collect(entry.request.resolve(index, record, received_ns), incoming);
+        Some(entry.weight_bytes)
+    }
+
+    fn on_coalesced(
+        &self,
+        mut record: CoalescedRecord,
+        received_ns: u64,
+        incoming: &mut Incoming,
+    ) -> Result<(), LinkError> {
+        for outcome in &mut record.outcomes {
+            self.data.adopt(&mut outcome.payload);
+        }
+        let found = lock(&self.table).remove_together(record.seq.0);
+        let Some((request, weight_bytes)) = found else {
+            return Ok(());
+        };
+        if record.len() != request.len {
+            return Err(DecodeError::Malformed.into());
+        }
+        self.on_resolved(record.len() as u64, weight_bytes);
+        self.collect(request.resolve_together(record, received_ns), incoming);
+        Ok(())
+    }
+
+    /// The controller of another host orders objects.
+    fn on_relay_commands(
+        &self,
+        body: &[u8],
+        received_ns: u64,
+        incoming: &mut Incoming,
+    ) -> Result<(), LinkError> {
+        let Some(far) = &self.far else {
+            return Ok(());
+        };
+        let mut arrived = Arrived::default();
+        if let Some(doorbell) = far.on_commands(body, &mut arrived)? {
+            self.wire.ring_by(doorbell);
+            // It may wait for the socket alone.
+            self.wake_background();
+        }
+        self.on_arrived(arrived, received_ns, incoming)
+    }
+
+    /// Resolves what has waited for objects, and tells the controller how far these are.
+    pub(super) fn on_arrived(
+        &self,
+        arrived: Arrived,
+        received_ns: u64,
+        incoming: &mut Incoming,
+    ) -> Result<(), LinkError> {
+        for record in arrived.records {
+            match record {
+                FarRecord::Result(record) => {
+                    let mut table = lock(&self.table);
+                    let resolved = self.on_result(&mut table, record, received_ns, incoming);
+                    drop(table);
+                    let weight_bytes = resolved.unwrap_or(0);
+                    self.outstanding_bytes
+                        .fetch_sub(weight_bytes, Ordering::AcqRel);
+                    let n_resolved = u64::from(resolved.is_some());
+                    self.counters
+                        .resolved
+                        .fetch_add(n_resolved, Ordering::Relaxed);
+                }
+                FarRecord::Coalesced(record) => self.on_coalesced(record, received_ns, incoming)?,
+            }
+        }
+        if arrived.events.is_empty() {
+            return Ok(());
+        }
+        self.wire.with(|net| {
+            for event in &arrived.events {
+                net.append(FrameKind::RelayEvent, |frame| relay::append(event, frame));
+            }
+            net.flush().map(drop)
+        })
     }
 
     fn find(&self, seq: u64) -> Option<(Arc<Request>, usize)> {

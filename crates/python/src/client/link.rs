@@ -9,17 +9,18 @@ use broadleaf_net::LinkError;
 use broadleaf_proto::control::{self, ControlReply, ControlRequest, DefineOptions, Role};
 use broadleaf_proto::limits::{MAX_LABEL_BYTES, MAX_OPTIONS_BYTES};
 use broadleaf_proto::task::PREPARATION;
-use broadleaf_proto::{FrameKind, OptionsId, TaskOptions};
+use broadleaf_proto::{FrameKind, HostId, OptionsId, TaskOptions};
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rustc_hash::FxHashMap;
 
+use super::far::FarValues;
 use super::functions::Functions;
 use super::shared::{Incoming, Shared, Step, Tuning};
 use super::tell::tell;
-use crate::connect::{Connection, dial, handshake};
+use crate::connect::{Connection, dial, dial_tcp, handshake};
 use crate::engine::{Engine, engine_to_free};
 use crate::errors::{forked, link_closed, link_error};
 use crate::payload::{DataPlane, lock};
@@ -175,6 +176,12 @@ impl Link {
                 handshake(link, &hello, &[], deadline)
             })
             .map_err(|error| error.into_py(py))?;
+        let far = if welcome.host == HostId::CONTROLLER {
+            None
+        } else {
+            let way = dial_tcp(&connection).map_err(|error| error.into_py(py))?;
+            Some(FarValues::new(&connection.options, &hello, &welcome, way))
+        };
         let tuning = Tuning {
             linger: Duration::from_micros(connection.options.client_linger_us),
             spin: Duration::from_micros(connection.options.client_spin_us),
@@ -187,7 +194,7 @@ impl Link {
             connection.inline_limit_bytes(link.is_local()),
             &connection.options,
         );
-        let shared = Arc::new(Shared::new(py, link, &welcome, data, tuning)?);
+        let shared = Arc::new(Shared::new(py, link, &welcome, data, far, tuning)?);
         let mut incoming = Incoming::default();
         shared
             .take_frames(&mut incoming)

@@ -18,6 +18,7 @@ use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, PollFlags};
 
+use super::far::{Arrived, FarValues};
 use super::record::Records;
 use super::request::Request;
 use super::unresolved::Table;
@@ -145,6 +146,8 @@ pub struct Shared {
     pub parked: AtomicBool,
     /// Segments and buffers.
     pub data: DataPlane,
+    /// Large results, where the controller is on another host.
+    pub far: Option<FarValues>,
     pub(super) engines: Mutex<BTreeMap<EngineId, EngineInfo>>,
     /// How many those are. With fewer tasks on their way an engine may idle, so the next waits for no company.
     pub n_engines: AtomicU64,
@@ -176,6 +179,7 @@ impl Shared {
         net: Link,
         welcome: &control::Welcome,
         data: DataPlane,
+        far: Option<FarValues>,
         tuning: Tuning,
     ) -> std::io::Result<Self> {
         let engines = welcome
@@ -199,6 +203,7 @@ impl Shared {
             armed: AtomicBool::new(false),
             parked: AtomicBool::new(false),
             data,
+            far,
             n_engines: AtomicU64::new(welcome.engines.len() as u64),
             engines_version: AtomicU64::new(1),
             engines: Mutex::new(engines),
@@ -271,7 +276,10 @@ impl Shared {
         // Taken before and sent behind: a submission may name a segment that is given back right after it.
         let release = self.data.take_releases();
         self.append_submissions(net);
-        if let Some(release) = release {
+        if let (Some(far), Some(release)) = (&self.far, &release) {
+            // The segments are this process's own, and nobody else has any of them.
+            far.on_released(&release.released);
+        } else if let Some(release) = release {
             net.send(FrameKind::SegmentRelease, &control::encode(&release), &[])?;
         }
         net.flush()
@@ -352,6 +360,11 @@ impl Shared {
         for frame in frames {
             self.dispatch(frame, received_ns, incoming)?;
         }
+        if let Some(far) = &self.far {
+            let mut arrived = Arrived::default();
+            far.take_events(&self.data, &mut arrived);
+            self.on_arrived(arrived, received_ns, incoming)?;
+        }
         *lock(&self.generation) += 1;
         if self.foreground.load(Ordering::Acquire) > 1 {
             self.progress.notify_all();
@@ -383,6 +396,9 @@ impl Shared {
                     .resolve(entry.index as usize, record, received_ns),
                 incoming,
             );
+        }
+        if let Some(far) = &self.far {
+            far.close();
         }
         self.data.on_closed();
         self.engines_version.fetch_add(1, Ordering::Release);

@@ -107,9 +107,10 @@ impl Shared {
         self.foreground.fetch_add(1, Ordering::AcqRel);
         if let Ok(role) = self.reader.try_lock() {
             if !is_done() {
-                let mut fds = [PollFd::new(&socket, PollFlags::IN), other];
-                poll(&mut fds, Some(slice));
-                if !fds[0].revents().is_empty() {
+                let (seen, _) =
+                    self.wire
+                        .poll_beside(&socket, PollFlags::IN, Some(other), Some(slice));
+                if !seen.is_empty() {
                     self.read_or_lose(incoming);
                 }
             }

@@ -1,12 +1,13 @@
 //! The socket of a connection: written and read under one lock, polled without it.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use broadleaf_net::{Link, LinkError};
 use pyo3::Python;
 use rustix::event::{PollFd, PollFlags};
+use smallvec::SmallVec;
 
 use crate::forks::Sockets;
 use crate::payload::lock;
@@ -17,6 +18,8 @@ pub struct Wire {
     sockets: Arc<Sockets>,
     link: Mutex<Option<Link>>,
     poll_fd: Mutex<Option<Arc<OwnedFd>>>,
+    /// Readable while there is news that does not come over the socket, once there may be some.
+    doorbell: OnceLock<OwnedFd>,
 }
 
 impl Wire {
@@ -27,6 +30,7 @@ impl Wire {
             sockets: Sockets::register(py, &[link.as_fd(), poll_fd.as_fd()]),
             link: Mutex::new(Some(link)),
             poll_fd: Mutex::new(Some(poll_fd)),
+            doorbell: OnceLock::new(),
         })
     }
 
@@ -43,14 +47,43 @@ impl Wire {
         lock(&self.poll_fd).clone()
     }
 
-    /// Waits until the socket is ready; a wire that is shut down always is.
+    /// Has those who poll look there, too.
+    pub fn ring_by(&self, doorbell: OwnedFd) {
+        // There is one.
+        let _ = self.doorbell.set(doorbell);
+    }
+
+    /// Waits until the socket is ready, or something else is to be read; a wire that is shut down always is.
     pub fn poll(&self, flags: PollFlags, timeout: Option<Duration>) -> PollFlags {
         let Some(fd) = self.poll_fd() else {
             return PollFlags::IN | PollFlags::HUP;
         };
-        let mut fds = [PollFd::new(&fd, flags)];
+        self.poll_beside(&fd, flags, None, timeout).0
+    }
+
+    /// As `poll`, of a descriptor that was got before; ends also when another is ready, and says of both.
+    pub fn poll_beside(
+        &self,
+        fd: &OwnedFd,
+        flags: PollFlags,
+        other: Option<PollFd<'_>>,
+        timeout: Option<Duration>,
+    ) -> (PollFlags, PollFlags) {
+        let mut fds = SmallVec::<[PollFd<'_>; 3]>::new();
+        fds.push(PollFd::new(fd, flags));
+        let doorbell = self
+            .doorbell
+            .get()
+            .filter(|_| flags.contains(PollFlags::IN));
+        fds.extend(doorbell.map(|doorbell| PollFd::new(doorbell, PollFlags::IN)));
+        let n = fds.len();
+        fds.extend(other);
         poll(&mut fds, timeout);
-        fds[0].revents()
+        let seen = |fds: &[PollFd<'_>]| {
+            fds.iter()
+                .fold(PollFlags::empty(), |all, fd| all | fd.revents())
+        };
+        (seen(&fds[..n]), seen(&fds[n..]))
     }
 
     /// Closes the connection and gives its descriptors back.

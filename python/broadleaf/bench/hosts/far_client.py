@@ -1,0 +1,153 @@
+"""A client on another host that nobody can dial: a large result beside a bare socket, and a small task beside both.
+
+`python -m broadleaf.bench.hosts.far_client` prints the figures as JSON. The hosts are network namespaces, which need
+root. What is compared takes turns within a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .network import Network, scheduled_by_thread
+
+PORT = 7708
+PIECE_BYTES = 1 << 20
+_MODULE = "broadleaf.bench.hosts.far_client"
+IDLE_TRIPS = 500
+
+
+def measure(n_bytes: int, gbit: float, rounds: int) -> dict[str, Any]:
+    """Seconds of each round, and their ratios."""
+    from broadleaf import Cluster
+
+    with scheduled_by_thread(), Network(1, rate_mbit=gbit * 1000) as network:
+        controller, host = network.hosts
+        name = f"far-{os.getpid()}"
+        command = ("start", "-n", "2", "--cluster-id", name, "--tcp", f"{controller.address}:0",
+                   "--option=kept_results_bytes=0")  # fmt: skip
+        if network.start(controller, *command, stdout=subprocess.DEVNULL).wait(60):
+            raise RuntimeError("the controller did not start")
+        cluster = Cluster.from_file(cluster_id=name)
+        sender = [sys.executable, "-m", _MODULE, "--send", controller.address, "--bytes", str(n_bytes)]
+        server = subprocess.Popen(["ip", "netns", "exec", controller.namespace, *sender], stdout=subprocess.PIPE)
+        try:
+            assert server.stdout is not None
+            server.stdout.readline()  # it listens
+            connection = json.loads(Path(cluster.connection_file).read_text())
+            connection |= {"unix_path": None, "transport": "tcp"}
+            client = [sys.executable, "-m", _MODULE, "--receive", controller.address, "--bytes", str(n_bytes),
+                      "--rounds", str(rounds)]  # fmt: skip
+            done = subprocess.run(
+                ["ip", "netns", "exec", host.namespace, *client], input=json.dumps(connection), stdout=subprocess.PIPE,
+                text=True, check=True,
+            )  # fmt: skip
+        finally:
+            server.kill()
+            server.communicate()
+            cluster.stop_cluster_sync()
+    taken: dict[str, list[float]] = json.loads(done.stdout)
+    middle = {what: statistics.median(values) for what, values in taken.items()}
+    return {
+        "bytes": n_bytes,
+        "gbit": gbit,
+        "rounds": taken,
+        "medians": middle,
+        "result_of_socket": middle["result_s"] / middle["socket_s"],
+        "small_task_of_idle": middle["busy_us"] / middle["idle_us"],
+        "small_task_beside_socket_of_idle": middle["beside_socket_us"] / middle["idle_us"],
+    }
+
+
+def _send(address: str, n_bytes: int) -> None:
+    """Sends that many bytes to each that connects."""
+    data = memoryview(bytearray(os.urandom(PIECE_BYTES)) * -(-n_bytes // PIECE_BYTES))[:n_bytes]
+    with socket.create_server((address, PORT)) as server:
+        print("listens", flush=True)
+        while True:
+            with server.accept()[0] as connection:
+                connection.sendall(data)
+
+
+def _receive(address: str, n_bytes: int, rounds: int) -> None:
+    import broadleaf
+
+    client = broadleaf.Client(json.load(sys.stdin))
+    made = f"import numpy; made = numpy.random.default_rng(1).integers(0, 256, {n_bytes}, dtype='uint8')"
+    client[0].execute(made, block=True)
+    small = client[1]
+    taken: dict[str, list[float]] = {
+        name: [] for name in ("socket_s", "result_s", "idle_us", "busy_us", "beside_socket_us")
+    }
+    buffer = memoryview(bytearray(n_bytes))
+
+    def over_socket() -> None:
+        with socket.create_connection((address, PORT)) as connection:
+            if connection.recv_into(buffer, n_bytes, socket.MSG_WAITALL) != n_bytes:
+                raise ConnectionError("the sender is gone")
+
+    for round_ in range(-1, rounds):  # one that warms up
+        idle = [_trip_us(small) for _ in range(IDLE_TRIPS)]
+        began = time.monotonic()
+        over_socket()
+        socket_s = time.monotonic() - began
+        began = time.monotonic()
+        value = client[0].pull("made", block=True)
+        result_s = time.monotonic() - began
+        if len(value) != n_bytes:
+            raise RuntimeError("the result is not what was sent")
+        del value
+        result = client[0].pull("made", block=False)
+        busy = []
+        while not result.done():
+            busy.append(_trip_us(small))
+        result.get()
+        del result
+        beside = []
+        thread = threading.Thread(target=over_socket)
+        thread.start()
+        while thread.is_alive():
+            beside.append(_trip_us(small))
+        if round_ >= 0:
+            for name, value in (("socket_s", socket_s), ("result_s", result_s), ("idle_us", statistics.median(idle)),
+                                ("busy_us", statistics.median(busy)),
+                                ("beside_socket_us", statistics.median(beside))):  # fmt: skip
+                taken[name].append(value)
+    print(json.dumps(taken))
+
+
+def _trip_us(view: Any) -> float:
+    began_ns = time.perf_counter_ns()
+    view.apply_sync(int)
+    return (time.perf_counter_ns() - began_ns) / 1000
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bytes", type=int, default=1_000_000_000, help="of the result")
+    parser.add_argument("--gbit", type=float, default=1.0, help="bandwidth of each host's link, in Gb/s")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--send", help=argparse.SUPPRESS)
+    parser.add_argument("--receive", help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.send:
+        _send(given.send, given.bytes)
+    elif given.receive:
+        _receive(given.receive, given.bytes, given.rounds)
+    else:
+        print(json.dumps(measure(given.bytes, given.gbit, given.rounds), indent=1))
+
+
+if __name__ == "__main__":
+    main()

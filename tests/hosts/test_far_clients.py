@@ -1,0 +1,225 @@
+"""Clients on other hosts, that nobody can dial: large results come over a connection of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from broadleaf import Cluster
+from broadleaf.bench.hosts.network import Network, wait_until, why_not
+
+pytestmark = pytest.mark.timeout(180)
+REASON = why_not()
+
+_PRELUDE = """
+import gc, hashlib, json, os, sys, time
+import numpy as np
+import broadleaf as ipp
+
+rc = ipp.Client(json.loads(sys.argv[1]))
+
+def make(n_bytes, seed=1):
+    import numpy as np
+    return np.random.default_rng(seed).integers(0, 256, n_bytes, dtype=np.uint8)
+
+def until(is_so):
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline, rc.status()["node"]
+        time.sleep(0.01)
+"""
+
+
+class FarClients:
+    """A controller with engines on one host, and programs that are its clients on another."""
+
+    def __init__(self, rate_mbit: float | None, **options: object) -> None:
+        self.network = Network(1, rate_mbit=rate_mbit)
+        self.controller, self.host = self.network.hosts
+        self.cluster_id = f"far-{os.getpid()}"
+        given = [f"--option={name}={value}" for name, value in options.items()]
+        address = f"{self.controller.address}:0"
+        command = ("start", "-n", "2", "--cluster-id", self.cluster_id, "--tcp", address, *given)
+        start = self.network.start(self.controller, *command, stdout=subprocess.DEVNULL)
+        assert start.wait(60) == 0
+        self.cluster = Cluster.from_file(cluster_id=self.cluster_id)
+        connection = json.loads(Path(self.cluster.connection_file).read_text())
+        self.connection = connection | {"unix_path": None, "transport": "tcp"}
+
+    def start(self, program: str) -> subprocess.Popen[str]:
+        """Starts a program with a client `rc`."""
+        command = [sys.executable, "-c", _PRELUDE + program, json.dumps(self.connection)]
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self.host.namespace, *command],
+            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, program: str) -> str:
+        """Runs one to its end; what it printed."""
+        child = self.start(program)
+        try:
+            out, _ = child.communicate(timeout=150)
+        finally:
+            child.kill()
+        assert child.returncode == 0
+        return out
+
+    def close(self) -> None:
+        self.cluster.stop_cluster_sync()
+        self.network.close()
+
+
+@pytest.fixture
+def far() -> Iterator[Callable[..., FarClients]]:
+    """Makes clusters with clients on another host."""
+    if REASON is not None:
+        pytest.skip(REASON)
+    made: list[FarClients] = []
+
+    def make(rate_mbit: float | None = None, **options: object) -> FarClients:
+        made.append(FarClients(rate_mbit, kept_results_bytes=0, **options))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for one in made:
+            one.close()
+
+
+# Nothing of it is left at the node, nor in the client, once its last value is gone.
+_NOTHING_IS_LEFT = """
+gc.collect()
+until(lambda: rc.status()["node"]["objects_out"] == 0)
+"""
+
+
+@pytest.mark.parametrize("tls", ["on", "off"])
+def test_a_result_above_the_limit_of_a_message_comes(far, tls):
+    program = """
+n_bytes = 300 << 20
+result = rc[0].apply_async(make, n_bytes)
+value = result.get(timeout=120)
+assert value.flags.writeable
+print(np.array_equal(value, make(n_bytes)))
+listening = [line for line in open("/proc/net/tcp") if line.split()[3] == "0A"]
+assert listening == [], "a client listens"
+del value, result
+"""
+    assert far(tls=tls).run(program + _NOTHING_IS_LEFT) == "True\n"
+
+
+def test_a_small_task_overtakes_a_large_result(far):
+    # 64 MiB take five seconds: in a queue of one connection the small result would come last.
+    program = """
+large = rc[0].apply_async(make, 64 << 20)
+until(lambda: rc.status()["node"]["objects_out"] > 0)
+small = [rc[1].apply_sync(abs, -i) for i in range(20)]
+assert not large.done()
+assert np.array_equal(large.get(), make(64 << 20))
+print(sum(small))
+"""
+    assert far(rate_mbit=100).run(program) == "190\n"
+
+
+def test_results_that_lie_in_the_same_bytes_or_come_together(far):
+    program = """
+def twice(n_bytes):
+    data = make(n_bytes)
+    return data, data[: n_bytes // 2], "text", data
+
+n_bytes = 5 << 20
+expected = make(n_bytes)
+for value in rc[:].apply_async(twice, n_bytes).get():
+    first, half, text, again = value
+    assert np.array_equal(first, expected) and np.array_equal(half, expected[: n_bytes // 2])
+    assert text == "text" and np.array_equal(again, first)
+both = rc.broadcast_view(coalescing=True).apply_sync(make, n_bytes)
+assert all(np.array_equal(one, expected) for one in both)
+rc[0].push({"a": expected}, block=True)
+values = [rc[0].pull("a", block=True) for _ in range(5)]
+assert all(np.array_equal(one, expected) for one in values)
+values[0][:] = 0
+assert np.array_equal(values[1], expected), "copies share their pages no more once written to"
+many = rc.load_balanced_view().map_async(lambda i: make(2 << 20, i), range(12))
+assert all(np.array_equal(one, make(2 << 20, i)) for i, one in enumerate(many))
+del first, half, again, value, both, values, many
+"""
+    far().run(program + _NOTHING_IS_LEFT)
+
+
+def test_results_of_many_times_the_clients_memory_pass_one_after_the_other(far):
+    program = """
+for i in range(20):
+    assert rc[i % 2].apply_sync(make, 16 << 20).nbytes == 16 << 20
+"""
+    far(pool_max_bytes=96 << 20).run(program + _NOTHING_IS_LEFT)
+
+
+def test_a_client_without_memory_for_it_is_told_so_and_goes_on(far):
+    program = """
+try:
+    rc[0].apply_sync(make, 64 << 20)
+except ipp.error.Undeliverable as error:
+    print(error)
+assert rc[0].apply_sync(abs, -1) == 1
+"""
+    cluster = far()
+    cluster.connection["options"]["pool_max_bytes"] = 32 << 20
+    said = cluster.run(program + _NOTHING_IS_LEFT)
+    assert "could not be brought" in said
+    assert "shared memory" in said
+
+
+def test_a_client_that_dies_leaves_nothing_at_the_controller(far):
+    cluster = far(rate_mbit=100)
+    client = cluster.start("""
+large = rc[0].apply_async(make, 64 << 20)
+until(lambda: rc.status()["node"]["objects_out"] > 0)
+print("under way", flush=True)
+large.get()
+""")
+    try:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "under way\n"
+        client.send_signal(signal.SIGKILL)
+    finally:
+        client.communicate()
+    wait_until(lambda: cluster.cluster.status_sync()["node"]["objects_out"] == 0, 30, "the result's end")
+
+
+def test_a_client_in_a_child_process_does_not_wait_for_its_parents_threads(far):
+    program = """
+value = rc[0].apply_sync(make, 2 << 20)
+if (child := os.fork()) == 0:
+    del rc, value
+    gc.collect()
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert rc[0].apply_sync(abs, -1) == 1
+"""
+    far().run(program)
+
+
+@pytest.mark.skipif(not os.environ.get("BROADLEAF_TEST_HUGE"), reason="BROADLEAF_TEST_HUGE is not set: needs 9 GB")
+def test_a_result_of_more_than_2_gib_comes(far):
+    program = """
+n_bytes = (2 << 30) + 4097
+def made(n_bytes):
+    import numpy as np
+    data = np.zeros(n_bytes, dtype=np.uint8)
+    data[:: 1 << 20] = 1
+    data[-1] = 2
+    return data
+value = rc[0].apply_async(made, n_bytes).get(timeout=120)
+print(value.nbytes, int(value.sum()), value[-1])
+"""
+    assert far(pool_max_bytes=3 << 30).run(program) == f"{(2 << 30) + 4097} {2049 + 2} 2\n"
