@@ -4,14 +4,17 @@
 //! parent before it, and turns to others before it when that fails: no cycle, and whatever it turns to has or gets all.
 
 pub mod cost;
+pub mod flows;
+mod movers;
 mod routes;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use broadleaf_proto::MoverRank;
 use broadleaf_proto::ids::{HostId, ObjectId};
 use broadleaf_proto::relay::Progress;
 
-use self::cost::{Estimate, Hop, Shape};
+use self::cost::{Estimate, Hop, Shape, blend};
 pub use self::routes::{Route, Stop};
 use crate::Nanos;
 
@@ -99,6 +102,7 @@ struct Host {
 #[derive(Debug, Default)]
 pub struct Transfers {
     hosts: BTreeMap<HostId, Host>,
+    movers: BTreeMap<HostId, MoverRank>,
     active: BTreeMap<ObjectId, Transfer>,
     bytes_per_s: f64,
     /// The latest that are over.
@@ -265,6 +269,7 @@ impl Transfers {
     /// A host is gone: those behind it are taken elsewhere, and nobody waits for it.
     pub fn on_host_down(&mut self, host: HostId, out: &mut Vec<TransferCommand>) {
         self.hosts.remove(&host);
+        self.movers.remove(&host);
         let objects: Vec<ObjectId> = self.active.keys().copied().collect();
         for object in objects {
             let Some(transfer) = self.active.get_mut(&object) else {
@@ -488,13 +493,5 @@ fn plan(hosts: usize, bytes: u64, hop: Hop, topology: Topology) -> Estimate {
             .into_iter()
             .min_by(|a, b| a.seconds.total_cmp(&b.seconds))
             .unwrap_or_else(|| cost::choose(hosts, bytes, hop)),
-    }
-}
-
-fn blend(before: f64, now: f64) -> f64 {
-    if before > 0.0 {
-        before / 2.0 + now / 2.0
-    } else {
-        now
     }
 }
