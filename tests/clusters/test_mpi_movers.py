@@ -6,14 +6,14 @@ import json
 
 import pytest
 from bed import Bed
-from mpi_environments import MPIS, EnvironmentUnavailable, mpi_arguments, mpi_python
+from mpi_environments import MPIS, EnvironmentUnavailable, mpi_python
 from waiting import until
 
 pytestmark = pytest.mark.timeout(240)
 
 HOSTS = {
     "mpich": ["-hosts", "head,n1,n2", "-ppn", "1"],
-    "openmpi": ["--host", "head:1,n1:1,n2:1", "--mca", "btl", "tcp,self"],
+    "openmpi": ["--allow-run-as-root", "--host", "head:1,n1:1,n2:1", "--map-by", "node", "--mca", "btl", "tcp,self"],
 }
 PROGRAM = """
 import json, os, signal, subprocess, time, zlib
@@ -66,7 +66,7 @@ def mpi(request, ssh_hosts) -> tuple[Bed, str, str]:
 def test_arrays_go_from_mover_to_mover_and_both_end_with_the_cluster(mpi):
     bed, name, python = mpi
     program = PROGRAM.format(
-        mpiexec=python.rpartition("/")[0] + "/mpiexec", arguments=mpi_arguments(name) + HOSTS[name], python=python
+        mpiexec=python.rpartition("/")[0] + "/mpiexec", arguments=HOSTS[name], python=python
     )
     # Without that, UCX moves data from "host" to "host" by the memory that they share here.
     done = bed.python(program, timeout_s=120, UCX_TLS="tcp,self", UCX_NET_DEVICES="eth0")

@@ -7,6 +7,7 @@ want moved goes from mover to mover. It ends with its cluster.
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import select
 import sys
@@ -119,6 +120,8 @@ def main() -> None:
         except ClusterStartError as error:
             # The others go on without this host: its payload goes over TCP.
             print(f"broadleaf: {error}", file=sys.stderr, flush=True)
+        # As the threads that move payload over TCP do.
+        os.nice(connection["options"]["payload_niceness"])
         mover = Mover(MPI, comm, link)
         if link is not None:
             mover.run()

@@ -45,8 +45,8 @@ def measure(
         with (
             scheduled_by_thread(),
             Network(n, rate_mbit=gbit * 1000) as network,
-            HostedCluster(network, 1, name="tcp") as tcp,
-            HostedCluster(network, 1, name="mpi", payload="mpi", payload_trust="fabric") as by_mpi,
+            HostedCluster(network, 1, "tcp") as tcp,
+            HostedCluster(network, 1, "mpi", payload="mpi", payload_trust="fabric") as by_mpi,
         ):
             movers = start_movers(by_mpi, python)
             ranks = Ranks(network, python)

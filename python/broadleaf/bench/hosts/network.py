@@ -208,7 +208,7 @@ class HostedCluster:
     The client connects by the controller's unix socket, which namespaces do not hide.
     """
 
-    def __init__(self, network: Network, engines_per_host: int, *, name: str = "hosts", **options: object) -> None:
+    def __init__(self, network: Network, engines_per_host: int, name: str = "hosts", /, **options: object) -> None:
         from broadleaf import Cluster
 
         self.network = network
