@@ -1,7 +1,9 @@
 //! A plane with a mover that does as told, dies in the middle, stands still, or is at one end alone.
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use broadleaf_net::Link;
@@ -60,9 +62,10 @@ impl FakeMover {
 
     /// Writes into the segment as MPI would, up to a byte.
     fn move_to(&mut self, flow: &Flow, segment: &Segment, end_bytes: u64) {
-        let end = end_bytes as usize;
-        let mut memory = segment.map_shared(0, flow.len_bytes).unwrap();
-        memory.as_mut_slice().unwrap()[..end].copy_from_slice(&data()[..end]);
+        let memory = File::from(segment.fd().try_clone_to_owned().unwrap());
+        memory
+            .write_all_at(&data()[..end_bytes as usize], 0)
+            .unwrap();
         self.say(&MoverEvent::Moved {
             flow: flow.flow,
             end_bytes,

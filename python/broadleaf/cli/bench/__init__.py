@@ -43,6 +43,8 @@ class BenchGroup(SuggestingGroup):
             return command
         if cmd_name == CLUSTERS:
             from broadleaf.cli.bench.clusters import command
+
+            return command
         if cmd_name == MOVERS:
             from broadleaf.cli.bench.movers import command
 
