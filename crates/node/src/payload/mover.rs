@@ -40,7 +40,7 @@ struct Wanted {
 struct Process {
     link: Link,
     /// To kill it by, which its number may no longer mean when that is needed.
-    process: Option<OwnedFd>,
+    pidfd: Option<OwnedFd>,
     watches_write: bool,
 }
 
@@ -103,10 +103,9 @@ impl Mover {
     }
 
     fn kill(&self) {
-        let process = self.process.as_ref().and_then(|p| p.process.as_ref());
-        if let Some(process) = process {
+        if let Some(pidfd) = self.process.as_ref().and_then(|p| p.pidfd.as_ref()) {
             // One that is gone already is found so by its connection.
-            let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
+            let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
         }
     }
 }
@@ -117,15 +116,14 @@ impl PlaneThread {
         let pid = link
             .peer_credentials()
             .and_then(|peer| Pid::from_raw(peer.pid));
-        let process =
-            pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+        let pidfd = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
         if self.mover.process.is_some() || watch(&self.poller, link.as_fd(), MOVER).is_err() {
             self.side.tell(PlaneEvent::MoverGone);
             return;
         }
         self.mover.process = Some(Process {
             link,
-            process,
+            pidfd,
             watches_write: false,
         });
         self.mover.flows.on_mover(mover);
