@@ -11,6 +11,7 @@ use broadleaf_proto::control::{
 };
 use broadleaf_proto::engine::{EngineCommand, EngineEvent};
 use broadleaf_proto::layout::{COMPOUND, ValueHead};
+use broadleaf_proto::mover::{Landing, MoverRank};
 use broadleaf_proto::relay::{
     AssignMany, Fetch, PayloadCommand, Progress, RelayCommand, RelayEvent, RelayedDone, Source,
 };
@@ -144,6 +145,7 @@ fn progress() -> Progress {
         source: HostId(0),
         receiving_ns: 9_000_000,
         wire_bytes: 8 << 20,
+        mover_bytes: 1 << 20,
         resumed_at: vec![1 << 20],
         corrupt_chunks: 1,
     }
@@ -152,6 +154,7 @@ fn progress() -> Progress {
 fn relay_events(engine: EngineId, key: TaskKey) -> Vec<RelayEvent> {
     vec![
         RelayEvent::EngineUp(world::info(engine.0)),
+        RelayEvent::Mover(Some(MoverRank { world: 5, rank: 1 })),
         RelayEvent::EngineDown {
             engine,
             unclaimed_offers: vec![0, 1, 2],
@@ -520,6 +523,7 @@ fn control_messages() {
         sources: vec![Source {
             host: HostId(2),
             address: Some("node8:4000".into()),
+            mover: Some(MoverRank { world: 5, rank: 1 }),
         }],
         epoch: 1,
     };
@@ -528,6 +532,11 @@ fn control_messages() {
         object: ObjectId(7),
         offset_bytes: 1 << 16,
         pull: 2,
+        landing: Some(Landing {
+            mover: MoverRank { world: 5, rank: 2 },
+            tag: 3,
+            piece_bytes: 1 << 18,
+        }),
     };
     one("pull", control::encode(&pull));
 }

@@ -132,6 +132,7 @@ impl Trial {
                 self.transfers.on_failed(HOST, *object, &mut orders);
                 self.after_transfer(&orders);
             }
+            HostEvent::Event(RelayEvent::Mover(mover)) => self.transfers.on_mover(HOST, *mover),
             HostEvent::Event(RelayEvent::Pong { sent_ns }) => {
                 let ns = self.world.now.saturating_sub(*sent_ns);
                 self.transfers.on_round_trip(HOST, ns);
@@ -218,6 +219,7 @@ impl Trial {
                 source: HostId(choices.below(6)),
                 receiving_ns: choices.number(),
                 wire_bytes: choices.number(),
+                mover_bytes: choices.number(),
                 resumed_at: (0..choices.below(4)).map(|_| choices.number()).collect(),
                 corrupt_chunks: choices.number() as u32,
             }),

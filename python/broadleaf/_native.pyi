@@ -20,6 +20,7 @@ __all__ = [
     "History",
     "Link",
     "LinkClosed",
+    "Mover",
     "Pending",
     "SharedMemory",
     "Submitter",
@@ -320,6 +321,23 @@ class ForkServer:
     def next_command(self) -> str | None:
         """JSON of the next command, or None when none is complete yet; raises LinkClosed when the node is gone."""
     def send_event(self, event: str) -> None: ...
+
+@final
+class Mover:
+    """A mover's connection to the payload plane of its host. Raises ConnectionRefused where the node takes no mover."""
+    def __new__(cls, connection: str, world: int, rank: int) -> Mover: ...
+    def fileno(self) -> int: ...
+    def next_command(self) -> tuple[str, int, list[int], int | None] | None:
+        """Name, flow, numbers and a descriptor of the next command, or None when none is complete yet.
+
+        `receive` and `send`: peer, tag, piece_bytes, segment_offset_bytes, len_bytes, from_bytes. `ready`: end_bytes.
+        `stop` and `abandon`: none. The descriptor is the caller's. Raises LinkClosed when the node is gone."""
+    def moved(self, flow: int, end_bytes: int) -> None:
+        """Says that all bytes up to `end_bytes` have come, with the next `flush`."""
+    def ended(self, flow: int) -> None:
+        """Says that nothing of a flow is read or written any more, with the next `flush`."""
+    def flush(self) -> bool:
+        """Writes what waits; True when nothing is left."""
 
 @final
 class Buffer:

@@ -43,6 +43,7 @@ fn subject(news: &HostEvent) -> Option<EngineId> {
             RelayEvent::ForkServer(event) => return event.engine(),
             RelayEvent::Fetched(_)
             | RelayEvent::FetchFailed { .. }
+            | RelayEvent::Mover(_)
             | RelayEvent::Pong { .. }
             | RelayEvent::EndsSoon { .. } => return None,
         },
@@ -203,6 +204,7 @@ impl Controller {
             }
             RelayEvent::Fetched(_)
             | RelayEvent::FetchFailed { .. }
+            | RelayEvent::Mover(_)
             | RelayEvent::Pong { .. }
             | RelayEvent::EndsSoon { .. } => {}
         }

@@ -24,6 +24,7 @@ fn progress(source: HostId, have_bytes: u64) -> Progress {
         source,
         receiving_ns: 100 * MS,
         wire_bytes: have_bytes,
+        mover_bytes: 0,
         resumed_at: Vec::new(),
         corrupt_chunks: 0,
     }

@@ -140,6 +140,12 @@ pub struct NodeOptions {
     pub tree_depth: u32,
     /// See [`Config::drain_ns`].
     pub drain_s: f64,
+    /// How payload goes between hosts: `tcp` or `mpi`.
+    pub payload: String,
+    /// Who may read payload on its way: `encrypted` for nobody, `fabric` for whoever reads what MPI sends.
+    pub payload_trust: String,
+    /// Bytes of a message of MPI.
+    pub mpi_message_bytes: u32,
     /// Bytes of payload that may wait in a socket.
     pub payload_socket_bytes: usize,
     /// Cores that the payload thread keeps to; 0 for the last one as long as it suffices.
@@ -184,6 +190,9 @@ impl Default for NodeOptions {
             broadcast_plan: "auto".to_owned(),
             tree_arity: 0,
             tree_depth: 0,
+            payload: "tcp".to_owned(),
+            payload_trust: "encrypted".to_owned(),
+            mpi_message_bytes: 256 * 1024,
             payload_socket_bytes: 256 * 1024,
             payload_cores: 0,
             payload_niceness: 10,

@@ -15,7 +15,7 @@ use broadleaf_proto::{
 
 use crate::node::Node;
 use crate::objects::{RESULT_CHUNK_BYTES, topology};
-use crate::payload::{PlaneCommand, PlaneEvent};
+use crate::payload::PlaneEvent;
 use crate::segments::NODE;
 
 /// See the module.
@@ -171,6 +171,10 @@ impl Node {
                 sources: vec![Source {
                     host,
                     address: None,
+                    mover: self
+                        .objects
+                        .transfers
+                        .mover_between(host, HostId::CONTROLLER),
                 }],
                 epoch: 0,
             });
@@ -267,7 +271,7 @@ impl Node {
         let Some(plane) = &self.objects.plane else {
             return;
         };
-        let mut is_moved = false;
+        let (mut is_moved, mut is_mover_gone) = (false, false);
         for news in plane.take_events() {
             match news {
                 PlaneEvent::Progress(progress) => {
@@ -292,7 +296,11 @@ impl Node {
                     self.objects.on_failed(object, reason);
                 }
                 PlaneEvent::Dropped(lease) => self.objects.on_lease_back(lease),
+                PlaneEvent::MoverGone => is_mover_gone = true,
             }
+        }
+        if is_mover_gone {
+            self.on_mover_gone();
         }
         if is_moved {
             self.hand_over_waiting();
@@ -362,13 +370,8 @@ impl Node {
             );
             let chunk_bytes = transfers.chunk_bytes(object);
             let place = fresh.remove(&object);
-            let bytes = place.and_then(|place| self.segments.map(&place));
-            if let (Some(bytes), Some(chunk_bytes)) = (bytes, chunk_bytes) {
-                self.objects.order(PlaneCommand::Provide {
-                    object,
-                    bytes,
-                    chunk_bytes,
-                });
+            if let (Some(place), Some(chunk_bytes)) = (place, chunk_bytes) {
+                self.provide(object, &place, chunk_bytes);
             }
         }
         self.carry_out_transfers(orders);
@@ -408,11 +411,15 @@ impl Node {
                     sources,
                     epoch,
                 } => {
-                    let sources = sources.into_iter().filter_map(|host| {
+                    let sources = sources.into_iter().filter_map(|from| {
                         let listen = |link: &crate::relays::RelayLink| link.listen.clone();
-                        let address = self.relays.links.get(&host).and_then(listen);
-                        let is_reachable = host == HostId::CONTROLLER || address.is_some();
-                        is_reachable.then_some(Source { host, address })
+                        let address = self.relays.links.get(&from).and_then(listen);
+                        let is_reachable = from == HostId::CONTROLLER || address.is_some();
+                        is_reachable.then(|| Source {
+                            host: from,
+                            address,
+                            mover: self.objects.transfers.mover_between(from, host),
+                        })
                     });
                     let fetch = Fetch {
                         object,

@@ -103,6 +103,7 @@ impl Node {
                     object,
                     bytes,
                     chunk_bytes,
+                    memory: None,
                 });
             }
             // Also where it had the object before: it may have dropped that.
@@ -113,6 +114,7 @@ impl Node {
                 sources: vec![Source {
                     host: origin,
                     address: None,
+                    mover: None,
                 }],
                 epoch: 0,
             });

@@ -189,6 +189,7 @@ impl Node {
             }
             role @ control::Role::Relay { .. } => self.on_relay_hello(token, welcome, role),
             control::Role::Payload { host } => self.on_payload_hello(token, welcome, host),
+            control::Role::Mover(mover) => self.on_mover_hello(token, &welcome, mover),
             control::Role::ForkServer { .. } => {
                 if self.fork_server.is_some() {
                     let message = "the node has a fork_server already".to_owned();
@@ -275,7 +276,7 @@ impl Node {
         self.decider.expects(engine) && !self.engines.contains_key(&engine)
     }
 
-    fn refuse(&mut self, token: usize, refusal: &control::Refusal) {
+    pub(crate) fn refuse(&mut self, token: usize, refusal: &control::Refusal) {
         self.ring.note(Kind::Refused, refusal.kind as u32, 0);
         self.arrivals.forget(token);
         self.peers[token].role = Role::Leaving;

@@ -179,12 +179,14 @@ impl Node {
             })
         });
         let host = welcome.host;
+        self.objects.is_encrypted = welcome.payload_secret.is_some();
         let plane = Plane::start(Setup {
             hello: hello(config, Role::Payload { host }),
             listener,
             dialer: dialer.transpose()?,
             secret: welcome.payload_secret,
             socket_buffer_bytes: config.options.payload_socket_bytes,
+            piece_bytes: config.options.mpi_message_bytes,
             cores: config.options.payload_cores,
             niceness: config.options.payload_niceness,
         });
@@ -207,6 +209,7 @@ impl Node {
         }
         let host = HostId::CONTROLLER;
         let is_encrypted = self.config.tcp.as_ref().is_some_and(|tcp| tcp.tls);
+        self.objects.is_encrypted = is_encrypted;
         self.objects.secret = is_encrypted.then(generate_secret).transpose()?;
         let plane = Plane::start(Setup {
             hello: hello(&self.config, Role::Payload { host }),
@@ -214,6 +217,7 @@ impl Node {
             dialer: None,
             secret: self.objects.secret.clone(),
             socket_buffer_bytes: self.config.options.payload_socket_bytes,
+            piece_bytes: self.config.options.mpi_message_bytes,
             cores: self.config.options.payload_cores,
             niceness: self.config.options.payload_niceness,
         });

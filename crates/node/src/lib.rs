@@ -15,6 +15,7 @@ mod handshake;
 mod interrupts;
 mod join;
 mod lifeline;
+mod movers;
 mod node;
 mod objects;
 mod outputs;

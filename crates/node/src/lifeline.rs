@@ -13,9 +13,13 @@ const READ_BYTES: usize = 256;
 
 /// The time that the last whole line gives: `ends in 30.5`, in seconds.
 fn time_left(text: &str) -> Option<Duration> {
-    let seconds = text.lines().filter_map(|line| line.strip_prefix("ends in "));
+    let seconds = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("ends in "));
     let seconds = seconds.filter_map(|number| number.trim().parse().ok());
-    seconds.filter_map(|s| Duration::try_from_secs_f64(s).ok()).next_back()
+    seconds
+        .filter_map(|s| Duration::try_from_secs_f64(s).ok())
+        .next_back()
 }
 
 impl Node {

@@ -10,7 +10,7 @@ use broadleaf_core::transfer::{Topology, Transfers};
 use broadleaf_proto::relay::Fetch;
 use broadleaf_proto::task::LeaseGuard;
 use broadleaf_proto::{
-    HostId, ObjectId, Payload, PayloadSecret, SegmentId, SegmentRef, TransferPlan,
+    HostId, MoverRank, ObjectId, Payload, PayloadSecret, SegmentId, SegmentRef, TransferPlan,
 };
 use broadleaf_shm::{Lease, Pool, PoolConfig, memory_is_short};
 
@@ -56,6 +56,10 @@ pub struct Objects {
     pub plane: Option<Plane>,
     /// At the controller's node: what they are sealed with, once there is another host and if TCP is encrypted.
     pub secret: Option<PayloadSecret>,
+    /// Whether they are sealed on their way between hosts.
+    pub is_encrypted: bool,
+    /// This host's mover.
+    pub mover: Option<MoverRank>,
     /// Who gets what from whom.
     pub transfers: Transfers,
     host: HostId,
@@ -82,6 +86,8 @@ impl Objects {
         Self {
             plane: None,
             secret: None,
+            is_encrypted: false,
+            mover: None,
             transfers: Transfers::default(),
             host: HostId::CONTROLLER,
             last: 0,

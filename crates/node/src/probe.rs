@@ -41,6 +41,7 @@ impl Node {
             object,
             bytes,
             chunk_bytes,
+            memory: None,
         });
         self.carry_out_transfers(orders);
     }

@@ -50,6 +50,8 @@ pub struct Fetched {
     pub objects: u64,
     /// Bytes over the wire for them.
     pub wire_bytes: u64,
+    /// Bytes by MPI.
+    pub mover_bytes: u64,
     /// Times that one went on from another parent.
     pub resumptions: u64,
     /// The highest offset at which one did.
@@ -123,6 +125,7 @@ impl Relays {
         let latest = progress.resumed_at.iter().copied().max().unwrap_or(0);
         fetched.objects += 1;
         fetched.wire_bytes = fetched.wire_bytes.saturating_add(progress.wire_bytes);
+        fetched.mover_bytes = fetched.mover_bytes.saturating_add(progress.mover_bytes);
         fetched.resumptions += progress.resumed_at.len() as u64;
         fetched.resumed_at_bytes = fetched.resumed_at_bytes.max(latest);
         fetched.corrupt_chunks += u64::from(progress.corrupt_chunks);
@@ -381,6 +384,7 @@ impl Node {
                 self.carry_out_transfers(orders);
                 self.end_probe(host, object);
             }
+            RelayEvent::Mover(mover) => self.objects.transfers.on_mover(host, mover),
             RelayEvent::Pong { sent_ns } => {
                 let now_ns = self.epoch.elapsed().as_nanos() as u64;
                 let ns = now_ns.saturating_sub(sent_ns);

@@ -66,10 +66,11 @@ impl Node {
             "links": links,
             "hosts": self.relays.links.iter().map(|(host, link)| json!({
                 "host": host.0, "name": link.name, "draining": drains(*host), "ends_in_s": ends_in_s(*host),
-                "listen": link.listen, "round_trip_ns": link.round_trip_ns,
+                "mover": self.objects.transfers.mover_of(*host).map(|m| m.rank), "listen": link.listen, "round_trip_ns": link.round_trip_ns,
                 "bytes_per_s": self.objects.transfers.bytes_per_s(*host),
                 "fetched": {
                     "objects": link.fetched.objects, "wire_bytes": link.fetched.wire_bytes,
+                    "mover_bytes": link.fetched.mover_bytes,
                     "resumptions": link.fetched.resumptions, "resumed_at_bytes": link.fetched.resumed_at_bytes,
                     "corrupt_chunks": link.fetched.corrupt_chunks, "last_ns": link.fetched.last_ns,
                 },

@@ -5,7 +5,7 @@
 //! A peer may also name a segment that it holds and another owns: it sends on what it received.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use broadleaf_proto::layout::Compound;
@@ -182,7 +182,6 @@ impl Segments {
             let Some(entry) = self.entries.get(&place.segment) else {
                 continue;
             };
-            // An owner knows its own.
             let is_seen = entry.owner == Some(peer) || entry.announced.contains(&peer);
             if !is_seen && !unseen.iter().any(|(id, ..)| *id == place.segment) {
                 let fd = entry.memory.fd()?.try_clone_to_owned().ok()?;
@@ -204,11 +203,14 @@ impl Segments {
 
     /// A view of a range of a segment of this host.
     pub fn map(&self, place: &SegmentRef) -> Option<Mapping> {
-        let entry = self.entries.get(&place.segment)?;
-        let mapping = entry
-            .memory
-            .map_readonly(place.offset_bytes, place.len_bytes);
-        mapping.ok()
+        let memory = &self.entries.get(&place.segment)?.memory;
+        let (at, len) = (place.offset_bytes, place.len_bytes);
+        memory.map_readonly(at, len).ok()
+    }
+
+    /// A segment's descriptor, where it is kept.
+    pub fn fd(&self, id: SegmentId) -> Option<BorrowedFd<'_>> {
+        self.entries.get(&id)?.memory.fd()
     }
 
     /// What an adopted payload's ranges are called on other hosts: the same for all its clones and, if `shared`, for

@@ -19,7 +19,6 @@ use broadleaf_proto::{DecodeError, EngineId, FrameKind, FunctionId, HostId};
 
 use crate::node::Node;
 use crate::objects::RESULT_CHUNK_BYTES;
-use crate::payload::PlaneCommand;
 
 /// Who decides.
 pub enum Decider {
@@ -165,14 +164,7 @@ impl Node {
             Input::Done { engine, mut record } => {
                 for (object, place) in self.objects.export(&mut record.payload, &mut self.segments)
                 {
-                    let Some(bytes) = self.segments.map(&place) else {
-                        continue; // The controller finds nobody to get it from, and says so.
-                    };
-                    self.objects.order(PlaneCommand::Provide {
-                        object,
-                        bytes,
-                        chunk_bytes: RESULT_CHUNK_BYTES,
-                    });
+                    self.provide(object, &place, RESULT_CHUNK_BYTES);
                 }
                 let done = RelayedDone { engine, record };
                 self.relay_output(engine, done.record.key.0, None);

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::chunk::PayloadSecret;
 pub use crate::fork_server::{ForkServerCommand, ForkServerEvent};
 use crate::ids::{ClientId, EngineId, FunctionId, HostId, OptionsId, SegmentId, TaskSeq};
+use crate::mover::MoverRank;
 use crate::wire::DecodeError;
 
 /// Encodes a control message.
@@ -62,6 +63,8 @@ pub enum Role {
         /// The host at this end.
         host: HostId,
     },
+    /// Moves payload by MPI, for the host it is on.
+    Mover(MoverRank),
 }
 
 /// What a peer says of itself, once the keys are proven.

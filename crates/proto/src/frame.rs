@@ -77,13 +77,17 @@ pub enum FrameKind {
     PayloadCommand = 52,
     /// Between hosts, the other way: [`crate::chunk::Chunk`].
     Chunk = 53,
+    /// Payload plane to mover: [`crate::mover::MoverCommand`].
+    MoverCommand = 54,
+    /// Mover to payload plane: [`crate::mover::MoverEvent`].
+    MoverEvent = 55,
 }
 
 impl TryFrom<u8> for FrameKind {
     type Error = DecodeError;
     fn try_from(byte: u8) -> Result<Self, DecodeError> {
         use FrameKind as K;
-        const ALL: [FrameKind; 30] = [
+        const ALL: [FrameKind; 32] = [
             K::Hello,
             K::Welcome,
             K::Refused,
@@ -114,6 +118,8 @@ impl TryFrom<u8> for FrameKind {
             K::RelayedDone,
             K::PayloadCommand,
             K::Chunk,
+            K::MoverCommand,
+            K::MoverEvent,
         ];
         ALL.into_iter()
             .find(|k| *k as u8 == byte)

@@ -16,6 +16,7 @@ pub mod frame;
 pub mod ids;
 pub mod layout;
 pub mod limits;
+pub mod mover;
 pub mod places;
 pub mod proof;
 pub mod refused;
@@ -34,9 +35,10 @@ pub use ids::{
     ClientId, EngineId, FunctionHash, FunctionId, HostId, ObjectId, OptionsId, SegmentId, TaskKey,
     TaskSeq,
 };
+pub use mover::{Landing, MoverCommand, MoverEvent, MoverRank};
 pub use refused::RefusedRun;
 pub use task::{AssignRecord, DoneRecord, Payload, ResultRecord, SegmentRef, Status, SubmitRecord};
 pub use wire::DecodeError;
 
 /// Version of the wire protocol; peers must match it exactly.
-pub const PROTOCOL_VERSION: u32 = 12;
+pub const PROTOCOL_VERSION: u32 = 13;

@@ -11,6 +11,7 @@ use crate::control::{EngineInfo, ForkServerEvent};
 use crate::engine::EngineEvent;
 use crate::ids::{EngineId, FunctionHash, FunctionId, HostId, ObjectId, TaskKey};
 use crate::limits::{CLAIM_SLOTS, MAX_RELAYED_ENGINES, MAX_RESUMPTIONS};
+use crate::mover::{Landing, MoverRank};
 use crate::task::{DoneRecord, Payload, check, depth};
 use crate::wire::{DecodeError, Reader, at_most};
 
@@ -112,6 +113,8 @@ pub struct Source {
     pub host: HostId,
     /// Where it listens; `None` for the controller's, reached by the connection there is.
     pub address: Option<String>,
+    /// Its mover, where the bytes are to come by MPI.
+    pub mover: Option<MoverRank>,
 }
 
 /// Relay to controller. Many to a frame, one after the other.
@@ -172,6 +175,8 @@ pub enum RelayEvent {
         /// For the user.
         reason: String,
     },
+    /// The host's mover is there, or gone.
+    Mover(Option<MoverRank>),
     /// The answer to a ping.
     Pong {
         /// Of the ping.
@@ -199,6 +204,8 @@ pub struct Progress {
     pub receiving_ns: u64,
     /// Bytes that came over the wire for it, those refused and repeated included.
     pub wire_bytes: u64,
+    /// Bytes that came by MPI.
+    pub mover_bytes: u64,
     /// Where it went on after each change of parent.
     #[serde(deserialize_with = "at_most::<_, _, MAX_RESUMPTIONS>")]
     pub resumed_at: Vec<u64>,
@@ -290,6 +297,8 @@ pub enum PayloadCommand {
         offset_bytes: u64,
         /// Repeated by each chunk; chunks of an earlier pull are not taken.
         pull: u32,
+        /// Send it by MPI, to there.
+        landing: Option<Landing>,
     },
     /// Send no more of it.
     Cancel {
@@ -298,6 +307,13 @@ pub enum PayloadCommand {
     },
     /// The pulled object cannot be had here.
     Refuse {
+        /// The object.
+        object: ObjectId,
+        /// Of the pull.
+        pull: u32,
+    },
+    /// The pulled object can be had here, but not by MPI.
+    NoMover {
         /// The object.
         object: ObjectId,
         /// Of the pull.

@@ -12,6 +12,7 @@ mod exported;
 mod fork_server;
 mod forks;
 mod held_key;
+mod mover;
 mod payload;
 mod plain;
 mod received;
@@ -94,6 +95,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::Pending>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<fork_server::ForkServer>()?;
+    module.add_class::<mover::Mover>()?;
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<buffer::SharedMemory>()?;
     module.add_function(wrap_pyfunction!(encode_plain, module)?)?;

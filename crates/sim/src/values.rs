@@ -154,6 +154,7 @@ impl World {
                 sources: vec![Source {
                     host: HostId::CONTROLLER,
                     address: None,
+                    mover: None,
                 }],
                 epoch: 0,
             }));
@@ -210,6 +211,7 @@ impl World {
                 wire_bytes: LEN_BYTES,
                 resumed_at: Vec::new(),
                 corrupt_chunks: 0,
+                mover_bytes: 0,
             };
             self.transfers
                 .on_progress(0, CLIENT, &progress, &mut orders);

@@ -103,4 +103,8 @@ FIGURES: dict[str, dict[str, str]] = {
         "small_task": "round trip of an empty task, alone and beside a broadcast of 1 GB",
         "small_task_of_idle": "the latter over the former",
     },
+    "movers": {
+        "last_host": "time until every host has the data in its array: a whole `push` of Broadleaf, or the call of MPI",
+        "bytes_into_host": "what came in over the busiest host's link, in copies of the data",
+    },
 }

@@ -163,6 +163,15 @@ pub fn choose(hosts: usize, bytes: u64, hop: Hop) -> Estimate {
     })
 }
 
+/// What was measured before and now, each counting as much.
+pub(super) fn blend(before: f64, now: f64) -> f64 {
+    if before > 0.0 {
+        before / 2.0 + now / 2.0
+    } else {
+        now
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

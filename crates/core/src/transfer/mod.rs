@@ -4,16 +4,19 @@
 //! parent before it, and turns to others before it when that fails: no cycle, and whatever it turns to has or gets all.
 
 pub mod cost;
+pub mod flows;
+mod movers;
 mod routes;
 mod topology;
 pub mod values;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use broadleaf_proto::MoverRank;
 use broadleaf_proto::ids::{HostId, ObjectId};
 use broadleaf_proto::relay::Progress;
 
-use self::cost::{Estimate, Hop, Shape};
+use self::cost::{Estimate, Hop, Shape, blend};
 pub use self::routes::{Route, Stop};
 pub use self::topology::Topology;
 use crate::Nanos;
@@ -92,6 +95,7 @@ struct Host {
 #[derive(Debug, Default)]
 pub struct Transfers {
     hosts: BTreeMap<HostId, Host>,
+    movers: BTreeMap<HostId, MoverRank>,
     active: BTreeMap<ObjectId, Transfer>,
     bytes_per_s: f64,
     /// The latest that are over.
@@ -269,6 +273,7 @@ impl Transfers {
     /// A host is gone: those behind it are taken elsewhere, and nobody waits for it.
     pub fn on_host_down(&mut self, host: HostId, out: &mut Vec<TransferCommand>) {
         self.hosts.remove(&host);
+        self.movers.remove(&host);
         let objects: Vec<ObjectId> = self.active.keys().copied().collect();
         for object in objects {
             let Some(transfer) = self.active.get_mut(&object) else {
@@ -480,13 +485,5 @@ impl Transfer {
             most = most.max(children(at));
         }
         most
-    }
-}
-
-fn blend(before: f64, now: f64) -> f64 {
-    if before > 0.0 {
-        before / 2.0 + now / 2.0
-    } else {
-        now
     }
 }

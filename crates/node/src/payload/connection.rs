@@ -10,9 +10,9 @@ use broadleaf_proto::{FrameKind, HostId, ObjectId, control};
 use super::object::Object;
 
 /// Time between two words to one who waits for more of an object.
-const WAITING: Duration = Duration::from_millis(250);
+pub(super) const WAITING: Duration = Duration::from_millis(250);
 /// Time that one may ask for an object that this host has not heard of: its order may come yet.
-const UNKNOWN: Duration = Duration::from_secs(5);
+pub(super) const UNKNOWN: Duration = Duration::from_secs(5);
 
 /// Objects that one host may be sent at a time.
 const MAX_STREAMS: usize = 4096;
@@ -227,7 +227,8 @@ mod tests {
         let data = vec![7; 2 * CHUNK as usize];
         let (segment, _) = Segment::create(data.len() as u64, &data).unwrap();
         let bytes = segment.map_readonly(0, data.len() as u64).unwrap();
-        let mut objects = BTreeMap::from([(OBJECT, Object::exported(OBJECT, bytes, CHUNK, None))]);
+        let mut objects =
+            BTreeMap::from([(OBJECT, Object::exported(OBJECT, bytes, None, CHUNK, None))]);
         let (near, _far) = Link::pair().unwrap();
         let now = Instant::now();
         let mut connection = Connection::new(near, None, true);

@@ -28,6 +28,7 @@ pub struct Fetching {
     pub asked: Instant,
     first: Option<Instant>,
     wire_bytes: u64,
+    mover_bytes: u64,
     resumed_at: Vec<u64>,
     corrupt_chunks: u32,
     reported: (Instant, u64),
@@ -45,6 +46,7 @@ impl Fetching {
             asked: now,
             first: None,
             wire_bytes: 0,
+            mover_bytes: 0,
             resumed_at: Vec::new(),
             corrupt_chunks: 0,
             reported: (now, 0),
@@ -100,6 +102,18 @@ impl Fetching {
         self.asked = now;
     }
 
+    /// Asks the same source again, but not by MPI.
+    pub fn leave_mover(&mut self, arrived_bytes: u64, now: Instant) {
+        self.turn(arrived_bytes, now);
+    }
+
+    /// Bytes came by MPI.
+    pub fn on_moved(&mut self, bytes: u64, now: Instant) {
+        self.first.get_or_insert(now);
+        self.mover_bytes += bytes;
+        self.rounds = 0;
+    }
+
     /// A chunk came.
     pub fn on_chunk(&mut self, bytes: usize, now: Instant) {
         self.first.get_or_insert(now);
@@ -148,6 +162,7 @@ impl Fetching {
             source: self.host(),
             receiving_ns: now.duration_since(first).as_nanos() as u64,
             wire_bytes: self.wire_bytes,
+            mover_bytes: self.mover_bytes,
             resumed_at: self.resumed_at.clone(),
             corrupt_chunks: self.corrupt_chunks,
         })

@@ -8,6 +8,9 @@ mod connection;
 mod cores;
 mod dial;
 mod fetch;
+mod mover;
+#[cfg(test)]
+mod mover_tests;
 mod object;
 mod plane;
 mod receive;
@@ -26,7 +29,7 @@ use std::thread::JoinHandle;
 use broadleaf_net::{DialSecurity, Link, Listener};
 use broadleaf_proto::control::Hello;
 use broadleaf_proto::relay::{Fetch, Progress};
-use broadleaf_proto::{HostId, ObjectId, PayloadSecret, SegmentId};
+use broadleaf_proto::{HostId, MoverRank, ObjectId, PayloadSecret, SegmentId};
 use broadleaf_shm::{Lease, Mapping};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -41,6 +44,8 @@ pub enum PlaneCommand {
         bytes: Mapping,
         /// The pieces it travels in.
         chunk_bytes: u32,
+        /// Where MPI finds it: a segment, and where it begins there.
+        memory: Option<(OwnedFd, u64)>,
     },
     /// Get an object; without a lease, get one that is under way elsewhere.
     Fetch {
@@ -57,6 +62,13 @@ pub enum PlaneCommand {
         link: Box<Link>,
         /// Who is at its other end.
         host: HostId,
+    },
+    /// Use this host's mover.
+    Mover {
+        /// The connection, after its hello.
+        link: Box<Link>,
+        /// Which it is.
+        mover: MoverRank,
     },
     /// Close these: the last descriptor of a large segment takes its pages with it, which takes time.
     Close(Vec<OwnedFd>),
@@ -89,6 +101,8 @@ pub enum PlaneEvent {
     },
     /// The segment of a dropped object.
     Dropped(Lease),
+    /// This host's mover is gone.
+    MoverGone,
 }
 
 /// How this host reaches others.
@@ -115,6 +129,8 @@ pub struct Setup {
     pub secret: Option<PayloadSecret>,
     /// Send buffer of a payload connection: what may wait in the network.
     pub socket_buffer_bytes: usize,
+    /// Bytes of a message of MPI.
+    pub piece_bytes: u32,
     /// Cores that the thread keeps to, the last of those the process may use; 0 for the last one as long as it suffices.
     pub cores: usize,
     /// Niceness of the thread above its process's.

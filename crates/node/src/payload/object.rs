@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use broadleaf_net::seal::ObjectKey;
 use broadleaf_net::{Link, LinkError};
@@ -11,8 +12,8 @@ use broadleaf_shm::{Lease, Mapping, ShmError};
 /// Where an object's bytes are.
 #[derive(Debug)]
 enum Memory {
-    /// Another segment's range, all there.
-    Exported(Mapping),
+    /// Another segment's range, all there; where MPI finds it, if it may be asked for so.
+    Exported(Mapping, Option<(OwnedFd, u64)>),
     /// A segment of this host's pool.
     Own(Lease),
 }
@@ -55,11 +56,13 @@ impl Object {
     pub fn exported(
         id: ObjectId,
         bytes: Mapping,
+        memory: Option<(OwnedFd, u64)>,
         chunk_bytes: u32,
         key: Option<ObjectKey>,
     ) -> Self {
         let len_bytes = bytes.len() as u64;
-        let mut object = Self::new(id, Memory::Exported(bytes), len_bytes, chunk_bytes, key);
+        let memory = Memory::Exported(bytes, memory);
+        let mut object = Self::new(id, memory, len_bytes, chunk_bytes, key);
         object.have_bytes = len_bytes;
         object
     }
@@ -121,7 +124,7 @@ impl Object {
     /// Takes the memory for it, so that a lack of it is known before a byte moves.
     pub fn reserve(&mut self) -> Result<(), ShmError> {
         match &mut self.memory {
-            Memory::Exported(_) => Ok(()),
+            Memory::Exported(..) => Ok(()),
             Memory::Own(lease) => lease.as_mut_slice().map(drop),
         }
     }
@@ -155,7 +158,7 @@ impl Object {
         };
         let len_bytes = range.len();
         let bytes = match &mut self.memory {
-            Memory::Exported(mapping) => mapping.get(range),
+            Memory::Exported(mapping, _) => mapping.get(range),
             Memory::Own(lease) => lease.as_mut_slice().ok().and_then(|all| all.get(range)),
         };
         let Some(bytes) = bytes else { return Ok(0) };
@@ -289,15 +292,44 @@ impl Object {
     pub fn lease(&self) -> Option<&Lease> {
         match &self.memory {
             Memory::Own(lease) => Some(lease),
-            Memory::Exported(_) => None,
+            Memory::Exported(..) => None,
         }
+    }
+
+    /// The segment it lies in, and where it begins there, for MPI.
+    pub fn segment(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        match &self.memory {
+            Memory::Own(lease) => Some((lease.segment()?.fd(), 0)),
+            Memory::Exported(_, memory) => memory.as_ref().map(|(fd, at)| (fd.as_fd(), *at)),
+        }
+    }
+
+    /// Its length.
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// The pieces it travels in.
+    pub fn chunk_bytes(&self) -> u32 {
+        self.chunk_bytes
+    }
+
+    /// MPI has written all up to here; whether that can be: whole chunks, behind those that are here.
+    pub fn on_moved(&mut self, end_bytes: u64) -> bool {
+        let is_whole = end_bytes == self.len_bytes
+            || end_bytes < self.len_bytes && end_bytes.is_multiple_of(u64::from(self.chunk_bytes));
+        let is_next = self.sealed.is_empty() && end_bytes > self.have_bytes;
+        if is_whole && is_next {
+            self.have_bytes = end_bytes;
+        }
+        is_whole && is_next
     }
 
     /// Gives that segment back.
     pub fn into_lease(self) -> Option<Lease> {
         match self.memory {
             Memory::Own(lease) => Some(lease),
-            Memory::Exported(_) => None,
+            Memory::Exported(..) => None,
         }
     }
 }

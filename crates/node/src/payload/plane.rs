@@ -17,12 +17,14 @@ use slab::Slab;
 use super::connection::Connection;
 use super::cores::Cores;
 use super::fetch::Fetching;
+use super::mover::Mover;
 use super::object::Object;
 use super::{NodeSide, PlaneCommand, PlaneEvent, Setup, silence};
 use crate::arrivals::waiting_limit;
 
 const ORDERS: u64 = u64::MAX;
 pub(super) const LISTENER: u64 = u64::MAX - 1;
+pub(super) const MOVER: u64 = u64::MAX - 2;
 
 /// Time between two looks at what stalls, while anything is under way.
 const TICK: Duration = Duration::from_millis(50);
@@ -40,6 +42,7 @@ pub(super) struct PlaneThread {
     pub(super) connections: Slab<Connection>,
     pub(super) objects: BTreeMap<ObjectId, Object>,
     pub(super) fetches: BTreeMap<ObjectId, Fetching>,
+    pub(super) mover: Mover,
     /// Where blocks go that nobody wants.
     pub(super) unwanted: Vec<u8>,
     last_tick: Instant,
@@ -64,6 +67,7 @@ impl PlaneThread {
             connections: Slab::new(),
             objects: BTreeMap::new(),
             fetches: BTreeMap::new(),
+            mover: Mover::new(),
             unwanted: Vec::new(),
             last_tick: Instant::now(),
             last_dialled: None,
@@ -102,6 +106,7 @@ impl PlaneThread {
                         }
                     }
                     LISTENER => self.accept(now),
+                    MOVER => self.on_mover_ready(now),
                     token => self.on_ready(token as usize, event.flags, now),
                 }
             }
@@ -110,9 +115,11 @@ impl PlaneThread {
                 // What was wrong is asked for again.
                 has_more |= self.pump_all(now);
             }
+            self.pump_mover(now);
             if now.duration_since(self.last_tick) >= TICK {
                 self.last_tick = now;
                 self.on_tick(now);
+                self.on_mover_tick(now);
                 self.listen_again();
                 if self.moves_payload() {
                     cores.on_tick(now);
@@ -130,7 +137,9 @@ impl PlaneThread {
     }
 
     fn moves_payload(&self) -> bool {
-        !self.fetches.is_empty() || self.connections.iter().any(|(_, c)| c.is_serving())
+        !self.fetches.is_empty()
+            || self.mover.is_busy()
+            || self.connections.iter().any(|(_, c)| c.is_serving())
     }
 
     fn obey(&mut self, now: Instant) -> bool {
@@ -140,21 +149,23 @@ impl PlaneThread {
                     object,
                     bytes,
                     chunk_bytes,
+                    memory,
                 } => {
                     // Without a key it is refused to who asks for it.
                     if let Ok(key) = self.key_of(object) {
-                        let exported = Object::exported(object, bytes, chunk_bytes, key);
+                        let exported = Object::exported(object, bytes, memory, chunk_bytes, key);
                         self.objects.insert(object, exported);
                     }
                 }
                 PlaneCommand::Fetch { fetch, lease } => self.fetch(fetch, lease, now),
-                PlaneCommand::Drop(object) => self.drop_object(object),
+                PlaneCommand::Drop(object) => self.drop_object(object, now),
                 PlaneCommand::Adopt { link, host } => {
                     if let Some(token) = self.add(Connection::new(*link, Some(host), true)) {
                         // Words may have come together with the hello.
                         self.take_frames(token, now);
                     }
                 }
+                PlaneCommand::Mover { link, mover } => self.adopt_mover(*link, mover, now),
                 PlaneCommand::Close(fds) => drop(fds),
                 PlaneCommand::Stop => return false,
             }
@@ -169,7 +180,7 @@ impl PlaneThread {
         secret.map(|s| ObjectKey::new(s, object)).transpose()
     }
 
-    fn drop_object(&mut self, id: ObjectId) {
+    fn drop_object(&mut self, id: ObjectId, now: Instant) {
         if let Some(fetch) = self.fetches.remove(&id)
             && let Some(connection) = fetch.connection.and_then(|t| self.connections.get_mut(t))
         {
@@ -179,7 +190,9 @@ impl PlaneThread {
         for (_, connection) in &mut self.connections {
             connection.cancel(id);
         }
-        if let Some(lease) = self.objects.remove(&id).and_then(Object::into_lease) {
+        self.drop_at_mover(id, now);
+        let lease = self.objects.remove(&id).and_then(Object::into_lease);
+        if let Some(lease) = lease.and_then(|lease| self.mover.hold(id, lease)) {
             self.side.tell(PlaneEvent::Dropped(lease));
         }
     }
@@ -231,14 +244,18 @@ impl PlaneThread {
         let Some(source) = fetch.source().cloned() else {
             return;
         };
+        if self.stops_receiving(id, now) {
+            return; // Asked once it has.
+        }
         let token = self
             .find(source.host)
             .or_else(|| self.dial(source.host, source.address.as_deref()));
         let Some(token) = token else { return };
-        let connection = &mut self.connections[token];
-        if !connection.is_up {
+        if !self.connections[token].is_up {
             return; // Asked once it is.
         }
+        let landing = self.receive_by_mover(id, source.mover, now);
+        let connection = &mut self.connections[token];
         let offset_bytes = self.objects.get(&id).map_or(0, Object::arrived_bytes);
         let Some(fetch) = self.fetches.get_mut(&id) else {
             return;
@@ -250,6 +267,7 @@ impl PlaneThread {
             object: id,
             offset_bytes,
             pull,
+            landing,
         };
         if connection.say(&word).is_err() {
             self.close(token, now);
@@ -329,16 +347,33 @@ impl PlaneThread {
                         object,
                         offset_bytes,
                         pull,
-                    } => self.connections[token].pull(object, offset_bytes, pull, now),
-                    PayloadCommand::Cancel { object } => self.connections[token].cancel(object),
+                        landing,
+                    } => {
+                        self.end_sending(token, Some(object), now);
+                        if let Some(landing) = landing {
+                            self.connections[token].cancel(object);
+                            self.on_mover_pull(token, (object, pull), offset_bytes, landing, now);
+                        } else {
+                            self.connections[token].pull(object, offset_bytes, pull, now);
+                        }
+                    }
+                    PayloadCommand::Cancel { object } => {
+                        self.connections[token].cancel(object);
+                        self.end_sending(token, Some(object), now);
+                    }
+                    PayloadCommand::NoMover { object, pull } => {
+                        self.on_no_mover(token, object, pull, now);
+                    }
                     PayloadCommand::Refuse { object, pull } => {
                         let fetch = self.fetches.get(&object);
                         if fetch.is_some_and(|f| f.connection == Some(token) && f.pull == pull) {
                             self.next_source(object, now);
                         }
                     }
-                    // That it came is all it says.
-                    PayloadCommand::Waiting { .. } => {}
+                    PayloadCommand::Waiting { object, .. } => {
+                        let now_ns = self.mover.ns(now);
+                        self.mover.flows.on_waiting(now_ns, object);
+                    }
                 }
                 Ok(())
             }
@@ -399,6 +434,7 @@ impl PlaneThread {
             return;
         };
         self.admission.on_gone(token);
+        self.end_sending(token, None, now);
         let used = |f: &Fetching| {
             f.connection == Some(token)
                 || f.connection.is_none() && f.source().map(|s| s.host) == gone.host && !gone.is_up
@@ -430,6 +466,9 @@ impl PlaneThread {
                 self.side.tell(PlaneEvent::Progress(progress));
             }
             let connection = fetch.connection.and_then(|t| self.connections.get(t));
+            if self.mover.flows.is_receiving(*id) {
+                continue; // It is looked at with its flow.
+            }
             if fetch.is_silent(connection.map(|c| c.heard), now) {
                 silent.push((*id, fetch.connection));
             } else if fetch.connection.is_none() {

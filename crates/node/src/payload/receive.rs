@@ -142,10 +142,18 @@ impl PlaneThread {
 
     /// After a chunk turned out to be right.
     fn on_checked(&mut self, id: ObjectId, now: Instant) {
-        let (Some(fetch), Some(object)) = (self.fetches.get_mut(&id), self.objects.get(&id)) else {
+        let Some(fetch) = self.fetches.get_mut(&id) else {
             return;
         };
         fetch.on_checked(false);
+        self.on_here(id, now);
+    }
+
+    /// After more of an object has come to be here.
+    pub(super) fn on_here(&mut self, id: ObjectId, now: Instant) {
+        let (Some(fetch), Some(object)) = (self.fetches.get_mut(&id), self.objects.get(&id)) else {
+            return;
+        };
         let is_complete = object.is_complete();
         if let Some(progress) = fetch.report(object.have_bytes(), is_complete, false, now) {
             self.side.tell(PlaneEvent::Progress(progress));

@@ -58,6 +58,7 @@ impl Cluster {
             }),
             secret: Some(self.secret.clone()),
             socket_buffer_bytes,
+            piece_bytes: 2 * CHUNK,
             cores: 0,
             niceness: 0,
         });
@@ -71,6 +72,7 @@ fn provide(plane: &Plane) {
         object: OBJECT,
         bytes: segment.map_readonly(0, data().len() as u64).unwrap(),
         chunk_bytes: CHUNK,
+        memory: None,
     });
 }
 

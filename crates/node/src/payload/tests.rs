@@ -67,7 +67,7 @@ fn listen_proof() -> ListenProof {
 }
 
 /// Accepts one dialler and says welcome.
-fn accept(listener: &TcpListener) -> Link {
+pub(super) fn accept(listener: &TcpListener) -> Link {
     let link = Link::tcp(listener.accept().unwrap().0).unwrap();
     welcome(link.prove_as_listener(&Arc::new(listen_proof())).unwrap())
 }
@@ -131,7 +131,7 @@ pub(super) fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-fn plane(controller: SocketAddr) -> Plane {
+pub(super) fn plane(controller: SocketAddr) -> Plane {
     Plane::start(Setup {
         hello: hello(9),
         listener: None,
@@ -142,6 +142,7 @@ fn plane(controller: SocketAddr) -> Plane {
         }),
         secret: None,
         socket_buffer_bytes: 256 * 1024,
+        piece_bytes: 2 * CHUNK,
         cores: 0,
         niceness: 0,
     })
@@ -166,6 +167,7 @@ pub(super) fn source(host: u32, address: Option<SocketAddr>) -> Source {
     Source {
         host: HostId(host),
         address: address.map(|a| a.to_string()),
+        mover: None,
     }
 }
 
@@ -192,7 +194,7 @@ pub(super) fn wait_for(plane: &Plane) -> Result<(Vec<u8>, Progress), String> {
                     end = Some(Ok(mapping.to_vec()));
                 }
                 PlaneEvent::Failed { reason, .. } => end = Some(Err(reason)),
-                PlaneEvent::Dropped(_) => {}
+                PlaneEvent::Dropped(_) | PlaneEvent::MoverGone => {}
             }
         }
         end.is_some()
@@ -334,6 +336,7 @@ fn a_plane_serves_what_it_is_still_getting() {
         }),
         secret: None,
         socket_buffer_bytes: 256 * 1024,
+        piece_bytes: 2 * CHUNK,
         cores: 0,
         niceness: 0,
     })

@@ -108,6 +108,7 @@ impl FarValues {
             socket_buffer_bytes: options.payload_socket_bytes,
             cores: 0,
             niceness: 0,
+            piece_bytes: 0, // A client has no mover.
         };
         let mut config = PoolConfig {
             open: true,
@@ -191,6 +192,7 @@ impl FarValues {
                     inner.values.on_failed(object, &reason, &mut orders);
                 }
                 PlaneEvent::Dropped(lease) => inner.pool.cancel(lease),
+                PlaneEvent::MoverGone => {} // It has none.
             }
             inner.carry_out(orders, arrived);
         }
@@ -316,6 +318,7 @@ impl Inner {
                     wire_bytes: place.len_bytes,
                     resumed_at: Vec::new(),
                     corrupt_chunks: 0,
+                    mover_bytes: 0,
                 }));
             }
         }

@@ -57,7 +57,7 @@ def measure_hosts(
     with_small_task: bool,
 ) -> Iterator[Record]:
     """The figures of each number of hosts. Its namespaces go when it ends, also by SIGTERM."""
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, leave_on_signal)
     for n in host_counts:
         with (
             scheduled_by_thread(),
@@ -198,7 +198,8 @@ class HostBench:
         yield self.record("small_task_of_idle", [value / idle_us for value in busy])
 
 
-def _leave(_signal_number: int, _frame: object) -> None:
+def leave_on_signal(_signal_number: int, _frame: object) -> None:
+    """A handler of SIGTERM: what was made is removed."""
     raise SystemExit(143)
 
 

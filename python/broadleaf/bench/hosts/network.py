@@ -149,8 +149,14 @@ class Network:
 
     def start(self, host: Host, *arguments: str, **options: Any) -> subprocess.Popen[Any]:
         """Starts a `broadleaf` command on a host."""
-        command = ["ip", "netns", "exec", host.namespace, sys.executable, "-c", _CLI, *arguments]
-        return subprocess.Popen(command, **options)
+        return subprocess.Popen([*self.shell(host), sys.executable, "-c", _CLI, *arguments], **options)
+
+    def shell(self, host: Host) -> list[str]:
+        """What a command is put behind that is to run on a host. Each but the controller's has a name of its own."""
+        enter = ["ip", "netns", "exec", host.namespace]
+        if host.index == 0:
+            return enter
+        return [*enter, "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host.namespace]
 
     def received_bytes(self, host: Host) -> int:
         """Bytes that have come in over a host's link, headers and all."""
@@ -202,12 +208,12 @@ class HostedCluster:
     The client connects by the controller's unix socket, which namespaces do not hide.
     """
 
-    def __init__(self, network: Network, engines_per_host: int, **options: object) -> None:
+    def __init__(self, network: Network, engines_per_host: int, name: str = "hosts", /, **options: object) -> None:
         from broadleaf import Cluster
 
         self.network = network
         self.engines_per_host = engines_per_host
-        self.cluster_id: str = f"hosts-{os.getpid()}"
+        self.cluster_id: str = f"{name}-{os.getpid()}"
         given = [f"--option={name}={value}" for name, value in options.items()]
         controller = network.hosts[0]
         start = network.start(controller, "start", "-n", "0", "--cluster-id", self.cluster_id, "--tcp",

@@ -66,6 +66,7 @@ UNITS = {
     "client_faults_of_small": "faults",
     "node_faults_of_small": "faults",
     "last_engine": "ms",
+    "last_host": "ms",
     "link_latency": "us",
     "of_chain_model": "ratio",
     "raw_chain": "ms",

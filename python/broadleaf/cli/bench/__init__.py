@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 ALL = "all"
 HOSTS = "hosts"
 CLUSTERS = "clusters"
+MOVERS = "movers"
 
 
 class BenchGroup(SuggestingGroup):
@@ -29,6 +30,7 @@ class BenchGroup(SuggestingGroup):
             ALL: "Measure all of these, one after another.",
             HOSTS: "Measure broadcasts to several hosts, made of network namespaces (needs root).",
             CLUSTERS: "Measure the start of engines on the hosts of a site, by Slurm and SSH.",
+            MOVERS: "Compare payload over TCP, by MPI's movers, and MPI's own broadcasts (needs root).",
         }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -41,6 +43,10 @@ class BenchGroup(SuggestingGroup):
             return command
         if cmd_name == CLUSTERS:
             from broadleaf.cli.bench.clusters import command
+
+            return command
+        if cmd_name == MOVERS:
+            from broadleaf.cli.bench.movers import command
 
             return command
         texts = self.texts()

@@ -17,7 +17,8 @@ _SIZES = "1kB,100kB,1MB,16MB,64MB"
 _PLANS = ("auto", "flat", "binomial", "k-ary", "chain")
 
 
-def _numbers(ctx: click.Context, parameter: click.Parameter, text: str) -> list[int]:
+def host_numbers(ctx: click.Context, parameter: click.Parameter, text: str) -> list[int]:
+    """Numbers of hosts, from a list with commas."""
     try:
         found = [int(number) for number in text.split(",")]
     except ValueError:
@@ -65,7 +66,7 @@ def _explained() -> dict[str, str]:
 
 
 @click.command("hosts", cls=TableCommand, columns=_explained(), explained_as="Figures")
-@click.option("--hosts", "host_counts", default="2,4,8,16", show_default=True, callback=_numbers, metavar="N,...",
+@click.option("--hosts", "host_counts", default="2,4,8,16", show_default=True, callback=host_numbers, metavar="N,...",
               help="Numbers of hosts to measure with.")  # fmt: skip
 @click.option("--engines", "-n", type=click.IntRange(1), default=4, show_default=True, metavar="N",
               help="Engines of each host.")  # fmt: skip

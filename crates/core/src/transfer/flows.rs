@@ -1,0 +1,253 @@
+//! What one host's mover brings in and sends by MPI, and what is to be done where that fails.
+//!
+//! A pure machine, one in each host's payload plane. [`super::Transfers`] says which hosts reach each other by MPI; this
+//! one sees to it that an object is got in one way at a time, and that memory is not used again while MPI may read or write
+//! it: a flow is open until the mover has ended it, or is gone. A mover that does not move is to be killed. Then every
+//! object goes on over TCP, from the byte it had.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use broadleaf_proto::ids::ObjectId;
+use broadleaf_proto::mover::{Flow, Landing, MAX_FLOWS, MOVER_TAGS, MoverRank};
+
+use crate::Nanos;
+
+/// Time that a flow may stand still, though there is something to send, and that one may take to end.
+pub const STALL_NS: Nanos = 5_000_000_000;
+
+/// Which way a flow goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To this host.
+    In,
+    /// To another.
+    Out,
+}
+
+#[derive(Debug)]
+struct Open {
+    object: ObjectId,
+    direction: Direction,
+    /// Bytes that have come, or may be sent.
+    end_bytes: u64,
+    heard_ns: Nanos,
+    stopped_ns: Option<Nanos>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Flows {
+    mover: Option<MoverRank>,
+    is_killed: bool,
+    last: u32,
+    open: BTreeMap<u32, Open>,
+    /// Objects that are not had by MPI, for it was tried.
+    tried: BTreeSet<ObjectId>,
+}
+
+impl Flows {
+    /// The host's mover is there.
+    pub fn on_mover(&mut self, mover: MoverRank) {
+        self.mover = Some(mover);
+        self.is_killed = false;
+    }
+
+    /// The mover's process is gone, and nothing of its flows is read or written any more: which these were.
+    pub fn on_gone(&mut self) -> Vec<(ObjectId, Direction)> {
+        self.mover = None;
+        let open = core::mem::take(&mut self.open);
+        open.into_values()
+            .map(|f| (f.object, f.direction))
+            .collect()
+    }
+
+    /// The mover, if it is to be used.
+    pub fn mover(&self) -> Option<MoverRank> {
+        self.mover.filter(|_| !self.is_killed)
+    }
+
+    fn open(&mut self, now: Nanos, object: ObjectId, direction: Direction, at: u64) -> Option<u32> {
+        if self.open.len() >= MAX_FLOWS {
+            return None;
+        }
+        loop {
+            self.last = self.last.wrapping_add(1);
+            if !self.open.contains_key(&self.last) {
+                break;
+            }
+        }
+        let flow = Open {
+            object,
+            direction,
+            end_bytes: at,
+            heard_ns: now,
+            stopped_ns: None,
+        };
+        self.open.insert(self.last, flow);
+        Some(self.last)
+    }
+
+    /// Has an object come from another mover, if that is possible now: the flow, and what the other host has to know.
+    pub fn receive(
+        &mut self,
+        now: Nanos,
+        object: ObjectId,
+        from: Option<MoverRank>,
+        (from_bytes, len_bytes): (u64, u64),
+        piece_bytes: u32,
+    ) -> Option<(Flow, Landing)> {
+        let (from, mover) = (from?, self.mover()?);
+        if from.world != mover.world || self.tried.contains(&object) || self.is_receiving(object) {
+            return None;
+        }
+        let number = self.open(now, object, Direction::In, from_bytes)?;
+        let landing = Landing {
+            mover,
+            tag: number % MOVER_TAGS,
+            piece_bytes,
+        };
+        let flow = Flow {
+            flow: number,
+            peer: from.rank,
+            tag: landing.tag,
+            piece_bytes,
+            segment_offset_bytes: 0,
+            len_bytes,
+            from_bytes,
+        };
+        Some((flow, landing))
+    }
+
+    /// Sends an object to another mover, if that is possible now.
+    pub fn send(
+        &mut self,
+        now: Nanos,
+        object: ObjectId,
+        to: Landing,
+        (from_bytes, len_bytes): (u64, u64),
+        segment_offset_bytes: u64,
+    ) -> Option<Flow> {
+        if !self.reaches(to) {
+            return None;
+        }
+        Some(Flow {
+            flow: self.open(now, object, Direction::Out, from_bytes)?,
+            peer: to.mover.rank,
+            tag: to.tag,
+            piece_bytes: to.piece_bytes,
+            segment_offset_bytes,
+            len_bytes,
+            from_bytes,
+        })
+    }
+
+    /// Whether something can be sent there.
+    pub fn reaches(&self, to: Landing) -> bool {
+        self.mover().is_some_and(|m| m.world == to.mover.world)
+    }
+
+    /// More of an object may be sent than before: whether the mover is to be told.
+    pub fn on_ready(&mut self, flow: u32, end_bytes: u64) -> bool {
+        let Some(open) = self.open.get_mut(&flow) else {
+            return false;
+        };
+        let is_more = end_bytes > open.end_bytes && open.stopped_ns.is_none();
+        if is_more {
+            open.end_bytes = end_bytes;
+        }
+        is_more
+    }
+
+    /// A flow has brought more: of which object, and from which byte on.
+    pub fn on_moved(&mut self, now: Nanos, flow: u32, end_bytes: u64) -> Option<(ObjectId, u64)> {
+        let open = self.open.get_mut(&flow)?;
+        if open.direction != Direction::In || end_bytes <= open.end_bytes {
+            return None;
+        }
+        open.heard_ns = now;
+        let from_bytes = core::mem::replace(&mut open.end_bytes, end_bytes);
+        Some((open.object, from_bytes))
+    }
+
+    /// The host that an object comes from has nothing new to send.
+    pub fn on_waiting(&mut self, now: Nanos, object: ObjectId) {
+        for open in self.open.values_mut() {
+            if open.object == object && open.direction == Direction::In {
+                open.heard_ns = now;
+            }
+        }
+    }
+
+    /// Nobody needs an object any more.
+    pub fn forget(&mut self, object: ObjectId) {
+        self.tried.remove(&object);
+    }
+
+    /// Ends the flows of an object in one direction, or both; those that the mover has to be told of.
+    pub fn stop(&mut self, now: Nanos, object: ObjectId, only: Option<Direction>) -> Vec<u32> {
+        let of_it = |f: &Open| f.object == object && only.is_none_or(|d| d == f.direction);
+        let open: Vec<u32> = self
+            .open
+            .iter()
+            .filter(|(_, f)| of_it(f))
+            .map(|(flow, _)| *flow)
+            .collect();
+        open.into_iter()
+            .filter(|f| self.stop_one(now, *f))
+            .collect()
+    }
+
+    /// The flows by which an object was to come, which nobody sends: they end without a last message.
+    pub fn abandon(&mut self, now: Nanos, object: ObjectId) -> Vec<u32> {
+        self.tried.insert(object);
+        let mut flows = Vec::new();
+        for (flow, open) in &mut self.open {
+            if open.object == object && open.direction == Direction::In {
+                open.stopped_ns.get_or_insert(now);
+                flows.push(*flow);
+            }
+        }
+        flows
+    }
+
+    /// Ends one flow; whether the mover has to be told.
+    pub fn stop_one(&mut self, now: Nanos, flow: u32) -> bool {
+        let open = self.open.get_mut(&flow);
+        open.is_some_and(|f| f.stopped_ns.replace(f.stopped_ns.unwrap_or(now)).is_none())
+    }
+
+    /// The mover has ended a flow.
+    pub fn on_ended(&mut self, flow: u32) -> Option<(ObjectId, Direction)> {
+        let open = self.open.remove(&flow)?;
+        Some((open.object, open.direction))
+    }
+
+    /// Whether an object comes by MPI, or MPI may still write to its memory.
+    pub fn is_receiving(&self, object: ObjectId) -> bool {
+        let mut open = self.open.values();
+        open.any(|f| f.object == object && f.direction == Direction::In)
+    }
+
+    /// Whether MPI may read or write an object's memory.
+    pub fn holds(&self, object: ObjectId) -> bool {
+        self.open.values().any(|f| f.object == object)
+    }
+
+    /// Whether any flow is open.
+    pub fn is_busy(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Whether the mover has to be killed, because something stands still. Said once; then nothing new is given to it.
+    pub fn is_overdue(&mut self, now: Nanos) -> bool {
+        if self.is_killed || self.mover.is_none() {
+            return false;
+        }
+        let is_late = |since: Nanos| now.saturating_sub(since) > STALL_NS;
+        self.is_killed = self.open.values().any(|f| match f.stopped_ns {
+            Some(since) => is_late(since),
+            None => f.direction == Direction::In && is_late(f.heard_ns),
+        });
+        self.is_killed
+    }
+}

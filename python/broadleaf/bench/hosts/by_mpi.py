@@ -1,0 +1,154 @@
+"""Broadcasts into arrays that hosts in namespaces have already: payload over TCP, by movers, and MPI's own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import broadleaf
+
+from ..environments import OURS
+from ..peers import payloads
+from ..results.record import Record
+from .broadcast import leave_on_signal
+from .movers import World, start_movers
+from .network import HostedCluster, Network, scheduled_by_thread
+
+TCP, MOVER, BCAST, GET = "TCP", "mover", "MPI_Bcast", "MPI_Get"
+WARMING_ROUNDS = 2
+
+
+@broadleaf.interactive
+def checksum() -> float:
+    """On an engine: of the data it holds, where `payloads` knows its parts."""
+    held = globals()["held"]
+    return float((held.data if hasattr(held, "indptr") else held).sum())
+
+
+def part_sizes(value: Any) -> list[int]:
+    """Bytes of each array of a value."""
+    if hasattr(value, "indptr"):
+        return [int(part.nbytes) for part in (value.data, value.indices, value.indptr)]
+    return [int(value.nbytes)]
+
+
+def measure(
+    host_counts: Sequence[int], forms: Sequence[str], gbit: float, repeats: int, python: str
+) -> Iterator[Record]:
+    """The time until every host has the data, by each way in turns; `python` has mpi4py and MPICH beside it."""
+    signal.signal(signal.SIGTERM, leave_on_signal)
+    for n in host_counts:
+        with (
+            scheduled_by_thread(),
+            Network(n, rate_mbit=gbit * 1000) as network,
+            HostedCluster(network, 1, "tcp") as tcp,
+            HostedCluster(network, 1, "mpi", payload="mpi", payload_trust="fabric") as by_mpi,
+        ):
+            movers = start_movers(by_mpi, python)
+            ranks = Ranks(network, python)
+            try:
+                yield from Comparison(network, tcp, by_mpi, ranks, gbit).broadcasts(forms, repeats)
+            finally:
+                ranks.close()
+                by_mpi.close()
+                movers.close()
+
+
+class Ranks:
+    """MPI's own broadcasts: a rank on each host, from the first to all."""
+
+    def __init__(self, network: Network, python: str) -> None:
+        arguments = ["-m", "broadleaf.bench.hosts.mpi_ranks"]
+        self._world = World(network, python, arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def broadcast_ms(self, way: str, parts: list[int]) -> float:
+        """Milliseconds until the last rank has all parts."""
+        stdin, stdout = self._world.process.stdin, self._world.process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps({"way": "bcast" if way == BCAST else "get", "parts": parts}) + "\n")
+        stdin.flush()
+        answer = stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the ranks ended with {self._world.process.wait()} in {way}")
+        answered = json.loads(answer)
+        if not answered["is_right"]:
+            raise RuntimeError(f"{way}: a rank holds other data")
+        took_ms: float = answered["ms"]
+        return took_ms
+
+    def close(self) -> None:
+        """Ends them."""
+        if self._world.process.stdin is not None:
+            self._world.process.stdin.close()
+        self._world.close()
+
+
+class Comparison:
+    """The same hosts and links for each way."""
+
+    def __init__(self, network: Network, tcp: HostedCluster, by_mpi: HostedCluster, ranks: Ranks, gbit: float) -> None:
+        self._network, self._ranks, self._gbit = network, ranks, gbit
+        self._clusters = {TCP: tcp, MOVER: by_mpi}
+
+    def broadcasts(self, forms: Sequence[str], repeats: int) -> Iterator[Record]:
+        """Every way for every form; within a round all take turns, each round beginning with another one."""
+        for form in forms:
+            value = payloads.make(form)
+            for cluster in self._clusters.values():
+                cluster.client[:].push({"held": value}, block=True)
+            ways = self._ways(value)
+            times: dict[str, list[float]] = {way: [] for way in ways}
+            into: dict[str, list[float]] = {way: [] for way in ways}
+            order = list(ways)
+            for round_ in range(-WARMING_ROUNDS, repeats):
+                first = round_ % len(order)
+                for way in order[first:] + order[:first]:
+                    payloads.renew(value, round_ + WARMING_ROUNDS)
+                    before = self._received()
+                    took_ms = ways[way]()
+                    most = max(now - had for now, had in zip(self._received(), before, strict=True))
+                    if round_ >= 0:
+                        times[way].append(took_ms)
+                        into[way].append(most / payloads.n_bytes(value))
+            shared = {"hosts": len(self._network.hosts) - 1, "gbit": self._gbit, "data": form,
+                      "bytes": payloads.n_bytes(value)}  # fmt: skip
+            for way in ways:
+                for metric, values in (("last_host", times[way]), ("bytes_into_host", into[way])):
+                    yield Record(OURS, broadleaf.__version__, "movers", shared | {"way": way}, metric, values)
+
+    def _received(self) -> list[int]:
+        return [self._network.received_bytes(host) for host in self._network.hosts[1:]]
+
+    def _ways(self, value: Any) -> dict[str, Callable[[], float]]:
+        parts = part_sizes(value)
+
+        def push(way: str) -> float:
+            cluster = self._clusters[way]
+            moved = _bytes_by_mpi(cluster)
+            began = time.perf_counter()
+            cluster.client[:].push({"held": value}, mode="inplace", block=True)
+            took_ms = (time.perf_counter() - began) * 1e3
+            sums = set(cluster.client[:].apply_sync(checksum))
+            if sums != {payloads.checksum(value)}:
+                raise RuntimeError(f"{way}: an engine holds other data")
+            by_mpi = _bytes_by_mpi(cluster) - moved
+            is_large = max(parts) > 1 << 20
+            if is_large and (by_mpi > 0) != (way == MOVER):
+                raise RuntimeError(f"{way}: {by_mpi} bytes came by MPI")
+            return took_ms
+
+        return {
+            TCP: lambda: push(TCP),
+            MOVER: lambda: push(MOVER),
+            BCAST: lambda: self._ranks.broadcast_ms(BCAST, parts),
+            GET: lambda: self._ranks.broadcast_ms(GET, parts),
+        }
+
+
+def _bytes_by_mpi(cluster: HostedCluster) -> int:
+    return sum(host["fetched"]["mover_bytes"] for host in cluster.host_status().values())

@@ -1,0 +1,69 @@
+"""`broadleaf bench movers`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from broadleaf.cli.bench.hosts import host_numbers
+from broadleaf.cli.bench.output import Records, json_option, now, record_option, write_results
+from broadleaf.cli.terminal.console import TableCommand, fail
+from broadleaf.cli.terminal.extras import require
+
+_FORMS = "array 100,array 4000,csc 0.008"
+
+
+def _explained() -> dict[str, str]:
+    from broadleaf.bench.meanings import FIGURES
+
+    return FIGURES["movers"]
+
+
+@click.command("movers", cls=TableCommand, columns=_explained(), explained_as="Figures")
+@click.option("--python", required=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="A Python with mpi4py and this Broadleaf, with MPICH's `mpiexec` beside it.")  # fmt: skip
+@click.option("--hosts", "host_counts", default="2,4,8", show_default=True, callback=host_numbers, metavar="N,...",
+              help="Numbers of hosts to measure with.")  # fmt: skip
+@click.option("--data", "forms", default=_FORMS, show_default=True, metavar="FORM,...",
+              help="What is sent: `array N` has N x N doubles; `csc D` is sparse, 10,000 x 10,000.")  # fmt: skip
+@click.option("--gbit", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, metavar="G",
+              help="Bandwidth of each host's link, in Gb/s.")  # fmt: skip
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="R", help="Rounds.")
+def command(
+    python: str,
+    host_counts: list[int],
+    forms: str,
+    gbit: float,
+    repeats: int,
+    json_file: str | None,
+    results: Path | None,
+) -> None:
+    """Compare payload over TCP, by MPI's movers, and MPI's own broadcasts (needs root).
+
+    The hosts are network namespaces of this machine, with links of limited bandwidth; they are removed at the end. Each
+    way overwrites an array that is on every host already, and all take turns.
+    """
+    require("bench", ("numpy", "scipy"), "`broadleaf bench movers`")
+    from broadleaf.bench.hosts import by_mpi, network
+    from broadleaf.bench.hosts.broadcast import progress
+    from broadleaf.bench.results import machine
+
+    if (reason := network.why_not()) is not None:
+        fail(reason)
+    records, began, facts = Records(json_file), now(), machine.facts(True)
+    click.echo(machine.line(facts), err=True)
+    try:
+        for record in by_mpi.measure(host_counts, forms.split(","), gbit, repeats, str(Path(python).absolute())):
+            click.echo(progress(record), err=True)
+            records.add(record)
+    except (RuntimeError, TimeoutError) as error:
+        # A host or a rank that did not do what it should; what was measured before is not lost.
+        records.show()
+        fail(str(error))
+    records.show()
+    if results is not None:
+        write_results(records, results, "movers", facts, began)
+
+
+command.params += [json_option(), record_option()]

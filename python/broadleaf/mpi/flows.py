@@ -1,0 +1,129 @@
+"""Objects on their way between this host's mover and those of other hosts, in messages that never block.
+
+A flow's messages have one tag and come in order. Whoever sends it may end it early by an empty message, so that the
+other side knows when nothing more comes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import deque
+from typing import Any
+
+# Messages of one flow that are under way at a time.
+WINDOW = 4
+
+
+class Memory:
+    """A range of a segment."""
+
+    def __init__(self, fd: int, offset_bytes: int, len_bytes: int, writable: bool) -> None:
+        try:
+            first = offset_bytes % mmap.ALLOCATIONGRANULARITY
+            access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+            self._map = mmap.mmap(fd, first + len_bytes, mmap.MAP_SHARED, access, offset=offset_bytes - first)
+        finally:
+            os.close(fd)
+        self._view = memoryview(self._map)[first : first + len_bytes]
+
+    def part(self, start: int, end: int) -> memoryview:
+        """The bytes from `start` to `end`."""
+        return self._view[start:end]
+
+
+class Receiving:
+    """An object that another mover sends, from byte `at` on."""
+
+    def __init__(self, mpi: Any, comm: Any, numbers: list[int], fd: int) -> None:
+        self._mpi, self._comm = mpi, comm
+        self._peer, self._tag, self._piece_bytes, offset, self._len_bytes, self.at = numbers
+        self._memory = Memory(fd, offset, self._len_bytes, writable=True)
+        self._next = self.at
+        self._requests: deque[tuple[Any, int]] = deque()
+        self._is_over = False
+        self._status = mpi.Status()
+        self._post()
+
+    def _post(self) -> None:
+        while len(self._requests) < WINDOW and self._next < self._len_bytes and not self._is_over:
+            end = min(self._next + self._piece_bytes, self._len_bytes)
+            part = [self._memory.part(self._next, end), self._mpi.BYTE]
+            self._requests.append((self._comm.Irecv(part, source=self._peer, tag=self._tag), end))
+            self._next = end
+
+    def advance(self) -> bool:
+        """Takes what has come; whether that was anything."""
+        before = self.at, len(self._requests)
+        while self._requests and self._requests[0][0].Test(self._status):
+            _, end = self._requests.popleft()
+            if self._status.Is_cancelled():
+                continue
+            if self._status.Get_count(self._mpi.BYTE) == 0:
+                self.abandon()
+            else:
+                self.at = end
+        self._post()
+        return (self.at, len(self._requests)) != before
+
+    def abandon(self) -> None:
+        """Nothing more comes."""
+        if not self._is_over:
+            self._is_over = True
+            for request, _ in self._requests:
+                request.Cancel()
+
+    def stop(self) -> None:
+        """Its sender was told to end it, and does so by an empty message."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no message is under way or to come."""
+        return not self._requests and (self._is_over or self.at == self._len_bytes)
+
+
+class Sending:
+    """An object that another mover receives, as far as it is ready; none but the empty message where `fd` is None."""
+
+    def __init__(self, mpi: Any, comm: Any, numbers: list[int], fd: int | None) -> None:
+        self._mpi, self._comm = mpi, comm
+        self._peer, self._tag, self._piece_bytes, offset, self._len_bytes, self._next = numbers
+        self._memory = None if fd is None else Memory(fd, offset, self._len_bytes, writable=False)
+        self._ready_bytes = 0
+        self._requests: deque[Any] = deque()
+        self._is_stopped = False
+
+    def ready(self, end_bytes: int) -> None:
+        """Bytes up to there may be sent."""
+        self._ready_bytes = end_bytes
+
+    def advance(self) -> bool:
+        """Sends what there is room for, and takes note of what has gone; whether that was anything."""
+        is_moved = False
+        while self._requests and self._requests[0].Test():
+            self._requests.popleft()
+            is_moved = True
+        while self._memory is not None and len(self._requests) < WINDOW and not self._is_stopped:
+            end = min(self._next + self._piece_bytes, self._len_bytes)
+            if self._next == end or end > self._ready_bytes:
+                break
+            part = [self._memory.part(self._next, end), self._mpi.BYTE]
+            self._requests.append(self._comm.Isend(part, dest=self._peer, tag=self._tag))
+            self._next = end
+            is_moved = True
+        return is_moved
+
+    def stop(self) -> None:
+        """Sends no more than has gone already, and says so to the receiver."""
+        if not self._is_stopped and self._next < self._len_bytes:
+            self._requests.append(self._comm.Isend([bytearray(), self._mpi.BYTE], dest=self._peer, tag=self._tag))
+        self._is_stopped = True
+
+    def abandon(self) -> None:
+        """Flows that are sent end by `stop` alone."""
+        self.stop()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no message is under way or to come."""
+        return not self._requests and (self._is_stopped or self._next == self._len_bytes)

@@ -1,0 +1,137 @@
+"""`mpiexec -n 4 -ppn 1 python -m broadleaf.mpi.mover --connection engine.json`: a cluster's payload goes by MPI.
+
+One process on each host, the controller's too. Each joins the node of its host, whose memory it maps; what the nodes
+want moved goes from mover to mover. It ends with its cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import select
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from broadleaf.cluster.hosts import mover_link
+from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import files
+from broadleaf.cluster.state.credentials import read_engine_connection
+from broadleaf.mpi.flows import Receiving, Sending
+
+# Between two looks at messages under way: MPI tells nobody when one is done, and to wait in it is to spin.
+_LEAST_SLEEP_S = 20e-6
+_MOST_SLEEP_S = 1e-3
+_LEAVING_SLEEP_S = 0.05
+
+
+class Mover:
+    """This host's mover: what its node has ordered, and how far that is."""
+
+    def __init__(self, mpi: Any, comm: Any, link: Any) -> None:
+        self._mpi, self._comm, self._link = mpi, comm, link
+        self._flows: dict[int, Receiving | Sending] = {}
+
+    def run(self) -> None:
+        """Moves what is ordered until the node is gone."""
+        poll = select.poll()
+        poll.register(self._link.fileno(), select.POLLIN)
+        sleep_s = _LEAST_SLEEP_S
+        try:
+            while True:
+                if self._flows:
+                    is_ordered = bool(select.select([self._link.fileno()], [], [], sleep_s)[0])
+                else:
+                    is_ordered = bool(poll.poll())
+                if is_ordered:
+                    self._obey()
+                is_moved = self.advance()
+                sleep_s = _LEAST_SLEEP_S if is_moved or is_ordered else min(2 * sleep_s, _MOST_SLEEP_S)
+                while not self._link.flush():
+                    select.select([], [self._link.fileno()], [])
+        except mover_link.LinkClosed:
+            self._link = None
+            for flow in self._flows.values():
+                flow.stop()
+
+    def _obey(self) -> None:
+        while (command := self._link.next_command()) is not None:
+            name, number, numbers, fd = command
+            if name == "receive":
+                self._flows[number] = Receiving(self._mpi, self._comm, numbers, fd)
+            elif name == "send":
+                self._flows[number] = Sending(self._mpi, self._comm, numbers, fd)
+            elif (flow := self._flows.get(number)) is None:
+                continue  # it has ended meanwhile
+            elif name == "ready" and isinstance(flow, Sending):
+                flow.ready(numbers[0])
+            elif name == "stop":
+                flow.stop()
+            elif name == "abandon":
+                flow.abandon()
+
+    def advance(self) -> bool:
+        """Moves every flow as far as it goes; whether any did."""
+        is_moved = False
+        for number, flow in list(self._flows.items()):
+            if flow.advance():
+                is_moved = True
+                if self._link is not None and isinstance(flow, Receiving):
+                    self._link.moved(number, flow.at)
+            if flow.has_ended:
+                is_moved = True
+                del self._flows[number]
+                if self._link is not None:
+                    self._link.ended(number)
+        return is_moved
+
+    def leave(self) -> None:
+        """Waits until all movers of the world leave: what they still send or await has to be taken."""
+        leaving = self._comm.Ibarrier()
+        while not leaving.Test():
+            if not self.advance():
+                select.select([], [], [], _LEAVING_SLEEP_S)
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m broadleaf.mpi.mover", description=__doc__)
+    parser.add_argument("--connection", type=Path, required=True, metavar="FILE", help="the cluster's engine.json")
+    arguments = parser.parse_args()
+    try:
+        connection = read_engine_connection(arguments.connection)
+    except (ClusterStartError, files.ClusterFileError, OSError) as error:
+        sys.exit(f"broadleaf: {type(error).__name__}: {error}")
+    try:
+        import mpi4py  # pyright: ignore[reportMissingImports]
+
+        mpi4py.rc.threads = False
+        from mpi4py import MPI  # pyright: ignore[reportMissingImports]
+    except (ImportError, RuntimeError) as error:
+        sys.exit(f"broadleaf: MPI cannot be used by {sys.executable}: {error}; install `broadleaf[mpi]` and an MPI")
+    try:
+        comm = MPI.COMM_WORLD.Dup()
+        world = comm.bcast(secrets.randbits(63), root=0)
+        link = None
+        try:
+            link = mover_link.connect(connection, world, comm.Get_rank(), connection["options"]["start_timeout_s"])
+        except ClusterStartError as error:
+            # The others go on without this host: its payload goes over TCP.
+            print(f"broadleaf: {error}", file=sys.stderr, flush=True)
+        # As the threads that move payload over TCP do.
+        os.nice(connection["options"]["payload_niceness"])
+        mover = Mover(MPI, comm, link)
+        if link is not None:
+            mover.run()
+        mover.leave()
+    except BaseException:
+        # Whoever waits for messages of this process would wait for ever.
+        traceback.print_exc()
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(1)
+
+
+if __name__ == "__main__":
+    main()
