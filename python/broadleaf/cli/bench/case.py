@@ -59,7 +59,7 @@ def against_option(peers: Sequence[str], complete: Complete | None = None) -> cl
         named = [name.strip() for name in text.split(",") if name.strip()]
         for name in named:
             if name not in peers:
-                said = f"no peer is called {name!r}; there are {', '.join(peers)}.{suggestion(name, peers)}"
+                said = f"no peer is called {name!r}; there are {', '.join(peers)}.{suggestion(name, list(peers))}"
                 raise click.BadParameter(said, ctx, parameter)
         return named
 

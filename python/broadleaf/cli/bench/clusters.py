@@ -38,7 +38,7 @@ def _known(ctx: click.Context, parameter: click.Parameter, text: str) -> list[st
     named = text.split(",")
     for name in named:
         if name not in _NAMES:
-            said = f"no case is called {name!r}; there are {', '.join(_NAMES)}.{suggestion(name, _NAMES)}"
+            said = f"no case is called {name!r}; there are {', '.join(_NAMES)}.{suggestion(name, list(_NAMES))}"
             raise click.BadParameter(said, ctx, parameter)
     return named
 

@@ -6,15 +6,10 @@ import sys
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from ...site import Site
-from .on_site import START_TIMEOUT_S, OnSite
-
-# Engines of a job read their profile there, on every host. By SSH it is copied to a folder of the same name.
-SHARED = f"{Site.here().shared}/ipython-{os.getpid()}"
-COPIED = f"/tmp/ipython-{os.getpid()}"
-
 import ipyparallel as ipp
 from traitlets.config import Config
+
+from .on_site import START_TIMEOUT_S, OnSite
 
 
 class Peer(OnSite):
@@ -25,7 +20,8 @@ class Peer(OnSite):
 
     def bring_up(self, workers: int, config: str) -> Iterable[os.uname_result]:
         site = self.site
-        self.folder = SHARED if config == "slurm" else COPIED
+        # Engines of a job read their profile there, on every host. By SSH it is copied to a folder of the same name.
+        self.folder = f"{site.shared if config == 'slurm' else '/tmp'}/ipython-{os.getpid()}"
         os.environ["IPYTHONDIR"] = self.folder
         os.makedirs(self.folder)
         chosen = Config()
