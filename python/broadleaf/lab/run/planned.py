@@ -125,8 +125,8 @@ def run_plan(
                 first = time.monotonic() if made == 0 else first
                 now = turn if max_runs is None else turn[: max_runs - made]
                 for row, run in zip(now, _run_turn(runner, now, together), strict=True):
-                    columns = plan_columns(row) | ({"pair_id": pair} if together else {})
-                    kept = keep(run, runs, row.config, **columns)
+                    columns: dict[str, Any] = {**plan_columns(row), "pair_id": pair if together else None}
+                    kept = keep(run, runs, row.config, on_run=None, **columns)
                     made += 1
                     busy += "busy" in (kept["flags"] or "").split()
                     statuses[kept["status"]] = statuses.get(kept["status"], 0) + 1

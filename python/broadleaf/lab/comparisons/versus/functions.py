@@ -38,11 +38,11 @@ class Functions:
             if not callable(function):
                 raise RunError(f"{function!r} is no function. Give two functions without arguments, or two commands.")
         self.texts: tuple[str, str] = names or (name_of(a), name_of(b))
-        self.clock: Clock = clock or "cpu"
+        self.clock: Clock = clock if clock is not None else "cpu"
         self.side_by_side: bool = False
         self.calls: int = 1
         self._functions = (a, b)
-        self._asked = clock
+        self._asked: Clock | None = clock
         self._rng = random.Random(seed)
 
     def look(self) -> None:
@@ -56,7 +56,8 @@ class Functions:
                     computing[which] |= cpu_s >= _BUSY * wall_s
             while self.calls < _MOST_CALLS and min(self._timed(which)[0] for which in (0, 1)) < _LEAST_S:
                 self.calls *= 2
-        self.clock = self._asked or ("cpu" if all(computing) else "wall")
+        chosen: Clock = "cpu" if all(computing) else "wall"
+        self.clock = self._asked or chosen
 
     def pair(self, cpu: int | None = None) -> Pair:
         """The time of a call of each, from two turns of each in the order A B B A, or B A A B."""

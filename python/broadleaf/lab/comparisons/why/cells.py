@@ -81,7 +81,7 @@ class Why:
         there = [it for it in self.spent if it.beyond * time.beyond > 0 and abs(it.beyond) >= least]
         if time.proven and there:
             parts = ", ".join(f"{it.name} {it.beyond:+,.3g}" for it in there[:3])
-            said.append(f"Of that lies in: {parts}.")
+            said.append(f"That lies most of all in {parts}.")
         return (*said, self.note) if self.note else tuple(said)
 
     def as_dict(self) -> dict[str, Any]:
@@ -166,7 +166,8 @@ def _beyond(values: Sequence[float]) -> float:
 
 
 def _waiting_us(row: Run) -> float:
-    return row["duration_s"] * 1e6 / (row["n_tasks"] * row["n_iter"]) - row["cpu_us_per_task"]
+    clock_us = row["duration_s"] * 1e6 / (row["n_tasks"] * row["n_iter"])
+    return float(clock_us - row["cpu_us_per_task"])
 
 
 def _each(column: str, per: float = 1.0) -> Callable[[Run], float | None]:

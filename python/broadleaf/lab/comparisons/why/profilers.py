@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,10 +52,10 @@ def profiler_for(command: Sequence[str]) -> Profiler | str:
     """What can watch this command here, or in words why nothing can."""
     is_python = Path(command[0]).name.startswith(("python", "pypy"))
     if is_python:
-        if path := shutil.which("py-spy"):
+        if path := _find("py-spy"):
             return Profiler("py-spy", path)
         return "py-spy is not installed: pip install py-spy"
-    path = shutil.which("perf")
+    path = _find("perf")
     if path is None:
         return "perf is not installed"
     tried = subprocess.run(
@@ -64,6 +65,11 @@ def profiler_for(command: Sequence[str]) -> Profiler | str:
     if tried.returncode != 0:
         return f"perf may not be used here: {tried.stderr.strip().splitlines()[0] if tried.stderr.strip() else ''}"
     return Profiler("perf", path)
+
+
+def _find(name: str) -> str | None:
+    """A program of the path, or of this interpreter's environment, which need not be activated."""
+    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 
 def folded(text: str) -> Counter[str]:

@@ -171,7 +171,7 @@ def finish(chart: Any, text: str, reading: str, width: int) -> Any:
             tickColor="#999999",
         )
         # Of numbers some labels may go, of names none.
-        .configure_axisQuantitative(labelOverlap="greedy", labelSeparation=6)
+        .configure_axisQuantitative(labelOverlap="parity", labelSeparation=6)
         .configure_legend(
             labelFontSize=12.5, titleFontSize=12.5, labelLimit=LABEL_PIXELS, titleLimit=LABEL_PIXELS, symbolSize=90
         )

@@ -16,7 +16,7 @@
     const config = {
       font: "Liberation Sans, Arial, Helvetica, sans-serif",
       axis: { labelFontSize: 12, titleFontSize: 13, titleFontWeight: "normal", labelLimit: 280, gridColor: "#e6e6e6" },
-      axisQuantitative: { labelOverlap: "greedy", labelSeparation: 6 },
+      axisQuantitative: { labelOverlap: "parity", labelSeparation: 6 },
       legend: { labelFontSize: 12, titleFontSize: 12, titleLimit: 260 },
       title: { fontSize: 15, anchor: "start", subtitleColor: "#555", subtitleFontSize: 12 },
       background: "white",
