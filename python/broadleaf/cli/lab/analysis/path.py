@@ -133,6 +133,7 @@ def _plain(path: Steps) -> dict[str, Any]:
 
 
 def _waterfall(study: Study, us: Steps, rate: Steps) -> object:
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -156,9 +157,9 @@ def _waterfall(study: Study, us: Steps, rate: Steps) -> object:
         bar = _bar(min(step.before, step.after), max(step.before, step.after), top)
         # Shares averaged over orders come in another order on another scale: only their sizes can stand side by side.
         at = "" if us.kind == "shapley" else f"{other.after:,.0f}"
-        table.add_row(name, str(step.tier), f"{step.after:,.1f}", f"{step.change:+,.1f}", interval,
+        table.add_row(escape(name), str(step.tier), f"{step.after:,.1f}", f"{step.change:+,.1f}", interval,
                       f"[{'green' if step.change < 0 else 'red'}]{bar}[/]", at, f"{other.change:+,.0f}",
-                      study.factor(step.factor).loses)  # fmt: skip
+                      escape(study.factor(step.factor).loses))  # fmt: skip
     return table
 
 

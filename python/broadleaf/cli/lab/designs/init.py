@@ -41,5 +41,7 @@ def command(directory: Path, template: str, name: str | None, force: bool) -> No
         for file, text in texts.items():
             (directory / file).write_text(text, encoding="utf-8")
     out = console()
-    out.print(f"Written: {directory / 'study.toml'} and {directory / 'bench.py'} ({_TEMPLATES[template]})")
-    out.print(f"Look at them, then: broadleaf lab plan {directory}")
+    out.print(
+        f"Written: {directory / 'study.toml'} and {directory / 'bench.py'} ({_TEMPLATES[template]})", markup=False
+    )
+    out.print(f"Look at them, then: broadleaf lab plan {directory}", markup=False)

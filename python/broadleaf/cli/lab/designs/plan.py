@@ -183,6 +183,7 @@ def _account(design: dict[str, Any]) -> str:
 
 
 def _show_precision(study: Study, found: list[Precision], smallest_pct: Any) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     pairs = [p for p in found if p.kind == "pair"]
@@ -207,5 +208,5 @@ def _show_precision(study: Study, found: list[Precision], smallest_pct: Any) -> 
         out.print("[yellow]too few runs to tell pairs apart: main effects only[/]")
     if unknown:
         shown = ", ".join(unknown[:8]) + (f" and {len(unknown) - 8} more" if len(unknown) > 8 else "")
-        out.print(f"[yellow]not told by these runs[/]: {shown}")
+        out.print(f"[yellow]not told by these runs[/]: {escape(shown)}")
     out.print(f"[dim]if runs of one configuration spread by {study.design.noise_pct:g} % (design.noise_pct)[/]")
