@@ -78,7 +78,8 @@ class Runner:
 
     def try_out(self, config: Config, variant: Variant, cpus: Collection[int] | None = None) -> Run | None:
         """Where configurations have their own numbers of tasks, runs one that was not run yet until its number is
-        known. These runs are not kept: how long they took decided which is the last. The one that failed, if one did."""
+        known. These runs are not kept: how long they took decided which is the last. Returns the one that failed, if
+        any did."""
         key = config_id(config, self.study.factors)
         if self.tasks is None or self.tasks.of(key) is not None:
             return None
@@ -99,8 +100,9 @@ class Runner:
         processors at other times. Their scores must count processor time. RunError as for `run`."""
         quiet = self._wait()
         cpus = {max(os.sched_getaffinity(0))}
-        # All versions of a configuration have the number of tasks of the first.
-        self.try_out(*versions[0], cpus=cpus)
+        # Versions of one configuration have the number of tasks of the first.
+        for version in versions:
+            self.try_out(*version, cpus=cpus)
         with ThreadPoolExecutor(len(versions)) as pool:
             return list(pool.map(lambda version: self._run(*version, quiet=quiet, cpus=cpus), versions))
 

@@ -131,7 +131,7 @@ def why(
         configs.append(config)
     labels = tuple(_label(study, applied) for applied in _subsets(settings))
     environments, calibration = ready(study, configs, quiet=quiet, say=say)
-    runner = Runner(environments, n_tasks=calibration.n_tasks, iterations=calibration.iterations, quiet=quiet)
+    runner = calibration.runner(environments, quiet=quiet)
     rng = random.Random(seed)
     made: list[dict[int, Run]] = []
     with RunsFile(environments.cache() / WHY_FILE, study.factors, study.responses) as runs:
@@ -248,7 +248,7 @@ def _profile(runner: Runner, config: Mapping[str, Level], profiler: Profiler, ou
         if finished.timed_out or finished.error or finished.exit_code != 0:
             raise RunError(f"a run under {profiler.name} failed: {finished.error or last_words(finished)}")
         counts += profiler.samples(output)
-        tasks += runner.n_tasks * runner.iterations
+        tasks += runner.tasks_of(config) * runner.iterations
         if sum(counts.values()) >= _ENOUGH_SAMPLES:
             break
     return counts, tasks
