@@ -119,6 +119,6 @@ def test_the_command_prints_what_it_cannot_write(tmp_path):
     arguments = ["lab", "tune", str(tmp_path), "--runs", "80", "--algorithm", "random", "--max-wait", "0", "--json",
                  "--output", str(tmp_path / "file" / "below")]  # fmt: skip
     done = CliRunner().invoke(group, arguments)
-    assert done.exit_code == 1
+    assert done.exit_code == 3
     assert json.loads(done.stdout)["recommended"]["fast"] == 1
     assert "cannot be written" in done.stderr

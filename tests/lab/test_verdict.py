@@ -168,3 +168,10 @@ def test_records_are_frozen():
     found = verdict.verdict(effect(-0.1, 0.05))
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.word = "hinders"
+
+
+def test_a_level_that_is_beside_every_other_is_told_once():
+    levels = ((1, "helps", 0.8), (64, "hinders", 1.1), (1, "helps", 0.8), (8, "helps", 0.9))
+    told = [verdict.Conditional("batch", level, word, ratio, ratio - 0.1, ratio + 0.1) for level, word, ratio in levels]
+    sentence = verdict.verdict(effect(-0.1, 0.02), told, 1.0).sentence
+    assert [part.split(" ")[0] for part in sentence.split("with batch=")[1:]] == ["1", "8", "64."]

@@ -59,7 +59,7 @@ def test_two_percent_are_found_and_nothing_is_not(monkeypatch, ratio, word, code
 
 def test_what_cannot_be_told_is_undecided(monkeypatch):
     found = judged(monkeypatch, Told(1.01, noise=0.2))
-    assert (found.word, found.exit_code) == ("undecided", 2)
+    assert (found.word, found.exit_code) == ("undecided", 4)
     assert found.sentences[0].startswith("Undecided: ")
     assert len(found.pairs) == 300
 
@@ -108,6 +108,17 @@ def test_load_that_makes_computing_look_like_waiting_once_does_not_change_the_cl
             return replace(finished, duration_s=5 * finished.duration_s) if late else finished
 
     assert judged(monkeypatch, Disturbed()).clock == "cpu"
+
+
+def test_a_watcher_that_waits_for_a_processor_does_not_make_computing_look_like_waiting(monkeypatch):
+    class Starved(Told):
+        def __call__(self, command, **options):
+            finished = super().__call__(command, **options)
+            return replace(
+                finished, duration_s=4 * finished.duration_s, queued_s=finished.cpu_s, late_s=2 * finished.cpu_s
+            )
+
+    assert judged(monkeypatch, Starved()).clock == "cpu"
 
 
 def test_a_shell_is_started_only_where_it_is_needed():

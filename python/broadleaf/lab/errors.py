@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from broadleaf.errors import BroadleafError
 
 
@@ -40,3 +44,17 @@ class RunError(LabError):
 
 class AnalysisError(LabError):
     """An analysis the data do not allow."""
+
+
+class WriteError(LabError):
+    """A file that cannot be written: a full disk, or a folder that may only be read."""
+
+
+@contextmanager
+def writing(path: Path, advice: str = "") -> Iterator[None]:
+    """Around code that writes `path`: what the system says against it becomes a WriteError with `advice`."""
+    try:
+        yield
+    except OSError as error:
+        text = f"{path} cannot be written: {error.strerror or error}."
+        raise WriteError(f"{text} {advice}" if advice else text) from error

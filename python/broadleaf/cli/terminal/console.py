@@ -158,6 +158,13 @@ def console() -> Console:
     return PipeConsole(highlight=False, width=width, color_system=color_system)
 
 
+def add_plain_row(table: Any, *cells: str) -> None:
+    """Adds a row in which brackets are text: names and levels of users may be `[design]`."""
+    from rich.text import Text
+
+    table.add_row(*map(Text, cells))
+
+
 def plain_table(columns: Iterable[str], left: Iterable[str]) -> Any:
     """A table without lines; the columns named in `left` begin at the left, all others end at the right."""
     from rich.table import Table

@@ -51,7 +51,7 @@ class EntryCommand(click.Command):
             print_error(error.format_message())
             code = error.exit_code
         except Exception as error:
-            if (message := _explained(error)) is None:
+            if (message := explained(error)) is None:
                 raise
             print_error(message)
             code = FAILURE
@@ -94,7 +94,7 @@ def _usage(error: click.UsageError) -> int:
     return error.exit_code
 
 
-def _explained(error: Exception) -> str | None:
+def explained(error: Exception) -> str | None:
     """What a user is told of an error that is theirs, or the machine's; None for one that is the program's."""
     from broadleaf.config import ConfigError
     from broadleaf.errors import BroadleafError
@@ -102,9 +102,9 @@ def _explained(error: Exception) -> str | None:
     if isinstance(error, BroadleafError | ConfigError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
-        from broadleaf.cli.terminal.extras import explained
+        from broadleaf.cli.terminal import extras
 
-        return explained(error)
+        return extras.explained(error)
     if isinstance(error, OSError):
         if error.filename is not None and error.strerror:
             return f"{error.filename}: {error.strerror}"

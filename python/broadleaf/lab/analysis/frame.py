@@ -14,16 +14,34 @@ from broadleaf.lab.errors import AnalysisError
 from broadleaf.lab.spec import expressions
 from broadleaf.lab.spec.factors import Factor, Level, column_value, config_id
 
-_NUMBERS = ("y_us", "started_unix", "block", "order_in_block", "plan_row", "path_id", "path_step", "replicate")
+_NUMBERS = (
+    "y_us",
+    "started_unix",
+    "block",
+    "order_in_block",
+    "pair_id",
+    "plan_row",
+    "path_id",
+    "path_step",
+    "replicate",
+)
 _SMALL_BYTES = 1 << 18
 """Up to this size the strict reader of the runner is fast enough."""
-_ABSENT = {"block": 0, "order_in_block": 0, "replicate": 0, "path_id": None, "path_step": None, "plan_row": None}
+_ABSENT = {
+    "block": 0,
+    "order_in_block": 0,
+    "pair_id": None,
+    "replicate": 0,
+    "path_id": None,
+    "path_step": None,
+    "plan_row": None,
+}
 
 
 TIME = "time_per_task_us"
 _NO_RESPONSES = {
-    "started_unix", "block", "order_in_block", "plan_row", "path_id", "path_step", "replicate", "exit_code", "n_tasks",
-    "n_iter", "dirty", "tasks_per_s", "load1_before", "cpu_mhz", "temp_c", "steal_pct", "duration_s", "y_us",
+    "started_unix", "block", "order_in_block", "pair_id", "plan_row", "path_id", "path_step", "replicate", "exit_code",
+    "n_tasks", "n_iter", "dirty", "tasks_per_s", "load1_before", "cpu_mhz", "temp_c", "steal_pct", "duration_s", "y_us",
 }  # fmt: skip
 
 
@@ -65,6 +83,8 @@ def load(
         frame["started_unix"] = np.arange(len(frame), dtype=float)
     for name in _NUMBERS:
         frame[name] = pd.to_numeric(frame[name], errors="coerce").astype(float)
+    # What disturbed one of two runs at once on a processor met the other too: such a pair is a block of its own.
+    frame["block"] = frame["block"].where(frame["pair_id"].isna(), -2.0 - frame["pair_id"])
     frame = frame[np.isfinite(frame["y_us"]) & (frame["y_us"] > 0)]
     for factor in factors:
         frame[factor.name] = _levels(frame.get(factor.column), factor, len(frame))

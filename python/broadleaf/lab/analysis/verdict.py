@@ -93,7 +93,7 @@ def verdict(
     if split:
         shown = split[:_MOST_NAMED]
         texts = "; ".join(
-            " and ".join(f"{c.word}{_brief(c)} with {_at(c)}" for c in conditionals if c.factor == other)
+            " and ".join(f"{c.word}{_brief(c)} with {_at(c)}" for c in _each_level(conditionals, other))
             for other in shown
         )
         word_of = f"depends on {', '.join(shown)}"
@@ -115,6 +115,14 @@ def verdict(
         else f"{name} {word}: {size}."
     )
     return Verdict(word, sentence + note, None, effect.factor, effect.level, (), tuple(conditionals))
+
+
+def _each_level(conditionals: Sequence[Conditional], factor: str) -> list[Conditional]:
+    """Those of a factor, each level once, numbers by size: its default is beside every other level."""
+    found = {c.level: c for c in conditionals if c.factor == factor}
+    if all(isinstance(level, int | float) for level in found):
+        return [found[level] for level in sorted(found, key=float)]
+    return list(found.values())
 
 
 def verdict_of(fit: Fit, factor: str, level: Level | None = None, rope_pct: float = 1.0) -> Verdict:

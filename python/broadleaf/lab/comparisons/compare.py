@@ -18,10 +18,11 @@ from broadleaf.lab.analysis.pairs.intervals import (
     trimmed_interval,
 )
 from broadleaf.lab.analysis.verdict import word_for
+from broadleaf.lab.comparisons.exit_codes import HARM, NO_HARM, UNDECIDED
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.environments.environment import HERE, Environments, Variant, with_excludes
 from broadleaf.lab.run.planned import ready
-from broadleaf.lab.run.single import Quiet, record
+from broadleaf.lab.run.single import Quiet, keep
 from broadleaf.lab.spec.factors import Config, Factor, Level, config_id
 from broadleaf.lab.spec.runs import Run, RunsFile, read_runs
 from broadleaf.lab.spec.study import StudySpec
@@ -55,8 +56,8 @@ class Judgement:
 
     @property
     def exit_code(self) -> int:
-        """0 no harm, 1 hinders, 2 undecided."""
-        return {True: 0, False: 1, None: 2}[self.harmless]
+        """0 no harm, 1 hinders, 4 undecided."""
+        return {True: NO_HARM, False: HARM, None: UNDECIDED}[self.harmless]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """0 no harm, 1 hinders, 2 undecided."""
+        """0 no harm, 1 hinders, 4 undecided."""
         return self.judgement.exit_code
 
 
@@ -213,10 +214,18 @@ def compare(
                 # Half of the pairs of a context start with each side: what the first run leaves behind cancels out.
                 order = (1, 0) if b_first[at] != bool(repeat % 2) else (0, 1)
                 made: dict[int, Run] = {}
-                for place, which in enumerate(order):
-                    config = {**chosen[at][which], **({CHANGE.name: bool(which)} if source_differs else {})}
-                    made[which] = record(runner, runs, config, (a, b)[which].variant, on_run=on_run, block=block,
-                                         order_in_block=place, purpose="confirm", replicate=repeat)  # fmt: skip
+                versions = [
+                    (
+                        {**chosen[at][which], **({CHANGE.name: bool(which)} if source_differs else {})},
+                        (a, b)[which].variant,
+                    )
+                    for which in order
+                ]
+                for place, (which, (config, _), run) in enumerate(
+                    zip(order, versions, runner.run_pair(versions), strict=True)
+                ):
+                    made[which] = keep(run, runs, config, on_run=on_run, block=block, order_in_block=place,
+                                       purpose="confirm", replicate=repeat)  # fmt: skip
                 block += 1
                 if not failures.count(made[0], made[1]):
                     continue

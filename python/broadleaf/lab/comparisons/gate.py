@@ -7,7 +7,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from broadleaf.lab.analysis.pairs.intervals import Interval, trimmed_interval
@@ -21,11 +21,11 @@ from broadleaf.lab.comparisons.compare import (
     percent,
     sentence,
 )
+from broadleaf.lab.comparisons.exit_codes import HARM, NO_HARM, UNDECIDED
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.calibrate import calibrate
 from broadleaf.lab.run.environments.environment import CACHE, BuildFailed, Environments, Variant
 from broadleaf.lab.run.single import Quiet, Runner, keep
-from broadleaf.lab.spec.factors import Config
 from broadleaf.lab.spec.runs import Run, RunsFile
 from broadleaf.lab.spec.study import StudySpec
 
@@ -50,7 +50,7 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 no harm, 1 hinders, 2 undecided."""
+        """0 no harm, 1 hinders, 4 undecided."""
         return self.judgement.exit_code
 
 
@@ -168,11 +168,6 @@ class _Pairs:
             if row["status"] != "ok":
                 raise RunError(f"{self.names[which]} cannot be run ({row['status']}): {row['error']}")
 
-    def _runs_of(self, versions: Sequence[tuple[Config, Variant]]) -> Iterable[Run]:
-        if self.runner.environments.settings.side_by_side:
-            return self.runner.run_side_by_side(versions)
-        return (self.runner.run(*version) for version in versions)
-
     def add(self) -> None:
         """One pair. Of every two pairs, one begins with each side."""
         if not self._orders:
@@ -182,7 +177,9 @@ class _Pairs:
         baseline = self.runner.study.baseline
         versions = [({**baseline, CHANGE.name: bool(which)}, self.variants[which]) for which in order]
         made: dict[int, Run] = {}
-        for place, (which, (config, _), run) in enumerate(zip(order, versions, self._runs_of(versions), strict=True)):
+        for place, (which, (config, _), run) in enumerate(
+            zip(order, versions, self.runner.run_pair(versions), strict=True)
+        ):
             made[which] = keep(run, self.runs, config, on_run=self.on_run, block=self._block, order_in_block=place,
                                purpose="gate", replicate=len(self.ratios))  # fmt: skip
         self._block += 1
@@ -198,7 +195,7 @@ class _Pairs:
 def markdown(outcome: Outcome, study: str, base: str, head: str, rope_pct: float) -> str:
     """The outcome as a comment for a pull request."""
     it = outcome.interval
-    sign = {0: ":white_check_mark:", 1: ":x:", 2: ":grey_question:"}[outcome.exit_code]
+    sign = {NO_HARM: ":white_check_mark:", HARM: ":x:", UNDECIDED: ":grey_question:"}[outcome.exit_code]
     failed = f" {outcome.failed_pairs} pairs failed and do not count." if outcome.failed_pairs else ""
     return "\n".join(
         [

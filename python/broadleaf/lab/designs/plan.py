@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from broadleaf.lab.errors import DesignError
 from broadleaf.lab.spec.factors import Level
+from broadleaf.lab.spec.runs import replace_file
 
 if TYPE_CHECKING:
     from broadleaf.lab.spec.study import StudySpec
@@ -62,7 +62,7 @@ class Plan:
         return found
 
     def save(self, path: Path) -> None:
-        """Writes the plan as JSON; the file appears whole or not at all."""
+        """Writes the plan as JSON; the file appears whole or not at all. WriteError if it cannot be written."""
         rows = [
             [r.row, r.purpose, r.block, r.order_in_block, r.path_id, r.path_step, r.replicate, r.config]
             for r in self.rows
@@ -71,9 +71,7 @@ class Plan:
         head = json.dumps(
             {"version": VERSION, "study": self.study_name, "seed": self.seed, "spec": self.spec}, indent=1
         )
-        partial = path.with_name(path.name + ".part")
-        partial.write_text(f'{head[:-2]},\n "rows": [\n  {lines}\n ]\n}}\n', encoding="utf-8")
-        os.replace(partial, path)
+        replace_file(path, f'{head[:-2]},\n "rows": [\n  {lines}\n ]\n}}\n')
 
     @classmethod
     def load(cls, path: Path) -> Plan:

@@ -8,12 +8,13 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broadleaf.lab.errors import AnalysisError
+from broadleaf.lab.errors import AnalysisError, writing
 from broadleaf.lab.report.collect import collect
 from broadleaf.lab.report.contents import contents_of
 from broadleaf.lab.report.figures.base import Figure, Missing
 from broadleaf.lab.report.figures.registry import draw_all
 from broadleaf.lab.report.page import MOST_BYTES, render
+from broadleaf.lab.spec.runs import replace_file
 
 if TYPE_CHECKING:
     from broadleaf.lab.spec.study import StudySpec
@@ -32,7 +33,8 @@ class Report:
 def write(study: StudySpec, folder: Path | None = None, images: bool = True) -> Report:
     """Writes the report of a study into `folder` (by default `report` beside its runs) and says what was written.
 
-    `images` False leaves out PNG and SVG. AnalysisError if there are no runs to report on.
+    `images` False leaves out PNG and SVG. AnalysisError if there are no runs to report on,
+    WriteError if the folder cannot be written.
     """
     folder = folder or study.directory / "report"
     found = collect(study)
@@ -45,16 +47,19 @@ def write(study: StudySpec, folder: Path | None = None, images: bool = True) -> 
             f"the report would have {size} bytes, more than {MOST_BYTES}: leave factors out of the study."
         )
     pictures = folder / "figures"
-    # Figures of an earlier report that this one does not have would mislead.
-    shutil.rmtree(pictures, ignore_errors=True)
-    pictures.mkdir(parents=True)
-    drawn = [figure for figure in figures if isinstance(figure, Figure)]
-    for figure in drawn:
-        write_figure(figure, pictures, images)
     html = folder / "report.html"
-    html.write_text(page, encoding="utf-8")
+    drawn = [figure for figure in figures if isinstance(figure, Figure)]
     source = resources.files("broadleaf.lab.report").joinpath("report.R").read_text(encoding="utf-8")
-    (folder / "report.R").write_text(source, encoding="utf-8")
+    with writing(folder, "Make room, or name another folder."):
+        folder.mkdir(parents=True, exist_ok=True)
+        # The page has all of it: where room ends, it ends among the pictures.
+        replace_file(html, page)
+        (folder / "report.R").write_text(source, encoding="utf-8")
+        # Figures of an earlier report that this one does not have would mislead.
+        shutil.rmtree(pictures, ignore_errors=True)
+        pictures.mkdir()
+        for figure in drawn:
+            write_figure(figure, pictures, images)
     missing = tuple(figure for figure in figures if isinstance(figure, Missing))
     return Report(html, folder, tuple(figure.stem for figure in drawn), missing)
 

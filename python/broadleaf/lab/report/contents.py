@@ -13,6 +13,7 @@ from broadleaf.lab.analysis.verdict import Verdict, verdicts
 from broadleaf.lab.report.collect import CONTEXTS, Collected
 from broadleaf.lab.report.figures.base import Figure, Missing, Unit, listed, number
 from broadleaf.lab.report.page import Contents, Sentence, Table, explorer_data
+from broadleaf.lab.report.predictor import predictor_data
 from broadleaf.lab.spec.factors import Level, column_value
 
 MOST_PAIRS = 30
@@ -42,6 +43,9 @@ def contents_of(found: Collected, figures: Sequence[Figure | Missing]) -> Conten
         tables = {"best first": evidence.greedy, "nicest first": evidence.nice}
         shown = {name: table for name, table in tables.items() if table is not None}
         explorer, note = explorer_data(found.deltas, found.factors, shown, evidence.roles.second)
+    best = found.paths.get("best first")
+    order = [step.factor for step in best.order] if best is not None else []
+    model = predictor_data(found.log, found.factors, found.study.constraints, order) if found.log else None
     return Contents(
         name=found.study.name,
         facts=tuple(_facts(found)),
@@ -57,6 +61,7 @@ def contents_of(found: Collected, figures: Sequence[Figure | Missing]) -> Conten
         method=METHOD,
         explorer=explorer,
         explorer_note=note,
+        model=model,
         explorer_reason="" if explorer else "run a design with paths or edges.",
     )
 

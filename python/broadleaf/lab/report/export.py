@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from broadleaf.lab.errors import RunError
+from broadleaf.lab.errors import RunError, writing
 from broadleaf.lab.spec.runs import replace_file
 
 DIALECTS = ("comma", "seed", "excel-es", "sqlite", "parquet")
@@ -28,7 +28,8 @@ def export(directory: Path, dialect: str, target: Path, tables: Sequence[str] = 
     sources = {name: directory / f"{name}.csv" for name in tables if (directory / f"{name}.csv").is_file()}
     if not sources:
         raise RunError(f"{directory}: none of {', '.join(f'{t}.csv' for t in tables)}. Run `broadleaf lab run` first.")
-    target.mkdir(parents=True, exist_ok=True)
+    with writing(target):
+        target.mkdir(parents=True, exist_ok=True)
     if dialect == "sqlite":
         return [_sqlite(sources, target / "study.sqlite")]
     written = []

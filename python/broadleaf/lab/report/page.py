@@ -58,6 +58,7 @@ class Contents:
     explorer: Mapping[str, Any] | None = None
     explorer_note: str = ""
     explorer_reason: str = ""
+    model: Mapping[str, Any] | None = None
 
 
 def render(contents: Contents) -> str:
@@ -65,9 +66,13 @@ def render(contents: Contents) -> str:
     import jinja2
     import vl_convert
 
-    here = resources.files("broadleaf.lab.report")
+    here = resources.files("broadleaf.lab.report").joinpath("web")
+
+    def text(name: str) -> str:
+        return here.joinpath(name).read_text(encoding="utf-8")
+
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=False)
-    template = environment.from_string(here.joinpath("page.html.j2").read_text(encoding="utf-8"))
+    template = environment.from_string(text("page.html.j2"))
     from markupsafe import Markup
 
     drawn = [f for f in contents.figures if isinstance(f, Figure)]
@@ -86,13 +91,27 @@ def render(contents: Contents) -> str:
         explorer=Markup(_json(contents.explorer)) if contents.explorer else None,
         explorer_note=contents.explorer_note,
         explorer_reason=contents.explorer_reason,
-        style=Markup(here.joinpath("page.css").read_text(encoding="utf-8")),
-        script=Markup(here.joinpath("explorer.js").read_text(encoding="utf-8")),
+        model=Markup(_json(contents.model)) if contents.model else None,
+        condition_example=_condition_example(contents.explorer),
+        style=Markup(text("page.css")),
+        script=Markup("\n".join(map(text, _SCRIPTS))),
         # An end tag inside the script would end it early.
         bundle=Markup(bundle.replace("</script", "<\\/script")),
         specs=Markup(_json(specs)),
     )
     return page
+
+
+_SCRIPTS = ("conditions.js", "predictor.js", "charts.js", "explorer.js")
+
+
+def _condition_example(explorer: Mapping[str, Any] | None) -> str:
+    """A condition over the study's own factors, to show what one may write."""
+    factors = (explorer or {}).get("factors", [])
+    flags = [f["name"] for f in factors if f["levels"] == ["off", "on"]]
+    if flags:
+        return f"not {flags[0]}"
+    return f"{factors[0]['name']} == {factors[0]['values'][0]!r}" if factors else ""
 
 
 def _json(value: Any) -> str:
@@ -119,7 +138,8 @@ def explorer_data(
         levels = ["off", "on"] if factor.is_bool else in_order([*map(column_value, factor.levels), *values.unique()])
         words = shown_levels(values, factor.is_bool)
         context[name] = [levels.index(word) for word in words]
-        listed.append({"name": name, "levels": levels})
+        kinds = [False, True] if factor.is_bool else [_value(word, factor) for word in levels]
+        listed.append({"name": name, "levels": levels, "values": kinds})
     data = {
         "unit": unit.name,
         "unit_us": unit.us,
@@ -142,6 +162,11 @@ def explorer_data(
         f"Of {len(deltas)} deltas, {len(kept)} drawn at random are inside this page." if len(kept) < len(deltas) else ""
     )
     return data, note
+
+
+def _value(word: str, factor: Factor) -> float | str:
+    """A level as a condition compares it: numbers as numbers."""
+    return float(word) if all(isinstance(level, int | float) for level in factor.levels) else word
 
 
 def _short(value: float) -> float:

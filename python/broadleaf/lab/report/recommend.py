@@ -15,7 +15,7 @@ from broadleaf.lab.analysis import failures
 from broadleaf.lab.analysis.failures import Failing
 from broadleaf.lab.analysis.model.fit import of_study as fit_of_study
 from broadleaf.lab.analysis.paths import path as paths
-from broadleaf.lab.errors import RunError
+from broadleaf.lab.errors import RunError, writing
 from broadleaf.lab.run.command import as_text, level_value
 from broadleaf.lab.spec.factors import Level, changed, describe
 from broadleaf.lab.spec.runs import replace_file
@@ -103,21 +103,19 @@ def keys(study: StudySpec, config: Mapping[str, Level]) -> tuple[dict[str, Any],
 def write(study: StudySpec, config: Mapping[str, Level], file: Path) -> list[str]:
     """Sets the keys in `file` and leaves all others as they are: TOML and JSON by their names (`a.b` is b in a), any
     other file as lines NAME=VALUE. Returns what cannot stand in a file. RunError if the file cannot be changed
-    safely."""
+    safely or written."""
     inside, outside = keys(study, config)
-    try:
+    with writing(file):
         text = file.read_text(encoding="utf-8") if file.exists() else ""
-        match file.suffix:
-            case ".toml":
-                changed_text = _in_toml(text, inside, file)
-            case ".json":
-                changed_text = _in_json(text, inside, file)
-            case _:
-                prefix = RunSettings.of(study).config_prefix
-                changed_text = _in_lines(text, {_variable(study, prefix, key): value for key, value in inside.items()})
-        replace_file(file, changed_text)
-    except OSError as error:
-        raise RunError(f"{file}: cannot be written: {error.strerror or error}.") from None
+    match file.suffix:
+        case ".toml":
+            changed_text = _in_toml(text, inside, file)
+        case ".json":
+            changed_text = _in_json(text, inside, file)
+        case _:
+            prefix = RunSettings.of(study).config_prefix
+            changed_text = _in_lines(text, {_variable(study, prefix, key): value for key, value in inside.items()})
+    replace_file(file, changed_text)
     return outside
 
 

@@ -33,6 +33,7 @@ def measure(study: StudySpec, finished: Finished, n_tasks: int) -> Run:
         "max_rss_kb": finished.max_rss_kb,
         "bytes_written": finished.bytes_written,
         "ctx_switches": finished.ctx_switches,
+        "page_faults": finished.page_faults,
         "flags": "stragglers" if finished.stragglers else "",
     }
     if finished.error:
@@ -61,6 +62,7 @@ def measure(study: StudySpec, finished: Finished, n_tasks: int) -> Run:
         "iter_sd_us": statistics.stdev(kept) if len(kept) > 1 else None,
         "cpu_us_per_task": finished.cpu_s * 1e6 / (n * len(times)),
     }
+    row |= {f"{name}_per_task": count / (n * len(times)) for name, count in finished.counters.items()}
     for name in (*_COPIED, *study.responses):
         if isinstance(value := document.get(name), int | float) and not isinstance(value, bool):
             row[name] = float(value)

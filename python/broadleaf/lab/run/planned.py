@@ -12,8 +12,8 @@ from typing import Any
 from broadleaf.lab.designs.plan import Plan, PlanRow
 from broadleaf.lab.errors import RunError
 from broadleaf.lab.run.calibrate import Calibration, calibrate
-from broadleaf.lab.run.environments.environment import Environments, with_excludes
-from broadleaf.lab.run.single import Quiet, record
+from broadleaf.lab.run.environments.environment import HERE, Environments, with_excludes
+from broadleaf.lab.run.single import Quiet, Runner, keep
 from broadleaf.lab.spec.factors import config_id
 from broadleaf.lab.spec.lock import read_lock, write_lock
 from broadleaf.lab.spec.runs import Run, RunsFile
@@ -110,7 +110,9 @@ def run_plan(
         if left:
             environments, calibration = ready(study, [row.config for row in left], quiet=quiet, say=say)
             runner = calibration.runner(environments, quiet=quiet, made=runs.rows)
-            for row in left:
+            together = environments.settings.side_by_side
+            pair = 1 + max((row["pair_id"] for row in runs.rows if row["pair_id"] is not None), default=-1)
+            for turn in turns(left, 2 if together else 1):
                 spent = time.monotonic() - begin
                 if max_runs is not None and made >= max_runs:
                     stopped = "runs"
@@ -121,29 +123,45 @@ def run_plan(
                 if stopped:
                     break
                 first = time.monotonic() if made == 0 else first
-                kept = record(runner, runs, row.config, **plan_columns(row))
-                made += 1
-                busy += "busy" in (kept["flags"] or "").split()
-                statuses[kept["status"]] = statuses.get(kept["status"], 0) + 1
-                if kept["status"] != "ok":
-                    error = f"{kept['status']}: {kept['error']}"
-                if kept["status"] != "skipped":
-                    tried.add(kept["config_id"])
-                if on_progress is not None:
-                    each_s = (time.monotonic() - first) / made
-                    on_progress(
-                        Progress(
-                            done + made,
-                            len(plan.rows),
-                            made,
-                            time.monotonic() - begin,
-                            each_s * (len(left) - made),
-                            dict(statuses),
-                            kept,
+                now = turn if max_runs is None else turn[: max_runs - made]
+                for row, run in zip(now, _run_turn(runner, now, together), strict=True):
+                    columns: dict[str, Any] = {**plan_columns(row), "pair_id": pair if together else None}
+                    kept = keep(run, runs, row.config, on_run=None, **columns)
+                    made += 1
+                    busy += "busy" in (kept["flags"] or "").split()
+                    statuses[kept["status"]] = statuses.get(kept["status"], 0) + 1
+                    if kept["status"] != "ok":
+                        error = f"{kept['status']}: {kept['error']}"
+                    if kept["status"] != "skipped":
+                        tried.add(kept["config_id"])
+                    if on_progress is not None:
+                        each_s = (time.monotonic() - first) / made
+                        on_progress(
+                            Progress(
+                                done + made,
+                                len(plan.rows),
+                                made,
+                                time.monotonic() - begin,
+                                each_s * (len(left) - made),
+                                dict(statuses),
+                                kept,
+                            )
                         )
-                    )
+                pair += 1
         noisy = flag_noisy_blocks(study, runs)
     return Summary(done + made, len(plan.rows), made, time.monotonic() - begin, statuses, noisy, stopped, error, busy)
+
+
+def turns(rows: Sequence[PlanRow], size: int) -> list[Sequence[PlanRow]]:
+    """The rows in their order, so many at a time."""
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def _run_turn(runner: Runner, turn: Sequence[PlanRow], together: bool) -> list[Run]:
+    """The runs of a turn. One that is left over runs beside another of itself, so that it too has half a processor."""
+    if not together:
+        return [runner.run(row.config) for row in turn]
+    return runner.run_side_by_side([(row.config, HERE) for row in (*turn, *turn)[:2]])[: len(turn)]
 
 
 def ready(

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from broadleaf.lab.errors import RunError
@@ -37,9 +37,14 @@ class Finished:
     """Of the command's first thread alone."""
     queued_s: float = 0.0
     """How long that thread could have run, but waited for a processor."""
+    late_s: float = 0.0
+    """How long what watched it waited for a processor itself, so that it saw the end so much later."""
     max_rss_kb: int = 0
     ctx_switches: int = 0
     bytes_written: int = 0
+    page_faults: int = 0
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """Cycles, instructions, cache and branch misses outside the kernel; those that this machine counts."""
     stdout: str = ""
     stderr: str = ""
     error: str = ""
@@ -116,9 +121,12 @@ def run_command(
         cpu_s=result.get("cpu_s", 0.0),
         main_cpu_s=result.get("main_cpu_s", 0.0),
         queued_s=result.get("queued_s", 0.0),
+        late_s=result.get("late_s", 0.0),
         max_rss_kb=result.get("max_rss_kb", 0),
         ctx_switches=result.get("ctx_switches", 0),
         bytes_written=result.get("bytes_written", 0),
+        page_faults=result.get("page_faults", 0),
+        counters=result.get("counters", {}),
         stdout=_text(out),
         stderr=_text(err),
         error=result.get("error", ""),

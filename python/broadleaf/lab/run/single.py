@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -78,7 +78,8 @@ class Runner:
 
     def try_out(self, config: Config, variant: Variant, cpus: Collection[int] | None = None) -> Run | None:
         """Where configurations have their own numbers of tasks, runs one that was not run yet until its number is
-        known. These runs are not kept: how long they took decided which is the last. The one that failed, if one did."""
+        known. These runs are not kept: how long they took decided which is the last. Returns the one that failed, if
+        any did."""
         key = config_id(config, self.study.factors)
         if self.tasks is None or self.tasks.of(key) is not None:
             return None
@@ -99,10 +100,17 @@ class Runner:
         processors at other times. Their scores must count processor time. RunError as for `run`."""
         quiet = self._wait()
         cpus = {max(os.sched_getaffinity(0))}
-        # All versions of a configuration have the number of tasks of the first.
-        self.try_out(*versions[0], cpus=cpus)
+        # Versions of one configuration have the number of tasks of the first.
+        for version in versions:
+            self.try_out(*version, cpus=cpus)
         with ThreadPoolExecutor(len(versions)) as pool:
             return list(pool.map(lambda version: self._run(*version, quiet=quiet, cpus=cpus), versions))
+
+    def run_pair(self, versions: Sequence[tuple[Config, Variant]]) -> Iterable[Run]:
+        """Both versions that are compared, in this order: at once if the study says so, else in turn."""
+        if self.environments.settings.side_by_side:
+            return self.run_side_by_side(versions)
+        return (self.run(*version) for version in versions)
 
     def _run(
         self,
@@ -128,7 +136,7 @@ class Runner:
             "duration_s": 0.0,
             "flags": "",
         }
-        before = machine.cpu_times()
+        before, energy = machine.cpu_times(), machine.Energy.now()
         try:
             finished, place_facts = self.attempt(config, variant, n, cpus)
         except Unavailable as error:
@@ -138,7 +146,11 @@ class Runner:
         except BuildFailed as error:
             return row | {"status": "failed", "error": str(error)}
         _, steal = machine.cpu_times().since(before)
+        used_uj = energy.used_uj(machine.Energy.now())
         row |= place_facts | measure(study, finished, n) | {"steal_pct": 100 * steal}
+        # Of runs that share the machine none has a share of its energy.
+        if row["status"] == "ok" and used_uj is not None and cpus is None:
+            row["energy_uj_per_task"] = used_uj / (row["n_tasks"] * row["n_iter"])
         if self.environments.settings.marginal and n_tasks is None and n >= 4 and row["status"] == "ok":
             row["marginal_us"] = marginal_us(row, self._run(config, variant, n // 4, quiet=quiet, cpus=cpus))
         if not quiet:
@@ -163,14 +175,21 @@ class Runner:
         )
 
     def attempt(
-        self, config: Config, variant: Variant, n_tasks: int, cpus: Collection[int] | None = None
+        self,
+        config: Config,
+        variant: Variant = HERE,
+        n_tasks: int | None = None,
+        cpus: Collection[int] | None = None,
+        wrapped: Callable[[Sequence[str]], Sequence[str]] | None = None,
     ) -> tuple[Finished, Run]:
-        """The bare run, and the columns that say where it was made."""
+        """The bare run, and the columns that say where it was made. `wrapped` makes of the command another one, that
+        runs it."""
         place = self.environments.place(config, variant)
         with run_directory() as run_dir:
-            what = self._command(config, place, n_tasks, run_dir)
+            what = self._command(config, place, n_tasks or self.tasks_of(config), run_dir)
+            command = wrapped(what.command) if wrapped else what.command
             finished = run_command(
-                what.command, cwd=what.cwd, env=what.env, timeout_s=self.study.timeout_s, run_dir=run_dir, cpus=cpus
+                command, cwd=what.cwd, env=what.env, timeout_s=self.study.timeout_s, run_dir=run_dir, cpus=cpus
             )
         return finished, {"python": place.python.text, "git_sha": place.git_sha, "dirty": int(place.dirty)}
 
@@ -185,6 +204,12 @@ class Runner:
             run_dir=run_dir,
             rng=self._rng,
         )
+
+    def command_words(self, config: Config, variant: Variant = HERE) -> tuple[str, ...]:
+        """The command of a configuration, as one of its runs would have it."""
+        place = self.environments.place(config, variant)
+        with run_directory() as run_dir:
+            return self._command(config, place, self.n_tasks, run_dir).command
 
     def can_run(self, config: Config, variant: Variant = HERE) -> bool:
         """Whether this machine has what the configuration needs, without running it."""

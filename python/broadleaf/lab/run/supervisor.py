@@ -14,6 +14,7 @@ import os
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -25,6 +26,39 @@ TERM_GRACE_S = 2.0
 """Time that a command out of time has to leave by itself."""
 STRAGGLER_GRACE_S = 0.5
 """Time that processes left behind have to leave by themselves."""
+
+PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
+HARDWARE_COUNTERS = {"cycles": 0, "instructions": 1, "cache_misses": 3, "branch_misses": 5}
+"""Numbers of the processor's events, from linux/perf_event.h."""
+_INHERIT_AND_START_AT_EXEC = 1 << 0 | 1 << 1 | 1 << 5 | 1 << 6 | 1 << 12
+"""Off until exec, also in children, without the kernel's own work, which a user may not count by default."""
+
+
+class Counters:
+    """Hardware counters of what this process starts from now on, where the kernel and the processor have them. This
+    process itself never calls exec, so it is not counted."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}
+        number = PERF_EVENT_OPEN.get(os.uname().machine)
+        if number is None:
+            return
+        libc = ctypes.CDLL(None, use_errno=True)
+        for name, event in HARDWARE_COUNTERS.items():
+            # type, size, config, period, sample type, read format (with both times), flags, 3 fields of no use here.
+            attributes = struct.pack("IIQQQQQIIQ", 0, 64, event, 0, 0, 3, _INHERIT_AND_START_AT_EXEC, 0, 0, 0)
+            fd = libc.syscall(number, ctypes.c_char_p(attributes), 0, -1, -1, 8)
+            if fd >= 0:
+                self._open[name] = fd
+
+    def read(self) -> dict[str, int]:
+        """What was counted. A counter that others used part of the time is scaled up to all of it."""
+        found = {}
+        for name, fd in self._open.items():
+            value, enabled, running = struct.unpack("QQQ", os.read(fd, 24))
+            if running:
+                found[name] = round(value * enabled / running)
+        return found
 
 
 def children(of: set[int]) -> set[int]:
@@ -59,14 +93,27 @@ def written_bytes() -> int:
         return 0
 
 
+def queued_s(process: int | str) -> float:
+    """How long the first thread of a process could have run, but waited for a processor."""
+    try:
+        with open(f"/proc/{process}/schedstat") as f:
+            return int(f.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 class Supervisor:
     def __init__(self, task: dict[str, Any]) -> None:
         self.task = task
         self.cpu_s: float = 0.0
         self.main_cpu_s: float = 0.0
         self.queued_s: float = 0.0
+        self.late_s: float = 0.0
+        self.queued_before_s: float = 0.0
         self.max_rss_kb: int = 0
         self.switches: int = 0
+        self.page_faults: int = 0
+        self.counters: Counters = Counters()
         self.status: int | None = None
         self.ended: float = 0.0
         self.orphaned: bool = False
@@ -93,6 +140,7 @@ class Supervisor:
         if (cpus := task["cpus"]) is not None:
             os.sched_setaffinity(0, cpus)
         with open(task["stdout"], "wb") as out, open(task["stderr"], "wb") as err:
+            self.queued_before_s = queued_s("self")
             self.began: float = time.monotonic()
             self.child: subprocess.Popen[bytes] = subprocess.Popen(
                 task["command"],
@@ -110,9 +158,8 @@ class Supervisor:
         with contextlib.suppress(OSError, ValueError):
             if os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
                 with open(f"/proc/{self.child.pid}/schedstat") as f:
-                    run_ns, queued_ns, _ = map(int, f.read().split())
-                self.main_cpu_s = run_ns / 1e9
-                self.queued_s = queued_ns / 1e9
+                    self.main_cpu_s = int(f.read().split()[0]) / 1e9
+                self.queued_s = queued_s(self.child.pid)
 
     def reap(self) -> bool:
         """Waits for what has ended; whether any descendant is left."""
@@ -128,9 +175,12 @@ class Supervisor:
             self.cpu_s += usage.ru_utime + usage.ru_stime
             self.max_rss_kb = max(self.max_rss_kb, usage.ru_maxrss)
             self.switches += usage.ru_nvcsw + usage.ru_nivcsw
+            self.page_faults += usage.ru_minflt + usage.ru_majflt
             if pid == self.child.pid:
                 self.status = status
                 self.ended = time.monotonic()
+                # The end is noticed when this process gets a processor: no time of the command's.
+                self.late_s = queued_s("self") - self.queued_before_s
                 # subprocess must not wait for it, or signal what may by now be another's pid.
                 self.child.returncode = os.waitstatus_to_exitcode(status)
 
@@ -187,8 +237,11 @@ class Supervisor:
             "cpu_s": self.cpu_s,
             "main_cpu_s": self.main_cpu_s,
             "queued_s": self.queued_s,
+            "late_s": self.late_s,
             "max_rss_kb": self.max_rss_kb,
             "ctx_switches": self.switches,
+            "page_faults": self.page_faults,
+            "counters": self.counters.read(),
             "bytes_written": max(0, written_bytes() - before),
         }
 

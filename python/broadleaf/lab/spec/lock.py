@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broadleaf.lab.errors import RunError
+from broadleaf.lab.errors import RunError, writing
 from broadleaf.lab.spec.runs import replace_file
 
 LOCK_FILE = "study.lock.toml"
@@ -34,7 +34,8 @@ def write_lock(directory: Path, tables: Mapping[str, Mapping[str, Any]]) -> None
     for name, table in merged.items():
         lines = [f"{json.dumps(key)} = {_value(value)}" for key, value in table.items() if value is not None]
         parts.append("\n".join([f"[{name}]", *lines]) + "\n")
-    directory.mkdir(parents=True, exist_ok=True)
+    with writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
     replace_file(directory / LOCK_FILE, "\n".join(parts))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import fcntl
 import io
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
 
-from broadleaf.lab.errors import RunError
+from broadleaf.lab.errors import RunError, WriteError, writing
 from broadleaf.lab.spec.factors import Factor, Level, column_value
 
 Run: TypeAlias = dict[str, Any]
@@ -25,6 +26,7 @@ COLUMNS = (
     "machine_id",
     "block",
     "order_in_block",
+    "pair_id",
     "plan_row",
     "purpose",
     "path_id",
@@ -51,6 +53,12 @@ COLUMNS = (
     "max_rss_kb",
     "bytes_written",
     "ctx_switches",
+    "page_faults",
+    "instructions_per_task",
+    "cycles_per_task",
+    "cache_misses_per_task",
+    "branch_misses_per_task",
+    "energy_uj_per_task",
     "python",
     "git_sha",
     "dirty",
@@ -69,8 +77,9 @@ _TEXT = {
     "git_sha", "flags",
 }  # fmt: skip
 _WHOLE = {
-    "block", "order_in_block", "plan_row", "path_id", "path_step", "replicate", "exit_code", "n_tasks", "n_iter",
-    "max_rss_kb", "bytes_written", "ctx_switches", "dirty",
+    "block", "order_in_block", "pair_id", "plan_row", "path_id", "path_step", "replicate", "exit_code", "n_tasks",
+    "n_iter",
+    "max_rss_kb", "bytes_written", "ctx_switches", "page_faults", "dirty",
 }  # fmt: skip
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
@@ -87,16 +96,18 @@ def read_runs(path: str | Path, factors: Sequence[Factor] = ()) -> list[Run]:
 
 
 class RunsFile:
-    """runs.csv, opened to append. One process at a time: a second one gets RunError."""
+    """runs.csv, opened to append. One process at a time: a second one gets RunError. WriteError where the system does
+    not let it be written; the rows that it has are then whole."""
 
     def __init__(self, path: str | Path, factors: Sequence[Factor], responses: Sequence[str] = ()) -> None:
         """Opens or creates it, with columns for a study's own `responses`. A torn last line is cut off; columns of new
         factors are filled with their default."""
         self.path: Path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         self.factors: tuple[Factor, ...] = tuple(factors)
         self.responses: tuple[str, ...] = tuple(responses)
-        self._lock = open(self.path.with_suffix(".lock"), "w")  # noqa: SIM115
+        with writing(self.path, "Runs are kept there, so none was made. Copy the study to a folder that has room."):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path.with_suffix(".lock"), "w")  # noqa: SIM115
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -125,9 +136,14 @@ class RunsFile:
                 kept = len(_whole(text).encode())
                 if kept < self.path.stat().st_size:
                     os.truncate(self.path, kept)
-        self._file = open(self.path, "a", newline="")  # noqa: SIM115
+        self._open()
         self._rows = read_runs(self.path, self.factors)
         self._next = 1 + max((int(str(row["run_id"])[1:]) for row in self._rows), default=0)
+
+    def _open(self) -> None:
+        # Without a buffer: what a full disk refused must not be tried again at the end.
+        with writing(self.path):
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
 
     @property
     def rows(self) -> list[Run]:
@@ -135,7 +151,8 @@ class RunsFile:
         return self._rows
 
     def append(self, row: Mapping[str, Any], config: Mapping[str, Level]) -> Run:
-        """Adds a run and has it on disk before it returns; gives it its run_id. RunError on a column that is none."""
+        """Adds a run and has it on disk before it returns; gives it its run_id. RunError on a column that is none,
+        WriteError where there is no room for it."""
         whole = {
             **row,
             "run_id": f"r{self._next:06d}",
@@ -144,14 +161,26 @@ class RunsFile:
         if strangers := set(whole) - set(self.header):
             raise RunError(f"{self.path}: no column {', '.join(sorted(strangers))}")
         cells = [_text(whole.get(name)) for name in self.header]
-        self._file.write(_line(cells))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._write(_line(cells).encode(), f"Run {whole['run_id']} is lost, the {len(self._rows)} before it are kept.")
         self._next += 1
         known = {f.column: f for f in self.factors}
         kept = {name: _value(name, text, known.get(name)) for name, text in zip(self.header, cells, strict=True)}
         self._rows.append(kept)
         return kept
+
+    def _write(self, line: bytes, loss: str) -> None:
+        kept = os.fstat(self._file.fileno()).st_size
+        try:
+            left = memoryview(line)
+            while left:
+                left = left[self._file.write(left) or 0 :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            os.ftruncate(self._file.fileno(), kept)
+            raise WriteError(
+                f"{self.path} cannot be written: {error.strerror or error}. {loss} Make room, then the same command "
+                "goes on."
+            ) from error
 
     def set_flags(self, flags: Mapping[str, str]) -> None:
         """Replaces the flags of the runs named by id. The file is replaced at once or not at all."""
@@ -164,8 +193,10 @@ class RunsFile:
         for row in self._rows:
             row["flags"] = flags.get(row["run_id"], row["flags"])
         self._file.close()
-        self._rewrite(lines)
-        self._file = open(self.path, "a", newline="")  # noqa: SIM115
+        try:
+            self._rewrite(lines)
+        finally:
+            self._open()
 
     def _rewrite(self, lines: Iterable[Sequence[str]]) -> None:
         replace_file(self.path, "".join(map(_line, [self.header, *lines])))
@@ -185,22 +216,25 @@ class RunsFile:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Writes a file so that a reader, or a crash, sees the old one or the new one, never a part."""
+    """Writes a file so that a reader, or a crash, sees the old one or the new one, never a part. WriteError if it
+    cannot be written: then the old one is as it was."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(draft, "w", newline="") as f:
-            f.write(text)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    with writing(path):
+        try:
+            with open(draft, "w", newline="") as f:
+                f.write(text)
+                f.flush()
+                os.fsync(f.fileno())
+            os.replace(draft, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 def _read(path: Path) -> str:

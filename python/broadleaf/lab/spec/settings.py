@@ -17,8 +17,8 @@ class RunSettings:
     run in each of these before the first measurement, `env` is set in every run. With `marginal`, each run is made a
     second time with a quarter of the tasks, which gives the cost of one more task without the start-up. Options of
     factors of kind `config` become environment variables that start with `config_prefix`, unless the command has a
-    place for the file `{config}`. `side_by_side` has a gate run both commits at once on one processor, which is for
-    scores that count processor time."""
+    place for the file `{config}`. With `side_by_side`, what is compared runs at once on one processor: both commits of
+    a gate, both sides of a comparison, runs of a plan two by two. It is for scores that count processor time."""
 
     source: Path
     build: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from broadleaf.lab.designs.plan import Plan
+from broadleaf.lab.errors import writing
 from broadleaf.lab.spec.factors import Factor
 from broadleaf.lab.synthetic.system import SyntheticSystem, seedlike, simulate, two_level
 
@@ -47,11 +48,12 @@ def write(
     from broadleaf.lab.study import Study
 
     made = system(name, **options)
-    directory.mkdir(parents=True, exist_ok=True)
     chosen = {"seed": seed, "noise_pct": 100 * made.noise, **(design or {})}
-    (directory / "study.toml").write_text(_toml(made, name, chosen), encoding="utf-8")
-    (directory / "synthetic.py").write_text(_benchmark(name, options), encoding="utf-8")
-    (directory / "truth.json").write_text(json.dumps(truth(made), indent=1) + "\n", encoding="utf-8")
+    with writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "study.toml").write_text(_toml(made, name, chosen), encoding="utf-8")
+        (directory / "synthetic.py").write_text(_benchmark(name, options), encoding="utf-8")
+        (directory / "truth.json").write_text(json.dumps(truth(made), indent=1) + "\n", encoding="utf-8")
     study = Study.load(directory)
     plan = study.plan()
     plan.save(directory / "plan.json")

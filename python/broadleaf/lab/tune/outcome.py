@@ -10,7 +10,7 @@ from typing import Any
 
 from broadleaf.lab.analysis.failures import Failing
 from broadleaf.lab.analysis.pairs.paired import Ratio
-from broadleaf.lab.errors import RunError
+from broadleaf.lab.errors import writing
 from broadleaf.lab.run.command import level_value
 from broadleaf.lab.spec.factors import Config, Factor, changed, column_value, config_id, describe
 from broadleaf.lab.spec.runs import replace_file
@@ -137,14 +137,12 @@ def _failing(it: Failing) -> dict[str, Any]:
 
 
 def write(study: StudySpec, tuned: Tuned, directory: Path) -> tuple[Path, Path]:
-    """Writes the settings and the result; their paths. RunError if the directory cannot be written."""
+    """Writes the settings and the result; their paths. WriteError if the directory cannot be written."""
     settings, result = directory / CONFIG_FILE, directory / RESULT_FILE
-    try:
+    with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        replace_file(settings, settings_toml(study, tuned))
-        replace_file(result, json.dumps(to_dict(study, tuned), indent=1) + "\n")
-    except OSError as error:
-        raise RunError(f"{directory}: the result cannot be written: {error}.") from None
+    replace_file(settings, settings_toml(study, tuned))
+    replace_file(result, json.dumps(to_dict(study, tuned), indent=1) + "\n")
     return settings, result
 
 

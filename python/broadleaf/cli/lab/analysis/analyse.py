@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from broadleaf.cli.lab.options import load_study, study_argument
-from broadleaf.cli.terminal.console import console
+from broadleaf.cli.terminal.console import add_plain_row, console
 from broadleaf.cli.terminal.extras import require
 
 if TYPE_CHECKING:
@@ -139,7 +139,8 @@ def _effects(found: Summary, unit_name: str, worded: Callable[[str], str]) -> Ta
         )  # fmt: skip
         corners = [others[c].get(key) for c in ("baseline", "best")]
         difference = us.get(key)
-        table.add_row(
+        add_plain_row(
+            table,
             e.factor if isinstance(e.level, bool) else f"{e.factor}={e.level}",
             _percent(e.ratio),
             _range(_percent(e.ratio_low), _percent(e.ratio_high)),
@@ -164,7 +165,8 @@ def _interactions(found: Summary) -> Table:
     for pair in shown:
         a = pair.a if isinstance(pair.a_level, bool) else f"{pair.a}={pair.a_level}"
         b = pair.b if isinstance(pair.b_level, bool) else f"{pair.b}={pair.b_level}"
-        table.add_row(
+        add_plain_row(
+            table,
             f"{a} x {b}",
             f"{pair.estimate:+.4g}",
             _range(f"{pair.ci_low:+.4g}", f"{pair.ci_high:+.4g}"),

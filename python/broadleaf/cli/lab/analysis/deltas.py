@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from broadleaf.cli.lab.options import load_study, study_argument
-from broadleaf.cli.terminal.console import console
+from broadleaf.cli.terminal.console import add_plain_row, console
 from broadleaf.cli.terminal.extras import require
 
 if TYPE_CHECKING:
@@ -76,5 +76,7 @@ def _means(means: pd.DataFrame, bools: set[str]) -> object:
     for row in means.sort_values("mean_us").to_dict("records"):
         name = str(row["treatment"]) + ("" if row["treatment"] in bools else f"={row['level_to']}")
         interval = f"{row['ci_low']:+,.1f} to {row['ci_high']:+,.1f}"
-        table.add_row(name, f"{row['mean_us']:+,.1f}", interval, f"{2 ** row['log2_ratio']:.3f}", str(row["n_pairs"]))
+        add_plain_row(
+            table, name, f"{row['mean_us']:+,.1f}", interval, f"{2 ** row['log2_ratio']:.3f}", str(row["n_pairs"])
+        )
     return table

@@ -60,18 +60,25 @@ def command(order: str, study_path: Path, all_steps: bool, again: int | None, as
     else:
         made = fit(varied, runs)
         us, rate = (_chosen(made, study, order, all_steps, scale) for scale in ("us", "rate"))
-    _write(study, runs, us)
     if as_json:
         paths = {"us": _plain(us), "rate": _plain(rate)}
         click.echo(json.dumps({"kind": us.kind, "source": us.source, **paths}, indent=1))
-        return
-    out = console()
+    else:
+        _show(study, us, rate)
+    # What was found is shown first: a full disk must not hide it.
+    _write(study, runs, us)
+    if not as_json and not us.order:
+        fail("no treatment is proven to help, so the path has no step; --all takes them all the same")
+
+
+def _show(study: Study, us: Steps, rate: Steps) -> None:
     from broadleaf.lab.analysis import failures
 
+    out = console()
     for sentence in failures.of_study(study.runs_path, study.factors).sentences:
         out.print(sentence, style="bold", markup=False)
     if not us.order:
-        fail("no treatment is proven to help, so the path has no step; --all takes them all the same")
+        return
     out.print(_waterfall(study, us, rate))
     out.print(f"{us.start:,.1f} to {us.end:,.1f} us/task, {rate.start:,.0f} to {rate.end:,.0f} tasks/s; "
               f"{'measured again' if us.source == 'measured' else 'as the model predicts'}.")  # fmt: skip
@@ -103,20 +110,22 @@ def _write(study: Study, runs: Any, path: Steps) -> None:
 
     from broadleaf.lab.analysis.paths.path import path_vectors
     from broadleaf.lab.errors import AnalysisError
+    from broadleaf.lab.spec.runs import replace_file
 
     rows = [
         {"kind": path.kind, "source": path.source, "step": i, **asdict(step)} for i, step in enumerate(path.order, 1)
     ]
     names = ["kind", "source", "step", "factor", "level", "before", "after", "ci_low", "ci_high", "tier"]
-    pd.DataFrame(rows, columns=names).rename(
+    table = pd.DataFrame(rows, columns=names).rename(
         columns={"before": "before_us", "after": "after_us", "ci_low": "change_low_us", "ci_high": "change_high_us"}
-    ).to_csv(study.directory / "paths.csv", index=False)
+    )
+    replace_file(study.directory / "paths.csv", table.to_csv(index=False))
     try:
         vectors = path_vectors(runs, study.factors)
     except AnalysisError:
         # Studies without random orders have none.
         return
-    vectors.frame.to_csv(study.directory / "path_vectors.csv", index=False)
+    replace_file(study.directory / "path_vectors.csv", vectors.frame.to_csv(index=False))
 
 
 def _plain(path: Steps) -> dict[str, Any]:
@@ -124,6 +133,7 @@ def _plain(path: Steps) -> dict[str, Any]:
 
 
 def _waterfall(study: Study, us: Steps, rate: Steps) -> object:
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -147,9 +157,9 @@ def _waterfall(study: Study, us: Steps, rate: Steps) -> object:
         bar = _bar(min(step.before, step.after), max(step.before, step.after), top)
         # Shares averaged over orders come in another order on another scale: only their sizes can stand side by side.
         at = "" if us.kind == "shapley" else f"{other.after:,.0f}"
-        table.add_row(name, str(step.tier), f"{step.after:,.1f}", f"{step.change:+,.1f}", interval,
+        table.add_row(escape(name), str(step.tier), f"{step.after:,.1f}", f"{step.change:+,.1f}", interval,
                       f"[{'green' if step.change < 0 else 'red'}]{bar}[/]", at, f"{other.change:+,.0f}",
-                      study.factor(step.factor).loses)  # fmt: skip
+                      escape(study.factor(step.factor).loses))  # fmt: skip
     return table
 
 

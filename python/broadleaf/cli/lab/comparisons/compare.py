@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from broadleaf.cli.lab.judging import JudgingCommand
 from broadleaf.cli.lab.options import load_study
-from broadleaf.cli.lab.run.options import COULD_NOT_RUN, quiet, quiet_options, seconds, study_option
+from broadleaf.cli.lab.run.options import quiet, quiet_options, seconds, study_option
 from broadleaf.cli.terminal.console import console
-from broadleaf.cli.terminal.entry import print_error
 
 if TYPE_CHECKING:
     from broadleaf.lab.spec.runs import Run
 
 
-@click.command("compare")
+@click.command("compare", cls=JudgingCommand)
 @click.argument("a", required=False)
 @click.argument("b", required=False)
 @study_option
@@ -45,10 +45,9 @@ def command(
     Compares B with A: two git refs, or two settings such as `cfg_log=debug` and `cfg_log=off` (`baseline` for none),
     or the source with and without a --patch.
 
-    Exit codes: 0 no harm, 1 hinders, 2 undecided or a wrong option, 3 could not run.
+    Exit codes: 0 no harm, 1 hinders, 2 a wrong option, 3 could not run, 4 undecided.
     """
     from broadleaf.lab.comparisons.compare import compare, patched, side
-    from broadleaf.lab.errors import LabError
     from broadleaf.lab.spec.factors import describe
 
     if (patch is None) == (a is None) or (a is None) != (b is None):
@@ -62,16 +61,12 @@ def command(
         setting = describe({f.name: run[f.column] for f in study.factors}, study.factors)
         out.print(f"{run['run_id']}  block {run['block']}  {of_change}{setting}  {figure}", markup=False)
 
-    try:
-        study = load_study(study_path)
-        first, second = patched(patch) if patch is not None else (side(study, a or ""), side(study, b or ""))
-        found = compare(
-            study, first, second, contexts=contexts, pairs=pairs, budget_s=budget_s, seed=seed,
-            quiet=quiet(max_busy_cores, max_wait_s), on_run=on_run, say=lambda text: out.print(text, markup=False),
-        )  # fmt: skip
-    except LabError as error:
-        print_error(str(error))
-        sys.exit(COULD_NOT_RUN)
+    study = load_study(study_path)
+    first, second = patched(patch) if patch is not None else (side(study, a or ""), side(study, b or ""))
+    found = compare(
+        study, first, second, contexts=contexts, pairs=pairs, budget_s=budget_s, seed=seed,
+        quiet=quiet(max_busy_cores, max_wait_s), on_run=on_run, say=lambda text: out.print(text, markup=False),
+    )  # fmt: skip
     out.print(found.sentence, markup=False, style="bold")
     if found.heterogeneity_p < 0.05:
         out.print(f"The effect differs between contexts (p = {found.heterogeneity_p:.2g}).")

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from broadleaf.cli.lab.judging import JudgingCommand
 from broadleaf.cli.lab.options import load_study
-from broadleaf.cli.lab.run.options import COULD_NOT_RUN, quiet, quiet_options, seconds, study_option
+from broadleaf.cli.lab.run.options import quiet, quiet_options, seconds, study_option
 from broadleaf.cli.terminal.console import console
-from broadleaf.cli.terminal.entry import print_error
+from broadleaf.lab.errors import writing
 from broadleaf.text.units import duration
 
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.pairs.intervals import Interval
 
 
-@click.command("gate")
+@click.command("gate", cls=JudgingCommand)
 @study_option
 @click.option("--base", default="main", show_default=True, help="Commit to compare with.")
 @click.option("--head", default="HEAD", show_default=True, help="Commit to judge.")
@@ -46,25 +47,20 @@ def command(
     Builds both, runs them in pairs in random order, and looks after 8, 12, 18, ... pairs whether it is decided.
     Differences within the study's rope_pct do not matter.
 
-    Exit codes: 0 no harm, 1 hinders, 2 undecided or a wrong option, 3 could not run.
+    Exit codes: 0 no harm, 1 hinders, 2 a wrong option, 3 could not run, 4 undecided.
     """
     from broadleaf.lab.comparisons.gate import gate, look_line, markdown
-    from broadleaf.lab.errors import LabError
 
     out = console()
 
     def on_look(interval: Interval, pairs: int) -> None:
         out.print(look_line(interval, pairs), markup=False)
 
-    try:
-        study = load_study(study_path)
-        found = gate(
-            study, base, head, budget_s=budget_s, max_pairs=max_pairs, seed=seed,
-            quiet=quiet(max_busy_cores, max_wait_s), on_look=on_look, say=lambda text: out.print(text, markup=False),
-        )  # fmt: skip
-    except LabError as error:
-        print_error(str(error))
-        sys.exit(COULD_NOT_RUN)
+    study = load_study(study_path)
+    found = gate(
+        study, base, head, budget_s=budget_s, max_pairs=max_pairs, seed=seed,
+        quiet=quiet(max_busy_cores, max_wait_s), on_look=on_look, say=lambda text: out.print(text, markup=False),
+    )  # fmt: skip
     out.print(found.sentence, markup=False, style="bold")
     out.print(f"{found.base_sha[:10]} against {found.head_sha[:10]}, measured for {duration(found.elapsed_s)}")
     if found.failed_pairs:
@@ -74,5 +70,6 @@ def command(
         if str(markdown_path) == "-":
             click.echo(text, nl=False)
         else:
-            markdown_path.write_text(text, encoding="utf-8")
+            with writing(markdown_path):
+                markdown_path.write_text(text, encoding="utf-8")
     sys.exit(found.exit_code)

@@ -55,12 +55,12 @@ def command(
         quiet=quiet(max_busy_cores, max_wait_s),
         say=lambda line: click.echo(line, err=True),
     )
-    written = history_runs.write(measured, study.directory)
+    # What took hours to find is said before anything can go wrong with writing it.
+    out = console()
     if as_json:
         click.echo(json.dumps(measured.to_dict()))
-        return
-    out = console()
-    for line in measured.sentences():
-        out.print(line, markup=False)
-    for path in written:
-        out.print(f"written: {path}", markup=False)
+    else:
+        for line in measured.sentences():
+            out.print(line, markup=False)
+    for path in history_runs.write(measured, study.directory):
+        click.echo(f"written: {path}", err=True)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from broadleaf.cli.lab.run.options import COULD_NOT_RUN, seconds
+from broadleaf.cli.lab.judging import JudgingCommand
+from broadleaf.cli.lab.run.options import seconds
 from broadleaf.cli.terminal.console import console
-from broadleaf.cli.terminal.entry import print_error
 from broadleaf.text.units import duration
 
 if TYPE_CHECKING:
     from broadleaf.lab.analysis.pairs.intervals import Interval
 
 
-@click.command("vs")
+@click.command("vs", cls=JudgingCommand)
 @click.argument("a")
 @click.argument("b")
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME", default="2m", show_default=True,
@@ -55,27 +55,22 @@ def command(
 
     Runs them in pairs, each command in quotes as one argument, and stops when it is decided. Works beside other load.
 
-    Exit codes: 0 B is faster or makes no practical difference, 1 B is slower or fails more, 2 undecided or a wrong
-    option, 3 could not run.
+    Exit codes: 0 B is faster or makes no practical difference, 1 B is slower or fails more, 2 a wrong option, 3
+    could not run, 4 undecided.
     """
     from broadleaf.lab.comparisons.versus.commands import Commands, Hooks
     from broadleaf.lab.comparisons.versus.duel import duel
-    from broadleaf.lab.errors import LabError
 
     def on_look(interval: Interval, pairs: int, left_s: float) -> None:
         from broadleaf.lab.comparisons.gate import look_line
 
         click.echo(f"{look_line(interval, pairs)}, at most {duration(left_s)} left", err=True)
 
-    try:
-        commands = Commands(
-            a, b, hooks=Hooks(prepare, cleanup), timeout_s=timeout_s, seed=seed, side_by_side=side_by_side,
-            clock=None if clock == "auto" else clock,
-        )  # fmt: skip
-        found = duel(commands, rope_pct=rope_pct, budget_s=budget_s, max_pairs=max_pairs, on_look=on_look)
-    except LabError as error:
-        print_error(str(error))
-        sys.exit(COULD_NOT_RUN)
+    commands = Commands(
+        a, b, hooks=Hooks(prepare, cleanup), timeout_s=timeout_s, seed=seed, side_by_side=side_by_side,
+        clock=None if clock == "auto" else clock,
+    )  # fmt: skip
+    found = duel(commands, rope_pct=rope_pct, budget_s=budget_s, max_pairs=max_pairs, on_look=on_look)
     if as_json:
         click.echo(json.dumps(found.as_dict()))
     else:

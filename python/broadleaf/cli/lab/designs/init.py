@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from broadleaf.cli.terminal.console import console, fail
+from broadleaf.lab.errors import writing
 
 _TEMPLATES = {
     "command": "any program, measured as a process",
@@ -35,9 +36,12 @@ def command(directory: Path, template: str, name: str | None, force: bool) -> No
     there = [str(directory / file) for file in texts if (directory / file).exists()]
     if there and not force:
         fail(f"{' and '.join(there)} exist already. Name another directory, or replace them with --force.")
-    directory.mkdir(parents=True, exist_ok=True)
-    for file, text in texts.items():
-        (directory / file).write_text(text, encoding="utf-8")
+    with writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        for file, text in texts.items():
+            (directory / file).write_text(text, encoding="utf-8")
     out = console()
-    out.print(f"Written: {directory / 'study.toml'} and {directory / 'bench.py'} ({_TEMPLATES[template]})")
-    out.print(f"Look at them, then: broadleaf lab plan {directory}")
+    out.print(
+        f"Written: {directory / 'study.toml'} and {directory / 'bench.py'} ({_TEMPLATES[template]})", markup=False
+    )
+    out.print(f"Look at them, then: broadleaf lab plan {directory}", markup=False)

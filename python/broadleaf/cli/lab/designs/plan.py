@@ -62,18 +62,19 @@ def command(
         )
     faults = _faults(study)
     plan = study.plan()
-    if not dry_run:
-        plan.save(target)
     each_s, origin = (seconds, "as given") if seconds is not None else _seconds_per_run(study)
     found = _precision(plan, study)
     if as_json:
         click.echo(json.dumps({**_as_dict(plan, study, each_s, found), "faults": faults}, indent=1))
+    else:
+        _show(plan, study, each_s, origin, found)
+        for fault in faults:
+            console().print(f"cannot be run here: {fault}", style="yellow", markup=False)
+    if dry_run:
         return
-    _show(plan, study, each_s, origin, found)
-    for fault in faults:
-        console().print(f"cannot be run here: {fault}", style="yellow", markup=False)
-    if not dry_run:
-        console().print(f"\nWritten to {target}. Measure with: broadleaf lab run {study_path}")
+    plan.save(target)
+    if not as_json:
+        console().print(f"\nWritten to {target}. Measure with: broadleaf lab run {study_path}", markup=False)
 
 
 def _faults(study: Study) -> list[str]:
@@ -182,6 +183,7 @@ def _account(design: dict[str, Any]) -> str:
 
 
 def _show_precision(study: Study, found: list[Precision], smallest_pct: Any) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     pairs = [p for p in found if p.kind == "pair"]
@@ -206,5 +208,5 @@ def _show_precision(study: Study, found: list[Precision], smallest_pct: Any) -> 
         out.print("[yellow]too few runs to tell pairs apart: main effects only[/]")
     if unknown:
         shown = ", ".join(unknown[:8]) + (f" and {len(unknown) - 8} more" if len(unknown) > 8 else "")
-        out.print(f"[yellow]not told by these runs[/]: {shown}")
+        out.print(f"[yellow]not told by these runs[/]: {escape(shown)}")
     out.print(f"[dim]if runs of one configuration spread by {study.design.noise_pct:g} % (design.noise_pct)[/]")

@@ -77,9 +77,11 @@ def command(
         drift_linear=drift / 100,
         drift_daily=daily / 100,
     )
+    from rich.markup import escape
+
     out = console()
-    out.print(f"[bold]{target}[/]: {_SYSTEMS[system]}")
+    out.print(f"[bold]{escape(str(target))}[/]: {_SYSTEMS[system]}")
     out.print(
         f"{len(plan)} runs in {plan.spec['blocks']} blocks, {noise:g} % noise, seed {seed}; the truth is in truth.json"
     )
-    out.print(f"Next: broadleaf lab analyse {target}")
+    out.print(f"Next: broadleaf lab analyse {target}", markup=False)

@@ -30,11 +30,12 @@ def command(study_path: Path, folder: Path | None, images: bool, show: bool) -> 
 
     report = write(load_study(study_path), folder, images)
     out = console()
-    out.print(f"Report: {report.html} ({size(report.html.stat().st_size)}, works without network)")
+    out.print(f"Report: {report.html} ({size(report.html.stat().st_size)}, works without network)", markup=False)
     kinds = "PNG, SVG and CSV" if images else "CSV"
-    out.print(f"Figures: {report.folder / 'figures'} ({len(report.drawn)} as {kinds})")
+    out.print(f"Figures: {report.folder / 'figures'} ({len(report.drawn)} as {kinds})", markup=False)
     for figure in report.missing:
-        out.print(f"Not drawn: figure {figure.number} ({figure.key}): {figure.reason}")
-    out.print(f"In R: Rscript {report.folder / 'report.R'} {study_path if study_path.is_dir() else study_path.parent}")
+        out.print(f"Not drawn: figure {figure.number} ({figure.key}): {figure.reason}", markup=False)
+    where = study_path if study_path.is_dir() else study_path.parent
+    out.print(f"In R: Rscript {report.folder / 'report.R'} {where}", markup=False)
     if show:
         click.launch(str(report.html))

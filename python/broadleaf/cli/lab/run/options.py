@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-COULD_NOT_RUN = 3
-"""Exit code where there is nothing to judge, since the workload could not be run."""
-
 
 def seconds(ctx: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
     """Callback of an option that is a duration such as `90`, `90s`, `60m` or `2h`."""

@@ -98,7 +98,7 @@ def command(
         )
     elif summary.stopped:
         what = {"budget": "the budget is spent", "runs": "as many runs as asked for were made"}[summary.stopped]
-        out.print(f"stopped: {what}; `broadleaf lab run {study.directory}` continues")
+        out.print(f"stopped: {what}; `broadleaf lab run {study.directory}` continues", markup=False)
     if summary.hopeless:
         sys.exit(NONE_ENDED_WELL)
 
@@ -133,7 +133,7 @@ class _View:
             us = run["time_per_task_us"]
             table.add_row(
                 run["run_id"], str(run["block"]), run["purpose"], Text(run["status"], style=style),
-                f"{us:,.4g}" if us is not None else "", run["flags"], run["error"] or self._config(run),
+                f"{us:,.4g}" if us is not None else "", run["flags"], Text(run["error"] or self._config(run)),
             )  # fmt: skip
         left = f", about {duration(progress.left_s)} left" if progress.left_s else ""
         statuses = ", ".join(f"{n} {status}" for status, n in progress.statuses.items())

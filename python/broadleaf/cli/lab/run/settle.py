@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from broadleaf.cli.lab.judging import JudgingCommand
 from broadleaf.cli.lab.options import load_study, study_argument
-from broadleaf.cli.lab.run.options import COULD_NOT_RUN, quiet, quiet_options, seconds
+from broadleaf.cli.lab.run.options import quiet, quiet_options, seconds
 from broadleaf.cli.terminal.console import console
-from broadleaf.cli.terminal.entry import print_error
 from broadleaf.cli.terminal.extras import require
+from broadleaf.lab.comparisons.exit_codes import UNDECIDED
 
 if TYPE_CHECKING:
     from broadleaf.lab.settle.settler import Question
 
-UNDECIDED = 2
 
-
-@click.command("settle")
+@click.command("settle", cls=JudgingCommand)
 @study_argument
 @click.option("--runs", "most_runs", type=click.IntRange(40), metavar="N",
               help="Most runs; as many as `broadleaf lab plan` would make if left out.")  # fmt: skip
@@ -43,22 +42,17 @@ def command(
     After each block the next runs are chosen to settle what is open. A verdict holds although it may be given at any of
     many looks. Runs go to runs.csv; those that it has already do not count, since they were not chosen blindly.
 
-    Exit codes: 0 everything is decided; 2 something is not, or a wrong option; 3 could not run.
+    Exit codes: 0 everything is decided; 2 a wrong option; 3 could not run; 4 something is not decided.
     """
     require("lab", ("numpy", "statsmodels"), "`broadleaf lab settle`")
-    from broadleaf.lab.errors import RunError
     from broadleaf.lab.run.single import Quiet
     from broadleaf.lab.settle.measured import settle
 
     study = load_study(study_path)
     limits: Quiet = quiet(max_busy_cores, max_wait_s)
-    try:
-        found = settle(
-            study, most_runs, budget_s=budget_s, seed=seed, quiet=limits, say=lambda line: click.echo(line, err=True)
-        )
-    except RunError as error:
-        print_error(str(error))
-        sys.exit(COULD_NOT_RUN)
+    found = settle(
+        study, most_runs, budget_s=budget_s, seed=seed, quiet=limits, say=lambda line: click.echo(line, err=True)
+    )
     questions = list(found.questions.values())
     if as_json:
         click.echo(json.dumps({"runs": len(found.rows), "questions": [_plain(it) for it in questions]}, indent=1))

@@ -10,7 +10,7 @@ import click
 
 from broadleaf.cli.lab.options import load_study
 from broadleaf.cli.lab.run.options import quiet, quiet_options, study_option
-from broadleaf.cli.terminal.console import console
+from broadleaf.cli.terminal.console import add_plain_row, console
 
 if TYPE_CHECKING:
     from broadleaf.lab.spec.runs import Run
@@ -67,7 +67,8 @@ def command(
     for point in found.points:
         us, ratio = point.median_us, point.ratio
         failed = f" (+{point.failed} failed)" if point.failed else ""
-        table.add_row(
+        add_plain_row(
+            table,
             str(point.level),
             f"{point.runs}{failed}",
             f"{us:,.4g}" if us else "",

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
+from broadleaf.cli.lab.judging import JudgingCommand
 from broadleaf.cli.lab.options import load_study, study_argument
-from broadleaf.cli.lab.run.options import COULD_NOT_RUN, quiet, quiet_options, seconds
+from broadleaf.cli.lab.run.options import quiet, quiet_options, seconds
 from broadleaf.cli.terminal.console import console
-from broadleaf.cli.terminal.entry import print_error
 from broadleaf.cli.terminal.extras import require
 
 MAY_FAIL = 1
@@ -19,7 +19,7 @@ MAY_FAIL = 1
 _ALGORITHMS = ("tpe", "greedy", "ga", "random")
 
 
-@click.command("tune")
+@click.command("tune", cls=JudgingCommand)
 @study_argument
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME",
               help="Time to use, such as 30m; the study's own if neither this nor --runs is given.")  # fmt: skip
@@ -51,12 +51,11 @@ def command(
     The default is recommended unless something is faster with an interval that leaves out 1. Runs that runs.csv has
     already guide the search. A setting that is proven to fail more than its default is left out.
 
-    Exit codes: 0 the recommendation stands; 1 it may fail more than the default, as its first sentence says, or the
-    study has a mistake; 2 a wrong option; 3 the workload could not be run.
+    Exit codes: 0 the recommendation stands; 1 it may fail more than the default, as its first sentence says; 2 a
+    wrong option; 3 could not run.
     """
     require("lab", ("numpy", "optuna"), "`broadleaf lab tune`")
     from broadleaf.lab.analysis.frame import TIME
-    from broadleaf.lab.errors import RunError
     from broadleaf.lab.run.environments.environment import with_excludes
     from broadleaf.lab.tune import outcome
     from broadleaf.lab.tune.measured import MeasuredRuns, known_trials
@@ -74,12 +73,8 @@ def command(
     limits = Budget(runs, budget_s)
     # Another algorithm is there to compare with: it starts from nothing.
     known = known_trials(study) if algorithm == "tpe" else []
-    try:
-        with MeasuredRuns(study, quiet=quiet(max_busy_cores, max_wait_s), say=say) as evaluate:
-            tuned = tune(study, evaluate, limits, algorithm=algorithm, known=known, seed=seed, say=say)
-    except RunError as error:
-        print_error(str(error))
-        sys.exit(COULD_NOT_RUN)
+    with MeasuredRuns(study, quiet=quiet(max_busy_cores, max_wait_s), say=say) as evaluate:
+        tuned = tune(study, evaluate, limits, algorithm=algorithm, known=known, seed=seed, say=say)
     # What took the whole budget to find is said before anything can go wrong with writing it.
     front = pareto(study, (TIME, *against)) if against else []
     if as_json:

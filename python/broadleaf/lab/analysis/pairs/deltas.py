@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from broadleaf.lab.analysis.frame import cells, identify, pooled_sd, select
-from broadleaf.lab.errors import AnalysisError
+from broadleaf.lab.errors import AnalysisError, writing
 from broadleaf.lab.spec.factors import Factor, Level, column_value
 
 if TYPE_CHECKING:
@@ -371,7 +371,7 @@ def _means(flips: Sequence[_Pairs], cell: np.ndarray, y: np.ndarray, n: int, pai
 
 def save(table: pd.DataFrame, path: Path, dialect: str = "comma") -> None:
     """Writes deltas.csv. `dialect`: "comma", "seed" (semicolons, decimal points) or "excel-es" (semicolons,
-    decimal commas). The file appears whole or not at all."""
+    decimal commas). The file appears whole or not at all; WriteError if it cannot be written."""
     import os
 
     if dialect not in DIALECTS:
@@ -381,5 +381,10 @@ def save(table: pd.DataFrame, path: Path, dialect: str = "comma") -> None:
     if "same_block" in out:
         out["same_block"] = out["same_block"].astype(int)
     partial = path.with_name(path.name + ".part")
-    out.to_csv(partial, sep=form["sep"], decimal=form["decimal"], index=False)
-    os.replace(partial, path)
+    with writing(path):
+        try:
+            out.to_csv(partial, sep=form["sep"], decimal=form["decimal"], index=False)
+            os.replace(partial, path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise

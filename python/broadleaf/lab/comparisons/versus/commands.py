@@ -95,7 +95,7 @@ class Commands:
                 raise RunError(f"{text!r} fails: {error}")
             if self._asked[0] is not None:
                 break
-            waited_s = finished.duration_s - finished.cpu_s - finished.queued_s
+            waited_s = finished.duration_s - finished.cpu_s - finished.queued_s - finished.late_s
             one_thread = finished.main_cpu_s >= _BUSY * finished.cpu_s
             if one_thread and waited_s <= (1 - _BUSY) * finished.duration_s:
                 return True

@@ -1,4 +1,4 @@
-"""Decides which of two commands is faster, and by how much: pairs are made until that is known or the time is up."""
+"""Decides which of two is faster, and by how much: pairs of runs are made until that is known or the time is up."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from broadleaf.lab.analysis.pairs.intervals import Interval, fails_more_p, trimmed_interval
 from broadleaf.lab.analysis.verdict import word_for
-from broadleaf.lab.comparisons.versus.commands import Clock, Commands, Pair, processors
+from broadleaf.lab.comparisons.exit_codes import HARM, NO_HARM, UNDECIDED
+from broadleaf.lab.comparisons.versus.commands import Clock, Pair, processors
 from broadleaf.lab.errors import RunError
 
 FIRST_LOOK = 10
@@ -24,10 +26,31 @@ them 1 %; the look at the end spends the rest, so waiting for it costs next to n
 _MOST_EARLY_LOOKS = 20
 _MOST_PAIRS = FIRST_LOOK * 1000
 _HOPELESS = 5
-EXIT_CODES = {"faster": 0, "no practical difference": 0, "slower": 1, "fails more": 1, "undecided": 2}
+EXIT_CODES = {
+    "faster": NO_HARM,
+    "no practical difference": NO_HARM,
+    "slower": HARM,
+    "fails more": HARM,
+    "undecided": UNDECIDED,
+}
 
 
-@dataclass(frozen=True, slots=True)
+class Contest(Protocol):
+    """Two that are compared, and how a pair of runs of them is made. `clock` and `side_by_side` hold after `look`."""
+
+    texts: tuple[str, str]
+    clock: Clock
+    side_by_side: bool
+
+    def look(self) -> None:
+        """Runs each a few times and chooses how to measure."""
+
+    def pair(self, cpu: int | None = None) -> Pair:
+        """Runs both; on the processor `cpu` if they run side by side."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Duel:
     """What was found. Ratios are time of B over time of A: below 1, B is faster. `clock` says which time."""
 
@@ -41,9 +64,32 @@ class Duel:
     elapsed_s: float
     rope_pct: float
 
+    def __str__(self) -> str:
+        return " ".join(self.sentences)
+
+    def __repr__(self) -> str:
+        # What a failed `assert` of a test shows; the pairs would be a page.
+        return f"<Duel: {self}>"
+
+    @property
+    def faster(self) -> bool:
+        """Whether it is proven that B is faster, by more than does not matter."""
+        return self.word == "faster"
+
+    @property
+    def slower(self) -> bool:
+        """Whether it is proven that B is slower, or fails more."""
+        return EXIT_CODES[self.word] == HARM
+
+    @property
+    def no_slower(self) -> bool:
+        """Whether it is proven that B is faster or makes no practical difference. Undecided is neither this nor
+        `slower`."""
+        return EXIT_CODES[self.word] == NO_HARM
+
     @property
     def exit_code(self) -> int:
-        """0 B is faster or makes no practical difference, 1 B is slower or fails more, 2 undecided."""
+        """0 B is faster or makes no practical difference, 1 B is slower or fails more, 4 undecided."""
         return EXIT_CODES[self.word]
 
     @property
@@ -105,53 +151,42 @@ class Duel:
 
 
 def duel(
-    commands: Commands,
+    contest: Contest,
     *,
     rope_pct: float = 1.0,
     budget_s: float = 120.0,
     max_pairs: int = _MOST_PAIRS,
     on_look: Callable[[Interval, int, float], None] | None = None,
 ) -> Duel:
-    """Compares the commands until it is decided, `budget_s` is spent or `max_pairs` are made. Side by side, every
+    """Compares both until it is decided, `budget_s` is spent or `max_pairs` are made. Side by side, every
     processor this process may use has pairs of its own. `on_look` gets the interval so far, the pairs and the seconds
     left. RunError if a command fails from the start, or too few pairs could be made."""
     begin = time.monotonic()
-    commands.look()
+    contest.look()
     table = _Table(max_pairs, begin + budget_s)
-    places: Sequence[int | None] = processors() if commands.side_by_side else (None,)
-    with ThreadPoolExecutor(len(places)) as pool:
-        made = [pool.submit(table.fill, commands, cpu) for cpu in places]
-        look, looks = FIRST_LOOK, 0
-        try:
-            while table.wait(look):
-                interval = trimmed_interval(table.ratios(), _EARLY_ALPHA)
-                if on_look is not None:
-                    on_look(interval, interval.n, table.left_s)
-                if speed_word(interval, rope_pct) != "undecided" and not _failing(table.pairs()):
-                    break
-                looks += 1
-                look = max(look + 1, math.ceil(look * _GROWTH)) if looks < _MOST_EARLY_LOOKS else max_pairs + 1
-        finally:
-            table.stop()
-        for future in made:
-            future.result()
+    look, looks = FIRST_LOOK, 0
+    with _making(table, contest) as have_made:
+        while have_made(look):
+            interval = trimmed_interval(table.ratios(), _EARLY_ALPHA)
+            if on_look is not None:
+                on_look(interval, interval.n, table.left_s)
+            if _word(interval, table.pairs(), rope_pct) not in ("undecided", "fails more"):
+                break
+            looks += 1
+            look = max(look + 1, math.ceil(look * _GROWTH)) if looks < _MOST_EARLY_LOOKS else max_pairs + 1
     pairs, ratios = table.pairs(), table.ratios()
     if len(ratios) < FIRST_LOOK // 2:
         failed = [p for p in pairs if p.a_error or p.b_error]
         why = f" {len(failed)} failed: {failed[-1].a_error or failed[-1].b_error}" if failed else ""
         raise RunError(
             f"only {len(ratios)} pairs ended well in {budget_s:g} s, {FIRST_LOOK // 2} are needed.{why} Allow more "
-            "with --budget, or let the commands do less."
+            "time (--budget, budget_s), or let them do less."
         )
     # The interval told is the one that looking often allows for.
     interval = trimmed_interval(ratios, _FINAL_ALPHA)
-    word = speed_word(interval, rope_pct)
-    if _failing(pairs):
-        word = "fails more"
-    elif word == "faster" and sum(p.b_s is None for p in pairs) > sum(p.a_s is None for p in pairs):
-        word = "undecided"
+    word = _word(interval, pairs, rope_pct)
     return Duel(
-        *commands.texts, word, interval, tuple(pairs), commands.clock, commands.side_by_side,
+        *contest.texts, word, interval, tuple(pairs), contest.clock, contest.side_by_side,
         time.monotonic() - begin, rope_pct,
     )  # fmt: skip
 
@@ -162,6 +197,16 @@ def speed_word(interval: Interval, rope_pct: float) -> str:
     return {"helps": "faster", "hinders": "slower", "unknown": "undecided"}.get(word, word)
 
 
+def _word(interval: Interval, pairs: Sequence[Pair], rope_pct: float) -> str:
+    """The verdict on what was measured so far. B that is faster where it works, but failed more often, is undecided
+    until it is proven to fail more or seen not to."""
+    if _failing(pairs):
+        return "fails more"
+    word = speed_word(interval, rope_pct)
+    failed_more = sum(p.b_s is None for p in pairs) > sum(p.a_s is None for p in pairs)
+    return "undecided" if word == "faster" and failed_more else word
+
+
 def _failing(pairs: Sequence[Pair]) -> bool:
     """Whether it is proven, at 5 %, that B fails more than A."""
     only_a = sum(p.a_s is None and p.b_s is not None for p in pairs)
@@ -169,8 +214,26 @@ def _failing(pairs: Sequence[Pair]) -> bool:
     return fails_more_p(only_a, only_b) <= 0.05
 
 
+@contextmanager
+def _making(table: _Table, contest: Contest) -> Iterator[Callable[[int], bool]]:
+    """Something to call for so many pairs; it says whether they came to be before the work was over. In turn they are
+    made by the caller, for functions may belong to its thread."""
+    if not contest.side_by_side:
+        yield lambda pairs: table.fill(contest, None, pairs)
+        return
+    cpus = processors()
+    with ThreadPoolExecutor(len(cpus)) as pool:
+        made = [pool.submit(table.fill, contest, cpu) for cpu in cpus]
+        try:
+            yield table.wait
+        finally:
+            table.stop()
+        for future in made:
+            future.result()
+
+
 class _Table:
-    """The pairs made so far, by several threads."""
+    """The pairs made so far, by one thread or several."""
 
     def __init__(self, most: int, deadline: float) -> None:
         self._pairs: list[Pair] = []
@@ -178,24 +241,28 @@ class _Table:
         self._most, self._deadline = most, deadline
         self._stopped = False
         self._at_work = 0
+        self._longest_s = 0.0
+        self._ended_well = 0
 
     @property
     def left_s(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
 
-    def fill(self, commands: Commands, cpu: int | None) -> None:
-        """Makes pairs until there are enough. A pair that would end after the time is up is not begun."""
-        longest = 0.0
+    def fill(self, contest: Contest, cpu: int | None, pairs: int | None = None) -> bool:
+        """Makes pairs until so many ended well, or else until there are enough; whether the former. A pair that would
+        end after the time is up is not begun."""
         with self._changed:
             self._at_work += 1
         try:
-            while not self._over(longest):
+            while not self._over() and (pairs is None or self._ended_well < pairs):
                 begin = time.monotonic()
-                made = commands.pair(cpu)
-                longest = max(longest, time.monotonic() - begin)
+                made = contest.pair(cpu)
                 with self._changed:
+                    self._longest_s = max(self._longest_s, time.monotonic() - begin)
                     self._pairs.append(made)
+                    self._ended_well += made.a_s is not None and made.b_s is not None
                     self._changed.notify_all()
+            return pairs is not None and self._ended_well >= pairs
         except BaseException:
             self.stop()
             raise
@@ -204,24 +271,20 @@ class _Table:
                 self._at_work -= 1
                 self._changed.notify_all()
 
-    def _over(self, longest: float) -> bool:
+    def _over(self) -> bool:
         with self._changed:
-            ended = [p for p in self._pairs if p.a_s is not None and p.b_s is not None]
-            hopeless = len(self._pairs) >= 2 * _HOPELESS and len(ended) < _HOPELESS
-            return self._stopped or hopeless or len(self._pairs) >= self._most or self.left_s <= longest
+            hopeless = len(self._pairs) >= 2 * _HOPELESS and self._ended_well < _HOPELESS
+            return self._stopped or hopeless or len(self._pairs) >= self._most or self.left_s <= self._longest_s
 
     def wait(self, pairs: int) -> bool:
         """Until so many pairs ended well; whether they did before the work was over."""
         with self._changed:
             # A thread of the pool that has not begun yet is no end of the work: it begins within the wait.
-            while self._ended() < pairs:
+            while self._ended_well < pairs:
                 self._changed.wait(0.2)
                 if self._stopped or (self._pairs and not self._at_work) or (self.left_s <= 0 and not self._at_work):
-                    return self._ended() >= pairs
+                    return self._ended_well >= pairs
             return not self._stopped
-
-    def _ended(self) -> int:
-        return sum(p.a_s is not None and p.b_s is not None for p in self._pairs)
 
     def stop(self) -> None:
         with self._changed:
@@ -238,4 +301,6 @@ class _Table:
 
 
 def _seconds(value: float) -> str:
-    return f"{1000 * value:,.3g} ms" if value < 1 else f"{value:,.4g} s"
+    if value >= 1:
+        return f"{value:,.4g} s"
+    return f"{1e3 * value:,.3g} ms" if value >= 1e-3 else f"{1e6 * value:,.3g} us"

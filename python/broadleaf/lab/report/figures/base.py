@@ -12,6 +12,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+# A chart whose colours only mean something on white: the page leaves it as it is when all else is dark.
+ON_WHITE = {"onWhite": True}
 # Blue is faster and red is slower everywhere; both are told apart by readers who see few colours, as are the rest.
 FASTER, SLOWER, NEUTRAL, INK = "#2166ac", "#b2182b", "#8c8c8c", "#222222"
 CATEGORIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c510a", "#555555")
@@ -168,6 +170,8 @@ def finish(chart: Any, text: str, reading: str, width: int) -> Any:
             domainColor="#999999",
             tickColor="#999999",
         )
+        # Of numbers some labels may go, of names none.
+        .configure_axisQuantitative(labelOverlap="parity", labelSeparation=6)
         .configure_legend(
             labelFontSize=12.5, titleFontSize=12.5, labelLimit=LABEL_PIXELS, titleLimit=LABEL_PIXELS, symbolSize=90
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from broadleaf.lab.errors import RunError
+from broadleaf.lab.errors import RunError, writing
 from broadleaf.lab.run.command import Place, level_value, substitute
 from broadleaf.lab.run.environments.interpreters import Interpreter, Unavailable, check_level, find_interpreter
 from broadleaf.lab.run.environments.worktrees import PatchOrder, Worktrees, revision
@@ -76,12 +76,17 @@ class Environments:
     def worktrees(self) -> Worktrees:
         """The trees. RunError if the source is not under git."""
         if self._worktrees is None:
-            cache = self.study.directory.resolve() / CACHE
-            cache.mkdir(parents=True, exist_ok=True)
-            (cache / ".gitignore").write_text("*\n")
-            self._worktrees = Worktrees(self.settings.source, cache / "trees")
+            self._worktrees = Worktrees(self.settings.source, self.cache() / "trees")
             self.sha = self._worktrees.resolve(self.sha or "HEAD")
         return self._worktrees
+
+    def cache(self) -> Path:
+        """The folder of what can be made again, made if it is not there. WriteError if it cannot be."""
+        cache = self.study.directory.resolve() / CACHE
+        with writing(cache, "Trees and builds are kept there. Copy the study to a folder that has room."):
+            cache.mkdir(parents=True, exist_ok=True)
+            (cache / ".gitignore").write_text("*\n")
+        return cache
 
     @property
     def pinned(self) -> str | None:
@@ -183,10 +188,7 @@ class Environments:
         sha, dirty = self._revision or ("", False)
         place = Place(source, source, python, sha, dirty)
         if self.settings.build:
-            cache = self.study.directory.resolve() / CACHE
-            cache.mkdir(parents=True, exist_ok=True)
-            (cache / ".gitignore").write_text("*\n")
-            self._build(place, cache / "build.log")
+            self._build(place, self.cache() / "build.log")
         return place
 
     def _make(self, sha: str, patches: list[Path], python: Interpreter) -> Place:

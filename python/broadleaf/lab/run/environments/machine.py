@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,39 @@ def cpu_times() -> CpuTimes:
         return CpuTimes(0, 0, 0)
     busy = user + nice + system + irq + softirq
     return CpuTimes(busy, steal, busy + idle + iowait + steal)
+
+
+_POWERCAP = Path("/sys/class/powercap")
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """The counters of the processor packages, where this machine has them and lets this user read them: microjoules by
+    package, and how far each counts before it starts anew. They count all that the machine does, idling included."""
+
+    counted_uj: Mapping[str, int]
+    range_uj: Mapping[str, int]
+
+    @classmethod
+    def now(cls) -> Energy:
+        """The counters as they stand."""
+        counted, top = {}, {}
+        # intel-rapl:0 is a package, of AMD's too; intel-rapl:0:1 is a part of it.
+        for zone in sorted(_POWERCAP.glob("intel-rapl:*")):
+            if zone.name.count(":") == 1 and (text := read_text(str(zone / "energy_uj"))):
+                counted[zone.name] = int(text)
+                top[zone.name] = int(read_text(str(zone / "max_energy_range_uj")) or 0)
+        return cls(counted, top)
+
+    def used_uj(self, later: Energy) -> int | None:
+        """What was used until `later`; None where nothing is counted."""
+        if not self.counted_uj or self.counted_uj.keys() != later.counted_uj.keys():
+            return None
+        used = 0
+        for zone, before in self.counted_uj.items():
+            after = later.counted_uj[zone]
+            used += after - before if after >= before else after - before + self.range_uj[zone]
+        return used
 
 
 def cores() -> int:

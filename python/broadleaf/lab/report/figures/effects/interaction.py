@@ -12,6 +12,7 @@ from broadleaf.lab.report.figures.base import (
     Unit,
     axis_values,
     finish,
+    in_order,
     listed,
     log_domain,
     on_off,
@@ -48,7 +49,7 @@ def two_by_two(cells: pd.DataFrame, fig_number: int, key: str) -> Figure:
     panels = []
     for number_in_row, pair in enumerate(pairs.itertuples(index=False)):
         own = shown[(shown["a"] == pair.a) & (shown["b"] == pair.b)]
-        order, lines = list(dict.fromkeys(own["x"])), list(dict.fromkeys(own["line"]))
+        order, lines = list(dict.fromkeys(own["x"])), in_order(own["b_level"])
         base = alt.Chart(own[["x", "line", "mean", "low", "high"]]).encode(
             x=alt.X("x:N", sort=order, title=pair.a, axis=alt.Axis(labelAngle=0), scale=alt.Scale(padding=0.4)),
             color=alt.Color(

@@ -6,9 +6,21 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from broadleaf.lab.report.figures.base import CATEGORIES, FASTER, INK, SLOWER, Figure, Unit, finish, listed, require
+from broadleaf.lab.report.figures.base import (
+    CATEGORIES,
+    FASTER,
+    INK,
+    NEUTRAL,
+    SLOWER,
+    Figure,
+    Unit,
+    finish,
+    listed,
+    require,
+)
 
 COLUMNS = ("name", "mean_us", "ci_low_us", "ci_high_us", "n")
+EFFECTS = ("faster", "slower", "not known")
 WIDTH = 560
 ROW_PIXELS = 24
 
@@ -29,12 +41,12 @@ def means(table: pd.DataFrame, number: int, key: str, where: str = "over all del
             listed([f"{row.name} ({unit.shown(row.mean_us, signed=True)})" for row in best.itertuples(index=False)])
             + f" {'saves' if len(best) == 1 else 'save'} most per task, on average {where}"
         )
-    reading = "Bar: mean of after minus before. Line: 95 % interval. Left of zero is faster."
+    reading = "Bar: mean of after minus before. Line: 95 % interval. Left of zero is faster; grey may be either."
     shown = table.assign(
         mean=table["mean_us"] / unit.us,
         low=table["ci_low_us"] / unit.us,
         high=table["ci_high_us"] / unit.us,
-        effect=["faster" if m < 0 else "slower" for m in table["mean_us"]],
+        effect=np.select([table["ci_high_us"] < 0, table["ci_low_us"] > 0], EFFECTS[:2], EFFECTS[2]),
     )
     base = alt.Chart(shown).encode(
         y=alt.Y("name:N", sort=list(shown["name"]), title=None),
@@ -44,7 +56,7 @@ def means(table: pd.DataFrame, number: int, key: str, where: str = "over all del
         x=alt.X("mean:Q", title=f"mean change of time per task ({unit.name})", axis=alt.Axis(format=",.6~g")),
         color=alt.Color(
             "effect:N",
-            scale=alt.Scale(domain=["faster", "slower"], range=[FASTER, SLOWER]),
+            scale=alt.Scale(domain=list(EFFECTS), range=[FASTER, SLOWER, NEUTRAL]),
             title="on average",
         ),
     )

@@ -10,6 +10,7 @@ import pandas as pd
 
 from broadleaf.lab.report.figures.base import (
     FASTER,
+    ON_WHITE,
     SLOWER,
     Figure,
     Unit,
@@ -79,7 +80,7 @@ def colour_strip(deltas: pd.DataFrame, number: int, key: str, flips: Sequence[st
             ),
             tooltip=["treatment", alt.Tooltip("before", format=".3~g"), alt.Tooltip("colour", format="+.2f")],
         )
-        .properties(width=WIDTH, height=alt.Step(ROW_PIXELS))
+        .properties(width=WIDTH, height=alt.Step(ROW_PIXELS), usermeta=ON_WHITE)
     )
     return Figure(number, key, text, reading, finish(chart, text, reading, WIDTH + 240), table)
 

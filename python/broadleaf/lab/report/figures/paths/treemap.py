@@ -19,6 +19,7 @@ from broadleaf.lab.report.figures.base import (
 
 WIDTH, HEIGHT = 620, 400
 KEY_PIXELS = 270
+_LINE_PIXELS = 22
 REST = "still there"
 BARE = alt.ViewConfig(strokeOpacity=0)
 BLUES = ("#08306b", "#08519c", "#2171b5", "#4292c6", "#6baed6", "#9ecae1", "#c6dbef", "#deebf7")
@@ -107,11 +108,14 @@ def _chart(parts: pd.DataFrame, unit: Unit, tiered: bool) -> alt.HConcatChart:
     area = alt.layer(tiles, names, amounts, ranks).properties(width=WIDTH, height=HEIGHT)
     shown["line"] = [f"{r}  {n}  {a}" for r, n, a in zip(shown["rank"], shown["name"], shown["amount"], strict=True)]
     rows = alt.Chart(shown).encode(
-        y=alt.Y("rank:O", axis=None, scale=alt.Scale(domain=list(range(1, max(len(shown), 18) + 1)))),
+        y=alt.Y("rank:O", axis=None),
     )
     squares = rows.mark_square(size=120, x=10, opacity=1).encode(color=alt.Color("fill:N", scale=None))
     lines = rows.mark_text(align="left", x=24, fontSize=12, limit=KEY_PIXELS - 26).encode(text="line:N")
-    legend = alt.layer(squares, lines).properties(width=KEY_PIXELS - 20, height=HEIGHT, view=BARE)
+    # As many rows as tiles: where the list comes below the area, no gap comes with it.
+    legend = alt.layer(squares, lines).properties(
+        width=KEY_PIXELS - 20, height=min(HEIGHT, _LINE_PIXELS * len(shown)), view=BARE
+    )
     if tiered:
         used = sorted({int(t) for t in shown["tier"] if t})
         note = pd.DataFrame({"i": used, "text": [TIERS[t] for t in used], "fill": [TIER_COLOURS[t - 1] for t in used]})

@@ -13,6 +13,7 @@ from broadleaf.lab.report.figures.base import (
     CATEGORIES,
     FASTER,
     INK,
+    ON_WHITE,
     SLOWER,
     Figure,
     Unit,
@@ -146,7 +147,7 @@ def tiles(pairs: pd.DataFrame, fig_number: int, key: str, scale: str = "us", q_l
     )
     # The words' colours are values, not a scale's.
     chart = alt.layer(*layers).resolve_scale(color="independent")
-    chart = chart.properties(width=alt.Step(cell), height=alt.Step(cell * 0.8))
+    chart = chart.properties(width=alt.Step(cell), height=alt.Step(cell * 0.8), usermeta=ON_WHITE)
     return Figure(fig_number, key, text, reading, finish(chart, text, reading, cell * len(order) + 220), table)
 
 

@@ -1,20 +1,12 @@
 "use strict";
-// Draws the figures, then the charts that follow the drop-downs.
+// Draws the charts that follow what one chooses and drags, then the figures.
 (async function () {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
-  const options = { actions: { export: true, source: false, compiled: false, editor: false }, renderer: "svg" };
-  const put = async (id, spec) => {
-    try {
-      await vegaEmbed("#" + id, spec, options);
-    } catch (error) {
-      const place = document.getElementById(id);
-      place.textContent = "This chart could not be drawn: " + error;
-      place.className = "error";
-    }
-  };
+  const { put } = charts;
 
-  const data = read("explorer-data");
-  if (data) await explore(data);
+  const data = read("explorer-data"), model = read("model");
+  const orders = data ? await explore(data) : null;
+  if (model) settings(model, orders);
   for (const [id, spec] of Object.entries(read("specs"))) await put(id, spec);
   document.body.dataset.ready = "yes";
 
@@ -24,8 +16,10 @@
     const config = {
       font: "Liberation Sans, Arial, Helvetica, sans-serif",
       axis: { labelFontSize: 12, titleFontSize: 13, titleFontWeight: "normal", labelLimit: 280, gridColor: "#e6e6e6" },
+      axisQuantitative: { labelOverlap: "parity", labelSeparation: 6 },
       legend: { labelFontSize: 12, titleFontSize: 12, titleLimit: 260 },
       title: { fontSize: 15, anchor: "start", subtitleColor: "#555", subtitleFontSize: 12 },
+      background: "white",
       view: { stroke: "#ccc" },
     };
     const select = (id) => document.getElementById(id);
@@ -38,6 +32,7 @@
     fill("colour", [NOTHING, ...contexts], data.second || NOTHING);
     fill("order", Object.keys(data.paths));
 
+    let kept = data.treatment.map(() => true);
     const level = (row, factor) => factor.levels[data.context[factor.name][row]];
     const shown = (time_us, scale) => (scale === "rate" ? 1e6 / time_us : time_us / data.unit_us);
     const unit = (scale) => (scale === "rate" ? "tasks per second" : "time per task (" + data.unit + ")");
@@ -57,11 +52,12 @@
     function scatter(treatment, by, scale) {
       const t = data.treatments.indexOf(treatment), colour = colouring(by), values = [];
       data.treatment.forEach((own, row) => {
-        if (own !== t) return;
+        if (own !== t || !kept[row]) return;
         const value = { before: shown(data.before_us[row], scale), after: shown(data.after_us[row], scale) };
         if (colour) value.context = level(row, colour.factor);
         values.push(value);
       });
+      if (!values.length) return empty(treatment + ": before and after");
       const all = values.flatMap((v) => [v.before, v.after]);
       const log = scale === "log", top = Math.max(...all), low = Math.min(...all);
       const domain = log ? [low / 1.05, top * 1.05] : [0, top * 1.04];
@@ -83,9 +79,13 @@
       };
     }
 
+    const empty = (title) => ({ width: 400, height: 60, config, data: { values: [{}] }, mark: { type: "text" },
+      title: { text: title }, encoding: { text: { value: "No runs satisfy the condition." } } });
+
     function split(by, scale) {
       const colour = colouring(by), groups = new Map();
       data.treatment.forEach((t, row) => {
+        if (!kept[row]) return;
         const context = colour ? level(row, colour.factor) : "all contexts";
         if (colour && data.treatments[t] === by) return;
         const key = t + "|" + context;
@@ -93,6 +93,7 @@
         const before = data.before_us[row], after = data.after_us[row];
         groups.get(key).values.push(scale === "log" ? 100 * (after / before - 1) : shown(after, scale) - shown(before, scale));
       });
+      if (!groups.size) return empty("Every treatment");
       const levels = colour ? colour.factor.levels : ["all contexts"];
       const values = [...groups.values()].map((g) => ({ name: g.name, context: g.context, value: median(g.values), n: g.values.length,
         place: levels.indexOf(g.context) }));
@@ -151,7 +152,116 @@
       const path = waterfall(select("order").value, scale);
       if (path) await put("path", path);
     }
+    function filter() {
+      const names = data.factors.map((f) => f.name), said = select("condition-error");
+      said.textContent = "";
+      try {
+        const test = condition(select("condition").value, names);
+        kept = data.treatment.map((_, row) =>
+          test(Object.fromEntries(data.factors.map((f) => [f.name, f.values[data.context[f.name][row]]]))));
+      } catch (error) {
+        said.textContent = "Not a condition: " + error.message + ".";
+        return;
+      }
+      draw();
+    }
     for (const id of ["treatment", "colour", "scale", "order"]) select(id).addEventListener("change", draw);
+    select("condition").addEventListener("change", filter);
     await draw();
+
+    // Shows an order of one's own among the paths.
+    return async function (name, steps) {
+      if (!(name in data.paths)) select("order").add(new Option(name, name));
+      data.paths[name] = steps;
+      select("order").value = name;
+      await draw();
+    };
+  }
+
+  // Sliders and an order that one drags: what the model says of any configuration.
+  function settings(model, show) {
+    const { predict, forbidden, baseline } = predictor(model);
+    const places = [...baseline], rows = document.getElementById("sliders"), list = document.getElementById("own-path");
+    const digits = (value) => Number(value.toPrecision(3)).toLocaleString("en", { maximumSignificantDigits: 3 });
+    const time = (us) => digits(us / model.unit_us) + "\u00a0" + model.unit;
+    const tells = (factor, place) => factor.name + (factor.levels.length === 2 && factor.levels[1] === "on" && place === 1 ? "" : " = " + factor.levels[place]);
+
+    function tell() {
+      const now = predict(places), then = predict(baseline), broken = forbidden(places);
+      const times = then.us / now.us, said = document.getElementById("prediction");
+      said.innerHTML = "";
+      said.append(Object.assign(document.createElement("b"), { textContent: time(now.us) + " per task" }),
+        " (95 % interval " + digits(now.low_us / model.unit_us) + " to " + time(now.high_us) + "), " + digits(1e6 / now.us) + " tasks per second: " +
+        (Math.abs(times - 1) < 0.005 ? "as the baseline" : times > 1 ? digits(times) + " times as fast as the baseline" : digits(1 / times) + " times as slow as the baseline") + ".");
+      if (broken.length) said.append(" The study does not allow this: " + broken.join(", ") + ".");
+    }
+
+    model.factors.forEach((factor, i) => {
+      const label = document.createElement("label"), input = document.createElement("input"), shown = document.createElement("output");
+      Object.assign(input, { type: "range", min: 0, max: factor.levels.length - 1, step: 1, value: places[i] });
+      input.setAttribute("aria-label", factor.name);
+      const name = Object.assign(document.createElement("span"), { textContent: factor.name, className: "name" });
+      const moved = () => {
+        places[i] = Number(input.value);
+        shown.textContent = factor.levels[places[i]];
+        input.setAttribute("aria-valuetext", factor.levels[places[i]]);
+      };
+      input.addEventListener("input", () => { moved(); tell(); order(); });
+      moved();
+      label.append(name, input, shown);
+      rows.append(label);
+    });
+
+    // The level that a step of the path sets: the slider's, or the last one where that is at its default.
+    const goal = (i) => (places[i] !== baseline[i] ? places[i] : model.factors[i].on);
+
+    function order() {
+      const now = [...baseline], steps = [];
+      let before = predict(now);
+      for (const item of list.children) {
+        const i = Number(item.dataset.factor);
+        now[i] = goal(i);
+        const after = predict(now), change = 100 * (after.us / before.us - 1);
+        item.querySelector("b").textContent = tells(model.factors[i], goal(i));
+        item.querySelector("output").textContent = time(before.us) + " \u2192 " + time(after.us) + " (" + (change < 0 ? "\u2212" : "+") + Math.abs(change).toFixed(1) + " %)" +
+          (forbidden(now).length ? ", not allowed: " + forbidden(now).join(", ") : "");
+        steps.push({ name: tells(model.factors[i], goal(i)), before_us: before.us, after_us: after.us });
+        before = after;
+      }
+      return steps;
+    }
+    const dragged = () => { const steps = order(); if (show) show("my order", steps); };
+
+    for (const i of model.order) {
+      const item = document.createElement("li"), handle = document.createElement("span");
+      item.dataset.factor = i;
+      Object.assign(handle, { textContent: "\u2630", className: "handle", title: "Drag" });
+      const button = (text, word, move) => {
+        const made = Object.assign(document.createElement("button"), { type: "button", textContent: text });
+        made.setAttribute("aria-label", word + " " + model.factors[i].name);
+        made.addEventListener("click", () => { move(); made.focus(); dragged(); });
+        return made;
+      };
+      const up = () => item.previousElementSibling && item.previousElementSibling.before(item);
+      const down = () => item.nextElementSibling && item.nextElementSibling.after(item);
+      item.append(handle, button("\u2191", "Earlier:", up), button("\u2193", "Later:", down), document.createElement("b"), document.createElement("output"));
+      handle.addEventListener("pointerdown", (event) => {
+        event.preventDefault();
+        handle.setPointerCapture(event.pointerId);
+        item.classList.add("dragged");
+      });
+      handle.addEventListener("pointermove", (event) => {
+        if (!handle.hasPointerCapture(event.pointerId)) return;
+        const over = [...list.children].find((other) => { const at = other.getBoundingClientRect(); return event.clientY >= at.top && event.clientY < at.bottom; });
+        if (!over || over === item) return;
+        if (item.compareDocumentPosition(over) & Node.DOCUMENT_POSITION_FOLLOWING) over.after(item);
+        else over.before(item);
+        order();
+      });
+      handle.addEventListener("pointerup", () => { item.classList.remove("dragged"); dragged(); });
+      list.append(item);
+    }
+    tell();
+    order();
   }
 })();

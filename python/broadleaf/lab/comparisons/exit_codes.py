@@ -1,0 +1,9 @@
+"""Exit codes of verdicts. 2 is a wrong option, as of every command, so no verdict has it."""
+
+from __future__ import annotations
+
+NO_HARM = 0
+HARM = 1
+COULD_NOT_RUN = 3
+"""There is nothing to judge: the workload could not be run, or a file not be read or written."""
+UNDECIDED = 4
