@@ -22,7 +22,9 @@ release = metadata.version("broadleaf")
 
 # It reads Markdown by way of myst-parser, and runs the notebooks among the pages. Sphinx reads a page again when it has
 # changed, so a notebook runs then.
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton", "example_cards"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "example_cards"]
+# Docstrings have the sections that tools/docstrings.py checks; types stand in the signatures.
+napoleon_numpy_docstring = False
 # Docstrings name code in single backticks.
 default_role = "code"
 autodoc_member_order = "groupwise"
@@ -44,7 +46,7 @@ html_static_path = ["static"]
 html_css_files = ["broadleaf.css"]
 nitpicky = True
 # Types of other packages, and the few of our own that people meet and never name.
-nitpick_ignore_regex = [("py:class", r"(?!broadleaf\.[A-Z]).*")]
+nitpick_ignore_regex = [("py:class", r"(?!broadleaf\.[A-Z]).*"), ("py:exc", r"(?!broadleaf\.).*")]
 
 generated = Path(__file__).parent / "_build" / "generated"
 generated.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,14 @@ class ViewExecutor(Executor):
 
     Its futures and iterators raise what the tasks raised, with the remote traceback as its cause, as those of
     `ProcessPoolExecutor` do; `RemoteError` only for what cannot be loaded or raised here.
+
+    Args:
+        view: The view; `view.executor` and `Client.executor` make executors.
+
+    Example:
+        >>> with rc.load_balanced_view().executor as pool:
+        ...     pool.submit(pow, 2, 8).result()
+        256
     """
 
     def __init__(self, view: DirectView | LoadBalancedView) -> None:
@@ -36,7 +44,21 @@ class ViewExecutor(Executor):
         return f"<ViewExecutor over {self.view!r}: {state}{calls}>"
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
-        """A future of `fn(*args, **kwargs)`. Raises `RuntimeError` after `shutdown`."""
+        """Calls `fn(*args, **kwargs)` on the view.
+
+        Args:
+            fn: What to call.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            A future of its value, which is an `AsyncResult`.
+
+        Raises:
+            RuntimeError: The executor has been shut down.
+            SerializationError: The function or an argument cannot be pickled.
+            LinkLost: The connection is closed or was lost.
+        """
         with self._lock:
             if self._shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
@@ -53,9 +75,23 @@ class ViewExecutor(Executor):
         chunksize: int | None = 1,
         **options: Any,
     ) -> Iterator[Any]:
-        """An iterator over `fn` of the items, in order. Everything is submitted at once.
+        """Calls `fn` on each item. Everything is submitted at once.
 
-        `next` raises `TimeoutError` when a value is not there `timeout` seconds after this call.
+        Args:
+            fn: What to call with an item of each iterable.
+            *iterables: The items, cut to the shortest.
+            timeout: Seconds from this call on in which values have to come; None: for ever.
+            chunksize: On a load-balanced view, items per task; None: as `LoadBalancedView.map` chooses.
+            **options: Options of the view's `map`, such as `return_exceptions`.
+
+        Returns:
+            An iterator over the values, in order. Its `next` raises `TimeoutError` when time is over.
+
+        Raises:
+            RuntimeError: The executor has been shut down.
+            ValueError: `chunksize` is less than 1.
+            SerializationError: The function or an item cannot be pickled.
+            LinkLost: The connection is closed or was lost.
         """
         if chunksize is not None and chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
@@ -78,7 +114,12 @@ class ViewExecutor(Executor):
         return _until(result, timeout) if timeout is not None else MapIterator(result)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Takes no more calls and waits for those under way; with `cancel_futures` aborts those that do not run yet."""
+        """Takes no more calls.
+
+        Args:
+            wait: Whether to wait for the calls under way.
+            cancel_futures: Whether to abort those that do not run yet.
+        """
         with self._lock:
             self._shut_down = True
         if cancel_futures:

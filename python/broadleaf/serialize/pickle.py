@@ -152,7 +152,19 @@ def _children(value: Any) -> list[tuple[str, Any]]:
 
 
 class PrePickled:
-    """An object pickled once, to be sent many times; it arrives as the object itself."""
+    """An object pickled once, to be sent many times; it arrives as the object itself.
+
+    Args:
+        value: The object.
+
+    Raises:
+        SerializationError: It cannot be pickled.
+
+    Example:
+        >>> table = ipp.PrePickled({"a": 1})
+        >>> rc[:].apply_sync(lambda t: t["a"], table)
+        [1, 1, 1, 1]
+    """
 
     __slots__ = ("_buffers", "_data")
 
@@ -161,7 +173,11 @@ class PrePickled:
         self._buffers = [bytes(memoryview(b).cast("B")) for b in buffers]
 
     def load(self) -> Any:
-        """A new copy of the object."""
+        """Unpickles the object.
+
+        Returns:
+            A new copy of it.
+        """
         return loads(self._data, self._buffers)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -13,8 +13,16 @@ __tracebackhide__ = hides_frames
 
 
 class AsyncMapResult(AsyncResult):
-    """The result of a map. Its length is that of the sequence, it can be iterated over as results arrive (in the
-    order of the sequence, or with `ordered=False` as they come), and `get` gives one list.
+    """The result of a map. Its length is that of the sequence, and `get` gives one list.
+
+    It can be iterated over as values arrive: in the order of the sequence, or with `ordered=False` as they come.
+
+    Example:
+        >>> result = rc.load_balanced_view().map_async(lambda x: x * x, range(4))
+        >>> len(result)
+        4
+        >>> sum(result)
+        14
     """
 
     ordered = True
@@ -117,13 +125,29 @@ class AsyncMapResult(AsyncResult):
         return sum(self._items_in(self.completed_part(rank)) for rank in range(done))
 
     def get_dict(self, timeout: float | None = None) -> dict[int, Any]:
-        """The chunks by engine id. Raises `ValueError` when an engine ran more than one of them."""
+        """The chunks by engine id.
+
+        Args:
+            timeout: Seconds to wait; None or a negative number: for ever.
+
+        Returns:
+            Of each engine the list of values of its chunk.
+
+        Raises:
+            ValueError: An engine ran more than one chunk.
+            TimeoutError: The tasks are not done after `timeout` seconds.
+            CompositeError: The function raised on some item.
+        """
         self.get(timeout)
         return self._by_engine(map(self._part_value, range(self.n_parts)))
 
 
 class MapIterator:
-    """An iterator over the values of a map, for `for` and `async for` alike."""
+    """An iterator over the values of a map, for `for` and `async for` alike.
+
+    Args:
+        result: The result of the map.
+    """
 
     def __init__(self, result: AsyncMapResult) -> None:
         self._result = result

@@ -40,18 +40,42 @@ class ShownResult(TimedResult):
         widget: bool | None = None,
         return_when: str = ALL_COMPLETED,
     ) -> None:
-        """Waits, showing progress every `interval` seconds. Raises nothing when `timeout` seconds are over."""
+        """Waits, showing progress. Raises nothing when time is over. Ctrl-C aborts the tasks that are waited for.
+
+        Args:
+            interval: Seconds between two looks.
+            timeout: Seconds to wait; None or a negative number: for ever.
+            widget: Whether the bar is a widget of Jupyter; by default where there are widgets.
+            return_when: `FIRST_COMPLETED`, `FIRST_EXCEPTION` or `ALL_COMPLETED`.
+
+        Raises:
+            LinkLost: The connection is closed or was lost.
+        """
         from broadleaf.client.display.progress import show_progress
 
         with self._result()._aborting_on_interrupt():
             show_progress(self._result(), interval, seconds(timeout), return_when, widget)
 
     def wait_for_output(self, timeout: float | None = -1) -> bool:
-        """Waits until everything the tasks wrote is here: output comes before the result it belongs to."""
+        """Waits until everything the tasks wrote is here: output comes before the result it belongs to.
+
+        Args:
+            timeout: Seconds to wait; None or a negative number: for ever.
+
+        Returns:
+            Whether all tasks are done.
+        """
         return self._result().wait_all_done(seconds(timeout))
 
     def stream_output(self, group_lines: bool = False) -> OutputStream:
-        """While the block runs, shows what the tasks write as it arrives; with `group_lines` alike lines once."""
+        """Shows what the tasks write as it arrives, while a `with` block runs.
+
+        Args:
+            group_lines: Whether lines that are alike are shown once, with the engines that wrote them.
+
+        Returns:
+            A context manager.
+        """
         from broadleaf.client.display.streaming import OutputStream
 
         return OutputStream(self._result(), group_lines)
@@ -65,17 +89,35 @@ class ShownResult(TimedResult):
     ) -> None:
         """Waits, showing what the tasks write, display, return and raise: what a cell of `%%px` does.
 
-        With `stream` all of it is shown as it arrives, errors too, and an `AlreadyDisplayedError` says how many there
-        were; otherwise at the end, grouped as `display_outputs` does, and `get`'s error is raised. A progress bar
-        comes after `progress_after` seconds (negative: never) on a terminal and in a notebook. On Ctrl-C engines get
-        the signal, and this returns: SIGINT aborts the tasks; with None they are aborted and the interrupt is raised.
+        Args:
+            stream: Whether all of it is shown as it arrives, errors too. Otherwise it is shown at the end, as
+                `display_outputs` does.
+            groupby: How it is grouped at the end: 'type', 'engine', 'order' or 'lines', alike ones once.
+            progress_after: Seconds after which a progress bar comes, on a terminal and in a notebook; negative: never.
+            signal_on_interrupt: What engines get on Ctrl-C, after which this returns: SIGINT aborts the tasks. With
+                None they are aborted and the interrupt is raised.
+
+        Raises:
+            AlreadyDisplayedError: Tasks of several engines failed, and their errors have been shown.
+            RemoteError: A task did not return. Of several engines without `stream` it is a `CompositeError`.
+            ValueError: There is no such grouping or signal.
+            LinkLost: The connection is closed or was lost.
         """
         from broadleaf.client.display.showing import show
 
         show(self._result(), stream, groupby, progress_after, signal_on_interrupt)
 
     def display_outputs(self, groupby: str = "type", result_only: bool = False) -> None:
-        """Waits, then shows all output, grouped by 'type', 'engine' or 'order', or as 'lines', alike ones once."""
+        """Waits, then shows all that the tasks wrote, displayed and returned.
+
+        Args:
+            groupby: 'type', 'engine' or 'order', or 'lines', alike ones once.
+            result_only: Whether only the values of last expressions are shown.
+
+        Raises:
+            ValueError: There is no such grouping.
+            LinkLost: The connection is closed or was lost.
+        """
         from broadleaf.client.display.outputs import display_outputs
 
         display_outputs(self._result(), groupby, result_only)
@@ -96,11 +138,16 @@ class ShownResult(TimedResult):
         return client.debugging
 
     def debug(self, engine: int | None = None) -> None:
-        """Opens Python's debugger where a task of this result stopped or failed, by default the first that did.
+        """Opens Python's debugger where a task of this result stopped or failed. Returns when you leave the debugger.
 
         That is a task that waits in a `breakpoint()`, or one that has failed on an engine that keeps failed tasks'
-        frames (the option `keep_failed_frames`). Returns when you leave the debugger. Raises `LookupError` where there
-        is nothing to debug.
+        frames (the option `keep_failed_frames`).
+
+        Args:
+            engine: The engine whose task it is; by default the first that stopped or failed.
+
+        Raises:
+            LookupError: There is nothing to debug.
         """
         self._debugging().debug(self._result(), engine)
 

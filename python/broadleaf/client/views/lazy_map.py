@@ -23,7 +23,16 @@ Numbered = tuple[int, AsyncResult]
 
 
 class LazyMapIterator(PublicNames):
-    """Iterates over the values of a map while it submits it; see `LoadBalancedView.imap`."""
+    """An iterator over the values of a map that submits it as values are taken; see `LoadBalancedView.imap`.
+
+    Args:
+        view: The view whose engines run it.
+        function: What to call with an item of each sequence.
+        sequences: The sequences.
+        ordered: Whether values come in the order of the sequences.
+        max_outstanding: Maximum number of tasks under way; 0: no bound.
+        return_exceptions: Whether an item that raised comes as its exception in place of a value.
+    """
 
     raises_original = False
     """Whether a failure is raised as what the task raised, as executors do, in place of a `RemoteError`."""
