@@ -265,3 +265,10 @@ def test_a_function_whose_loading_was_interrupted_is_loaded_again(rc, tmp_path, 
     gate.touch()
     assert rc.wait(timeout=20)
     assert rc[0].apply_sync(answer) == 42
+
+
+def test_a_result_that_something_waits_for_as_a_future_is_shown(dview, capsys):
+    result = dview.apply_async(print, "hello")
+    result.add_done_callback(lambda _: None)
+    result.display_outputs()
+    assert capsys.readouterr().out.count("hello") == len(dview)

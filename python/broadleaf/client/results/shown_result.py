@@ -25,13 +25,13 @@ class ShownResult(TimedResult):
 
     _output_listeners: tuple[Callable[[int, int, bytes], None], ...] = ()
 
-    def _result(self) -> AsyncResult:
+    def _as_result(self) -> AsyncResult:
         return cast("AsyncResult", self)
 
     def _repr_html_(self) -> str:
         from broadleaf.client.display.html_reprs import result_html
 
-        return result_html(self._result())
+        return result_html(self._as_result())
 
     def wait_interactive(
         self,
@@ -53,8 +53,8 @@ class ShownResult(TimedResult):
         """
         from broadleaf.client.display.progress import show_progress
 
-        with self._result()._aborting_on_interrupt():
-            show_progress(self._result(), interval, seconds(timeout), return_when, widget)
+        with self._as_result()._aborting_on_interrupt():
+            show_progress(self._as_result(), interval, seconds(timeout), return_when, widget)
 
     def wait_for_output(self, timeout: float | None = -1) -> bool:
         """Waits until everything the tasks wrote is here: output comes before the result it belongs to.
@@ -65,7 +65,7 @@ class ShownResult(TimedResult):
         Returns:
             Whether all tasks are done.
         """
-        return self._result().wait_all_done(seconds(timeout))
+        return self._as_result().wait_all_done(seconds(timeout))
 
     def stream_output(self, group_lines: bool = False) -> OutputStream:
         """Shows what the tasks write as it arrives, while a `with` block runs.
@@ -78,7 +78,7 @@ class ShownResult(TimedResult):
         """
         from broadleaf.client.display.streaming import OutputStream
 
-        return OutputStream(self._result(), group_lines)
+        return OutputStream(self._as_result(), group_lines)
 
     def show(
         self,
@@ -105,7 +105,7 @@ class ShownResult(TimedResult):
         """
         from broadleaf.client.display.showing import show
 
-        show(self._result(), stream, groupby, progress_after, signal_on_interrupt)
+        show(self._as_result(), stream, groupby, progress_after, signal_on_interrupt)
 
     def display_outputs(self, groupby: str = "type", result_only: bool = False) -> None:
         """Waits, then shows all that the tasks wrote, displayed and returned.
@@ -120,19 +120,19 @@ class ShownResult(TimedResult):
         """
         from broadleaf.client.display.outputs import display_outputs
 
-        display_outputs(self._result(), groupby, result_only)
+        display_outputs(self._as_result(), groupby, result_only)
 
     def on_output(self, part: int, stream: int, data: bytes) -> None:
         """Live output of one part, from the client's hooks."""
         if stream == MESSAGES and b"debugger" in data:
-            self._debugging().on_message(self._result(), part, data)
+            self._debugging().on_message(self._as_result(), part, data)
         for listener in self._output_listeners:
             listener(part, stream, data)
 
     def _debugging(self) -> Debugging:
         from broadleaf.client.display.debugger import Debugging
 
-        client = self._result().origin.client
+        client = self._as_result().origin.client
         if client.debugging is None:
             client.debugging = Debugging(client)
         return client.debugging
@@ -149,7 +149,7 @@ class ShownResult(TimedResult):
         Raises:
             LookupError: There is nothing to debug.
         """
-        self._debugging().debug(self._result(), engine)
+        self._debugging().debug(self._as_result(), engine)
 
     def listen(self, listener: Callable[[int, int, bytes], None]) -> None:
         """Has live output passed to `listener(part, stream, data)`."""
