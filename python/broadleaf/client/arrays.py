@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     import numpy as np
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+    Scalar = TypeVar("Scalar", bound=np.generic)
+
 Order = Literal["C", "F"]
+
+
+@overload
+def empty(shape: int | tuple[int, ...], *, order: Order = "C") -> NDArray[np.float64]: ...
+
+
+@overload
+def empty(
+    shape: int | tuple[int, ...], dtype: type[Scalar] | np.dtype[Scalar], order: Order = "C"
+) -> NDArray[Scalar]: ...
+
+
+@overload
+def empty(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order = "C") -> NDArray[Any]: ...
 
 
 def empty(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order = "C") -> NDArray[Any]:
@@ -40,6 +58,20 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order =
     return _make(shape, dtype, order, zeroed=False)
 
 
+@overload
+def zeros(shape: int | tuple[int, ...], *, order: Order = "C") -> NDArray[np.float64]: ...
+
+
+@overload
+def zeros(
+    shape: int | tuple[int, ...], dtype: type[Scalar] | np.dtype[Scalar], order: Order = "C"
+) -> NDArray[Scalar]: ...
+
+
+@overload
+def zeros(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order = "C") -> NDArray[Any]: ...
+
+
 def zeros(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order = "C") -> NDArray[Any]:
     """An array of zeros, like `numpy.zeros`, whose memory engines of this host can map; see `empty`.
 
@@ -56,6 +88,18 @@ def zeros(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order =
         MemoryError: There is not enough shared memory.
     """
     return _make(shape, dtype, order, zeroed=True)
+
+
+@overload
+def asarray(values: NDArray[Scalar], *, order: Order = "C") -> NDArray[Scalar]: ...
+
+
+@overload
+def asarray(values: ArrayLike, dtype: type[Scalar] | np.dtype[Scalar], order: Order = "C") -> NDArray[Scalar]: ...
+
+
+@overload
+def asarray(values: ArrayLike, dtype: DTypeLike | None = None, order: Order = "C") -> NDArray[Any]: ...
 
 
 def asarray(values: ArrayLike, dtype: DTypeLike | None = None, order: Order = "C") -> NDArray[Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from broadleaf.client.connection.connection_text import connection_text, profile_name, tunnel_to
 from broadleaf.client.connection.failures import connection_error, death_certificate
@@ -36,6 +36,7 @@ from broadleaf.text.public_names import PublicNames
 if TYPE_CHECKING:
     from broadleaf._native import Link
     from broadleaf.client.display.debugger import Debugging
+    from broadleaf.client.results.async_result import AsyncResult
     from broadleaf.client.views.balanced import LoadBalancedView
     from broadleaf.client.views.broadcast import BroadcastView
     from broadleaf.client.views.direct import DirectView
@@ -331,6 +332,28 @@ class Client(RegisteredResults, Interactive, PublicNames):
             raise TypeError(f"key by int/slice/iterable of ints only, not {type(key)}")
         return self.direct_view(key)
 
+    @overload
+    def wait_for_engines(
+        self,
+        n: int | None = None,
+        *,
+        timeout: float | None = -1,
+        block: Literal[True] = True,
+        interactive: bool | None = None,
+        widget: bool | None = None,
+    ) -> None: ...
+
+    @overload
+    def wait_for_engines(
+        self,
+        n: int | None = None,
+        *,
+        timeout: float | None = -1,
+        block: bool,
+        interactive: bool | None = None,
+        widget: bool | None = None,
+    ) -> Future[None] | None: ...
+
     def wait_for_engines(
         self,
         n: int | None = None,
@@ -339,7 +362,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         block: bool = True,
         interactive: bool | None = None,
         widget: bool | None = None,
-    ) -> Future[Any] | None:
+    ) -> Future[None] | None:
         """Waits until there are enough engines.
 
         Args:
@@ -519,6 +542,15 @@ class Client(RegisteredResults, Interactive, PublicNames):
             [1, 2, 3]
         """
         return self.load_balanced_view(targets).executor
+
+    @overload
+    def clear(self, targets: Any = None, *, block: Literal[True]) -> list[None] | None: ...
+
+    @overload
+    def clear(self, targets: Any = None, *, block: Literal[False]) -> AsyncResult[list[None] | None]: ...
+
+    @overload
+    def clear(self, targets: Any = None, block: bool | None = None) -> Any: ...
 
     def clear(self, targets: Any = None, block: bool | None = None) -> Any:
         """Removes the user's variables from engines.

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 from weakref import WeakSet
 
 from broadleaf import MapIterator
 
 if TYPE_CHECKING:
     from broadleaf import AsyncResult, DirectView, LazyMapIterator, LoadBalancedView
+
+Returned = TypeVar("Returned")
 
 
 class ViewExecutor(Executor):
@@ -66,6 +68,39 @@ class ViewExecutor(Executor):
             result.raises_original = True
             self._unfinished.add(result)
             return result
+
+    @overload
+    def map(
+        self,
+        fn: Callable[..., Coroutine[Any, Any, Returned]],
+        *iterables: Any,
+        timeout: float | None = None,
+        chunksize: int | None = 1,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> Iterator[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        fn: Callable[..., Returned],
+        *iterables: Any,
+        timeout: float | None = None,
+        chunksize: int | None = 1,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> Iterator[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Any,
+        timeout: float | None = None,
+        chunksize: int | None = 1,
+        return_exceptions: bool,
+        **options: Any,
+    ) -> Iterator[Any]: ...
 
     def map(
         self,

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.connection.local_modules import LocalModules
@@ -196,6 +196,15 @@ class Control:
             self.local_modules.update()
             self.local_modules.call(function)
         return function
+
+    @overload
+    def queue_status(self, targets: int, verbose: Literal[False] = False) -> dict[str, int]: ...
+
+    @overload
+    def queue_status(self, targets: int, verbose: bool) -> dict[str, Any]: ...
+
+    @overload
+    def queue_status(self, targets: Any = "all", verbose: bool = False) -> dict[Any, Any]: ...
 
     def queue_status(self, targets: Any = "all", verbose: bool = False) -> dict[Any, Any]:
         """How many tasks engines have queued, run and completed.

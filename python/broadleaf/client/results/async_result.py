@@ -6,11 +6,12 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from broadleaf.client.connection.failures import STATUS_NAMES, STATUS_OK, link_lost
 from broadleaf.client.display.descriptions import progress_in_words
 from broadleaf.client.results.metadata import METADATA_KEYS, STDERR, STDOUT, Metadata, moment, outputs_of
+from broadleaf.client.results.parts import Value
 from broadleaf.client.results.shown_result import ShownResult, seconds
 from broadleaf.errors import LinkLost, RemoteError, composite, fresh, hides_frames
 from broadleaf.serialize.functions.bodies import function_name
@@ -20,7 +21,7 @@ __all__ = ["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION", "AsyncResult",
 __tracebackhide__ = hides_frames
 
 
-class AsyncResult(ShownResult):
+class AsyncResult(ShownResult[Value]):
     """The result of a request to one or more engines, which may still be on its way.
 
     It is a `concurrent.futures.Future`, can be awaited, and can be iterated over as parts arrive. `get` gives the
@@ -136,6 +137,19 @@ class AsyncResult(ShownResult):
 
     # Values -------------------------------------------------------------------------------------
 
+    @overload
+    def get(
+        self,
+        timeout: float | None = None,
+        return_exceptions: Literal[False] | None = None,
+        return_when: str | None = None,
+    ) -> Value: ...
+
+    @overload
+    def get(
+        self, timeout: float | None = None, return_exceptions: bool | None = None, return_when: str | None = None
+    ) -> Any: ...
+
     def get(
         self, timeout: float | None = None, return_exceptions: bool | None = None, return_when: str | None = None
     ) -> Any:
@@ -240,7 +254,7 @@ class AsyncResult(ShownResult):
         return values[0] if self.origin.single else values
 
     @property
-    def r(self) -> Any:
+    def r(self) -> Value:
         """The value: `get()`."""
         return self.get()
 
@@ -258,10 +272,8 @@ class AsyncResult(ShownResult):
             TimeoutError: The tasks are not done after `timeout` seconds.
             RemoteError: The task did not return. Of several tasks it is a `CompositeError`.
         """
-        results = self.get(timeout)
-        if self.origin.single:
-            results = [results]
-        return self._by_engine(results)
+        value: Any = self.get(timeout)
+        return self._by_engine([value] if self.origin.single else value)
 
     def _by_engine(self, values: Iterable[Any]) -> dict[int, Any]:
         engines = [self._engine_id(part) for part in range(self.n_parts)]
@@ -312,7 +324,8 @@ class AsyncResult(ShownResult):
             return self._metadata_values(key)
         if not isinstance(key, int | slice):
             raise TypeError(f"Invalid key type {type(key)!r}, must be 'int', 'slice', or 'str'")
-        return self.get(0)[key]
+        value: Any = self.get(0)
+        return value[key]
 
     # State --------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from broadleaf.client.connection.failures import STATUS_CANCELLED
-from broadleaf.client.results.parts import Parts
+from broadleaf.client.results.parts import Parts, Value
 from broadleaf.client.tasks.nested_waits import Waiters
 from broadleaf.errors import CompositeError, RemoteError, TaskAborted, hides_frames
 
@@ -38,7 +38,7 @@ class _FutureField:
         return instance.__dict__[self._name]
 
 
-class LazyFuture(Parts, Future[Any]):
+class LazyFuture(Parts, Future[Value]):
     """The futures API over `on_done`, `all_done`, `get` and `failed`, which the subclass provides."""
 
     _condition: Any = _FutureField()
@@ -95,7 +95,7 @@ class LazyFuture(Parts, Future[Any]):
         """Whether a resolved result has a part that did not return."""
         raise NotImplementedError
 
-    def get(self, timeout: float | None = None, return_exceptions: bool | None = None) -> Any:
+    def get(self, timeout: float | None = None) -> Value:
         """The value, or raises."""
         raise NotImplementedError
 
@@ -152,7 +152,7 @@ class LazyFuture(Parts, Future[Any]):
         # Tasks may all have ended by themselves.
         return self.cancelled()
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> Value:
         """The value, as `get` returns it.
 
         Args:

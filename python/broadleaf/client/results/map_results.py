@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic
 
 from broadleaf.client.results.async_result import AsyncResult, Failure
+from broadleaf.client.results.parts import Value
 from broadleaf.errors import RemoteError, composite, hides_frames
 from broadleaf.serialize.errors import Failed
 
 __tracebackhide__ = hides_frames
 
 
-class AsyncMapResult(AsyncResult):
+class AsyncMapResult(AsyncResult[list[Value]]):
     """The result of a map. Its length is that of the sequence, and `get` gives one list.
 
     It can be iterated over as values arrive: in the order of the sequence, or with `ordered=False` as they come.
@@ -95,7 +96,7 @@ class AsyncMapResult(AsyncResult):
             return [outcome.error] * self._items_in(part)
         return outcome
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Value]:
         with self._aborting_on_interrupt():
             for rank in range(self.n_parts):
                 if self.ordered:
@@ -142,28 +143,28 @@ class AsyncMapResult(AsyncResult):
         return self._by_engine(map(self._part_value, range(self.n_parts)))
 
 
-class MapIterator:
+class MapIterator(Generic[Value]):
     """An iterator over the values of a map, for `for` and `async for` alike.
 
     Args:
         result: The result of the map.
     """
 
-    def __init__(self, result: AsyncMapResult) -> None:
+    def __init__(self, result: AsyncMapResult[Value]) -> None:
         self._result = result
-        self._values: Iterator[Any] = iter(result)
-        self._async_values: AsyncIterator[Any] | None = None
+        self._values: Iterator[Value] = iter(result)
+        self._async_values: AsyncIterator[Value] | None = None
 
-    def __iter__(self) -> MapIterator:
+    def __iter__(self) -> MapIterator[Value]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Value:
         return next(self._values)
 
-    def __aiter__(self) -> MapIterator:
+    def __aiter__(self) -> MapIterator[Value]:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> Value:
         if self._async_values is None:
             self._async_values = aiter(self._result)
         return await anext(self._async_values)

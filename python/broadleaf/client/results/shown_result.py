@@ -7,6 +7,7 @@ from concurrent.futures import ALL_COMPLETED
 from typing import TYPE_CHECKING, cast
 
 from broadleaf.client.results.metadata import MESSAGES
+from broadleaf.client.results.parts import Value
 from broadleaf.client.results.times import TimedResult
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def seconds(timeout: float | None) -> float | None:
     return None if timeout is None or timeout < 0 else timeout
 
 
-class ShownResult(TimedResult):
+class ShownResult(TimedResult[Value]):
     """Output, progress, and a notebook's view of a result."""
 
     _output_listeners: tuple[Callable[[int, int, bytes], None], ...] = ()

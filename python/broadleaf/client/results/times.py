@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from broadleaf.client.results.lazy_future import LazyFuture
+from broadleaf.client.results.parts import Value
 
 
-class TimedResult(LazyFuture):
+class TimedResult(LazyFuture[Value]):
     """The part of a result that tells times."""
 
     def timedelta(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.results.async_result import AsyncResult
@@ -12,7 +12,7 @@ from broadleaf.client.tasks.dependency import is_dependency, resolve_dependency
 from broadleaf.client.tasks.options import TaskOptions
 from broadleaf.client.tasks.origin import Origin
 from broadleaf.client.tasks.partition import as_rows, as_sequence, automatic_chunk_items, chunks
-from broadleaf.client.views.base import Flag, View
+from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned, View
 from broadleaf.errors import hides_frames
 from broadleaf.serialize.functions.bodies import MapChunk
 
@@ -106,7 +106,13 @@ class LoadBalancedView(View):
         self._submit_mapped = submitter(client.link, types.mapped, mapped, options, 0, histories=histories)
         self._submit_one = submitter(client.link, types.single, one, options, 0, histories=histories)
 
-    def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
+    @overload
+    def apply_async(self, function: AsyncFunction[Returned], /, *args: Any, **kwargs: Any) -> AsyncResult[Returned]: ...
+
+    @overload
+    def apply_async(self, function: Function[Returned], /, *args: Any, **kwargs: Any) -> AsyncResult[Returned]: ...
+
+    def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult[Any]:
         """Calls `function(*args, **kwargs)` on a free engine, and does not wait.
 
         Args:
@@ -134,6 +140,12 @@ class LoadBalancedView(View):
         except self.client.native.LinkClosed as error:
             raise link_lost(error) from error
 
+    @overload
+    def apply_sync(self, function: AsyncFunction[Returned], /, *args: Any, **kwargs: Any) -> Returned: ...
+
+    @overload
+    def apply_sync(self, function: Function[Returned], /, *args: Any, **kwargs: Any) -> Returned: ...
+
     def apply_sync(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Calls `function(*args, **kwargs)` on a free engine, and waits for the value.
 
@@ -160,6 +172,76 @@ class LoadBalancedView(View):
         except self.client.native.LinkClosed as error:
             raise link_lost(error) from error
         return result.get()
+
+    @overload
+    def map(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[True],
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool | None = None,
+    ) -> list[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[True],
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool | None = None,
+    ) -> list[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[False],
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool | None = None,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[False],
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool | None = None,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: Function[Any],
+        /,
+        *sequences: Any,
+        block: bool | None = None,
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: bool = False,
+        label: str | None = None,
+        track: bool | None = None,
+    ) -> Any: ...
 
     def map(
         self,
@@ -262,6 +344,39 @@ class LoadBalancedView(View):
         self.client.tasks.remember(result)
         return result
 
+    @overload
+    def imap(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        ordered: bool = True,
+        max_outstanding: int | str = "auto",
+        return_exceptions: Literal[False] = False,
+    ) -> LazyMapIterator[Returned]: ...
+
+    @overload
+    def imap(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        ordered: bool = True,
+        max_outstanding: int | str = "auto",
+        return_exceptions: Literal[False] = False,
+    ) -> LazyMapIterator[Returned]: ...
+
+    @overload
+    def imap(
+        self,
+        function: Function[Any],
+        /,
+        *sequences: Any,
+        ordered: bool = True,
+        max_outstanding: int | str = "auto",
+        return_exceptions: bool,
+    ) -> LazyMapIterator[Any]: ...
+
     def imap(
         self,
         function: Callable[..., Any],
@@ -270,7 +385,7 @@ class LoadBalancedView(View):
         ordered: bool = True,
         max_outstanding: int | str = "auto",
         return_exceptions: bool = False,
-    ) -> LazyMapIterator:
+    ) -> LazyMapIterator[Any]:
         """A lazy map over sequences that may be endless.
 
         Items are taken from the sequences only as values are taken from the iterator.

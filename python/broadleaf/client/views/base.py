@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, overload
 
 from broadleaf.client.display.descriptions import targets_in_words
 from broadleaf.client.results.async_result import AsyncResult
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from broadleaf.interop.concurrent import ViewExecutor
 
 __tracebackhide__ = hides_frames
+
+Returned = TypeVar("Returned")
+"""What a function, or its coroutine, gives on an engine."""
+Function = Callable[..., Returned]
+AsyncFunction = Callable[..., Coroutine[Any, Any, Returned]]
 
 # Tasks that a client or a view remembers by number.
 HISTORY_TASKS = 65_536
@@ -216,7 +221,37 @@ class View(PublicNames):
         """
         raise NotImplementedError
 
-    def map_async(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> AsyncMapResult:
+    @overload
+    def map_async(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def map_async(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def map_async(
+        self,
+        function: Function[Any],
+        /,
+        *sequences: Any,
+        return_exceptions: bool,
+        **options: Any,
+    ) -> AsyncMapResult[Any]: ...
+
+    def map_async(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> AsyncMapResult[Any]:
         """`map` that does not wait, whatever the flag `block` says.
 
         Args:
@@ -239,8 +274,38 @@ class View(PublicNames):
         """
         if "block" in options:
             raise TypeError("map_async doesn't take a `block` keyword argument.")
-        result: AsyncMapResult = self.map(function, *sequences, block=False, **options)
+        result: AsyncMapResult[Any] = self.map(function, *sequences, block=False, **options)
         return result
+
+    @overload
+    def map_sync(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> list[Returned]: ...
+
+    @overload
+    def map_sync(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> list[Returned]: ...
+
+    @overload
+    def map_sync(
+        self,
+        function: Function[Any],
+        /,
+        *sequences: Any,
+        return_exceptions: bool,
+        **options: Any,
+    ) -> list[Any]: ...
 
     def map_sync(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> list[Any]:
         """`map` that waits for all values, whatever the flag `block` says.
@@ -269,24 +334,17 @@ class View(PublicNames):
         return values
 
     def imap(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> Iterator[Any]:
-        """`map` as an iterator over the values as they arrive, in the order of the sequences.
+        """`map` as an iterator over the values.
 
         Args:
             function: What to call with an item of each sequence.
-            *sequences: Sequences or other iterables, cut to the shortest. They are read to their end before this
-                returns.
-            **options: Options of the view's `map`, without `block`.
+            *sequences: Sequences or other iterables, cut to the shortest.
+            **options: As the kind of view has them.
 
         Returns:
             An iterator for `for` and `async for`.
-
-        Raises:
-            TypeError: There are no sequences, or `block` is among the options.
-            SerializationError: The function or an item cannot be pickled.
         """
-        from broadleaf.client.results.map_results import MapIterator
-
-        return MapIterator(self.map_async(function, *sequences, **options))
+        raise NotImplementedError
 
     def remote(self, block: bool | None = None, **flags: Any) -> Callable[[Callable[..., Any]], RemoteFunction]:
         """Decorator: calls of the function run on this view.

@@ -6,7 +6,7 @@ import builtins
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.results.async_result import AsyncResult
@@ -14,14 +14,14 @@ from broadleaf.client.tasks.options import TaskOptions
 from broadleaf.client.tasks.origin import Origin
 from broadleaf.client.tasks.partition import as_rows, as_sequence, check_dist, join_parts, part_bounds, part_of
 from broadleaf.client.tasks.rows import only_item
-from broadleaf.client.views.base import Flag, View
+from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned, View
 from broadleaf.client.views.in_place import InPlace
 from broadleaf.errors import NoEnginesRegistered, hides_frames
 from broadleaf.serialize import asked_for
 from broadleaf.serialize.functions.bodies import MapChunk
 
 if TYPE_CHECKING:
-    from broadleaf.client.results.map_results import AsyncMapResult
+    from broadleaf.client.results.map_results import AsyncMapResult, MapIterator
 
 __tracebackhide__ = hides_frames
 
@@ -337,6 +337,38 @@ class DirectView(View):
 
     # Variables ----------------------------------------------------------------------------------
 
+    @overload
+    def push(
+        self,
+        ns: dict[str, Any],
+        targets: Any = None,
+        *,
+        block: Literal[True],
+        track: bool | None = None,
+        mode: str | None = None,
+    ) -> list[None] | None: ...
+
+    @overload
+    def push(
+        self,
+        ns: dict[str, Any],
+        targets: Any = None,
+        *,
+        block: Literal[False],
+        track: bool | None = None,
+        mode: str | None = None,
+    ) -> AsyncResult[list[None] | None]: ...
+
+    @overload
+    def push(
+        self,
+        ns: dict[str, Any],
+        targets: Any = None,
+        block: bool | None = None,
+        track: bool | None = None,
+        mode: str | None = None,
+    ) -> Any: ...
+
     def push(
         self,
         ns: dict[str, Any],
@@ -382,6 +414,21 @@ class DirectView(View):
             return self._call("overwrite", (ns,), targets, block, "private")
         return self._call("push", (ns,), targets, block, None if mode is None else check_delivery(mode))
 
+    @overload
+    def broadcast(
+        self, value: Any, name: str, mode: str | None = None, targets: Any = None, *, block: Literal[True]
+    ) -> list[None] | None: ...
+
+    @overload
+    def broadcast(
+        self, value: Any, name: str, mode: str | None = None, targets: Any = None, *, block: Literal[False]
+    ) -> AsyncResult[list[None] | None]: ...
+
+    @overload
+    def broadcast(
+        self, value: Any, name: str, mode: str | None = None, targets: Any = None, block: bool | None = None
+    ) -> Any: ...
+
     def broadcast(
         self, value: Any, name: str, mode: str | None = None, targets: Any = None, block: bool | None = None
     ) -> Any:
@@ -416,6 +463,12 @@ class DirectView(View):
             What `push` returns.
         """
         return self.push(ns)
+
+    @overload
+    def pull(self, names: str | Iterable[str], targets: Any = None, *, block: Literal[False]) -> AsyncResult[Any]: ...
+
+    @overload
+    def pull(self, names: str | Iterable[str], targets: Any = None, block: bool | None = None) -> Any: ...
 
     def pull(self, names: str | Iterable[str], targets: Any = None, block: bool | None = None) -> Any:
         """Gets variables from each engine.
@@ -467,6 +520,15 @@ class DirectView(View):
         # An assignment is done when it returns, and says so if it cannot be done.
         self.push({name: value}, block=True)
 
+    @overload
+    def clear(self, targets: Any = None, *, block: Literal[True]) -> list[None] | None: ...
+
+    @overload
+    def clear(self, targets: Any = None, *, block: Literal[False]) -> AsyncResult[list[None] | None]: ...
+
+    @overload
+    def clear(self, targets: Any = None, block: bool | None = None) -> Any: ...
+
     def clear(self, targets: Any = None, block: bool | None = None) -> Any:
         """Removes the user's variables from each engine.
 
@@ -482,6 +544,44 @@ class DirectView(View):
             IndexError: One of the engines does not exist.
         """
         return self._call("clear", (), targets, block)
+
+    @overload
+    def scatter(
+        self,
+        key: str,
+        seq: Any,
+        dist: str = "b",
+        flatten: bool = False,
+        targets: Any = None,
+        *,
+        block: Literal[True],
+        track: bool | None = None,
+    ) -> None: ...
+
+    @overload
+    def scatter(
+        self,
+        key: str,
+        seq: Any,
+        dist: str = "b",
+        flatten: bool = False,
+        targets: Any = None,
+        *,
+        block: Literal[False],
+        track: bool | None = None,
+    ) -> AsyncResult[list[None] | None]: ...
+
+    @overload
+    def scatter(
+        self,
+        key: str,
+        seq: Any,
+        dist: str = "b",
+        flatten: bool = False,
+        targets: Any = None,
+        block: bool | None = None,
+        track: bool | None = None,
+    ) -> Any: ...
 
     def scatter(
         self,
@@ -534,6 +634,12 @@ class DirectView(View):
             return None
         return result
 
+    @overload
+    def gather(self, key: str, dist: str = "b", targets: Any = None, *, block: Literal[False]) -> AsyncResult[Any]: ...
+
+    @overload
+    def gather(self, key: str, dist: str = "b", targets: Any = None, block: bool | None = None) -> Any: ...
+
     def gather(self, key: str, dist: str = "b", targets: Any = None, block: bool | None = None) -> Any:
         """The inverse of `scatter`: one whole of the parts that a name stands for on the engines.
 
@@ -559,6 +665,66 @@ class DirectView(View):
         return self._finish(result, block)
 
     # Maps ---------------------------------------------------------------------------------------
+
+    @overload
+    def map(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[True],
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool = False,
+    ) -> list[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[True],
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool = False,
+    ) -> list[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[False],
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool = False,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[False],
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool = False,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: Function[Any],
+        /,
+        *sequences: Any,
+        block: bool | None = None,
+        return_exceptions: bool = False,
+        label: str | None = None,
+        track: bool = False,
+    ) -> Any: ...
 
     def map(
         self,
@@ -597,6 +763,56 @@ class DirectView(View):
         result = self.map_parts(MapChunk(function, return_exceptions), sequences, label=label)
         result._return_exceptions = return_exceptions
         return self._finish(result, block)
+
+    @overload
+    def imap(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> MapIterator[Returned]: ...
+
+    @overload
+    def imap(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> MapIterator[Returned]: ...
+
+    @overload
+    def imap(
+        self,
+        function: Function[Any],
+        /,
+        *sequences: Any,
+        return_exceptions: bool,
+        **options: Any,
+    ) -> MapIterator[Any]: ...
+
+    def imap(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> MapIterator[Any]:
+        """`map` as an iterator over the values as they arrive, in the order of the sequences.
+
+        Args:
+            function: What to call with an item of each sequence.
+            *sequences: Sequences or other iterables, cut to the shortest. They are read to their end before this
+                returns.
+            **options: Options of the view's `map`, without `block`.
+
+        Returns:
+            An iterator for `for` and `async for`.
+
+        Raises:
+            TypeError: There are no sequences, or `block` is among the options.
+            SerializationError: The function or an item cannot be pickled.
+        """
+        from broadleaf.client.results.map_results import MapIterator
+
+        return MapIterator(self.map_async(function, *sequences, **options))
 
     def map_parts(
         self,
