@@ -11,6 +11,7 @@ from broadleaf import config
 from broadleaf.cli import group
 from broadleaf.text.public_names import PublicNames
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 import command_reference
@@ -65,6 +66,18 @@ def internal_members(cls: type) -> list[object]:
     """The members of a public class and of its subclasses that are none of their users' (see `public_names`)."""
     own = [inspect.getattr_static(cls, name, None) for name in vars(cls).get("_internal_names", ())]
     return own + [member for subclass in cls.__subclasses__() for member in internal_members(subclass)]
+
+
+analyze = ModuleAnalyzer.analyze
+
+
+def analyze_without_overloads(analyzer: ModuleAnalyzer) -> None:
+    """Has autodoc show each function's own signature: overloads tell type checkers the same several times."""
+    analyze(analyzer)
+    analyzer.overloads = {}
+
+
+ModuleAnalyzer.analyze = analyze_without_overloads
 
 
 def setup(app: Sphinx) -> None:
