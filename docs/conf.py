@@ -11,6 +11,7 @@ from broadleaf import config
 from broadleaf.cli import group
 from broadleaf.text.public_names import PublicNames
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 import command_reference
@@ -22,7 +23,9 @@ release = metadata.version("broadleaf")
 
 # It reads Markdown by way of myst-parser, and runs the notebooks among the pages. Sphinx reads a page again when it has
 # changed, so a notebook runs then.
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton", "example_cards"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "example_cards"]
+# Docstrings have the sections that tools/docstrings.py checks; types stand in the signatures.
+napoleon_numpy_docstring = False
 # Docstrings name code in single backticks.
 default_role = "code"
 autodoc_member_order = "groupwise"
@@ -44,7 +47,7 @@ html_static_path = ["static"]
 html_css_files = ["broadleaf.css"]
 nitpicky = True
 # Types of other packages, and the few of our own that people meet and never name.
-nitpick_ignore_regex = [("py:class", r"(?!broadleaf\.[A-Z]).*")]
+nitpick_ignore_regex = [("py:class", r"(?!broadleaf\.[A-Z]).*"), ("py:exc", r"(?!broadleaf\.).*")]
 
 generated = Path(__file__).parent / "_build" / "generated"
 generated.mkdir(parents=True, exist_ok=True)
@@ -63,6 +66,18 @@ def internal_members(cls: type) -> list[object]:
     """The members of a public class and of its subclasses that are none of their users' (see `public_names`)."""
     own = [inspect.getattr_static(cls, name, None) for name in vars(cls).get("_internal_names", ())]
     return own + [member for subclass in cls.__subclasses__() for member in internal_members(subclass)]
+
+
+analyze = ModuleAnalyzer.analyze
+
+
+def analyze_without_overloads(analyzer: ModuleAnalyzer) -> None:
+    """Has autodoc show each function's own signature: overloads tell type checkers the same several times."""
+    analyze(analyzer)
+    analyzer.overloads = {}
+
+
+ModuleAnalyzer.analyze = analyze_without_overloads
 
 
 def setup(app: Sphinx) -> None:

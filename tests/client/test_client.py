@@ -8,6 +8,7 @@ import broadleaf as ipp
 import fake_native
 import pytest
 from broadleaf.client.tasks.partition import automatic_chunk_items, join_parts, part_of
+from waiting import until
 
 
 def test_calls_and_variables(rc):
@@ -82,13 +83,6 @@ def test_a_dead_engines_task(rc):
     assert ar.engine_uuid == "uuid1"
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 10
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert condition()
-
-
 def _die():
     raise fake_native.EngineDeath
 
@@ -101,7 +95,7 @@ def test_results_are_found_while_they_live(rc):
     ids = ar.msg_ids
     gone = weakref.ref(ar)
     del ar
-    wait_until(lambda: gone() is None)
+    assert until(lambda: gone() is None)
     with pytest.raises(KeyError):
         rc.get_result(ids)
     assert ids[0] not in rc.results

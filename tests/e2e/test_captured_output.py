@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from broadleaf import Cluster
+from waiting import until
 
 LIMIT_S = 60
 
@@ -35,13 +36,6 @@ def view(rc):
 def done(result):
     result.get(LIMIT_S)
     return result.stdout, result.stderr
-
-
-def until(condition):
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was not met in time"
-        time.sleep(0.005)
 
 
 def printf(text):
@@ -208,7 +202,7 @@ def test_output_comes_while_the_task_runs(view, tmp_path):
         os.system("echo last")
 
     result = view.apply_async(run)
-    until(lambda: result.stdout == "first\n")
+    assert until(lambda: result.stdout == "first\n")
     assert not result.ready()
     open(go_on, "w").close()
     assert done(result)[0] == "first\nlast\n"
@@ -232,7 +226,7 @@ def test_stream_output_shows_it(view, capsys, tmp_path):
 
     result = view.apply_async(run)
     with result.stream_output():
-        until(has_come)
+        assert until(has_come)
         assert not result.ready()
         open(go_on, "w").close()
         result.get(LIMIT_S)
@@ -255,7 +249,7 @@ def test_a_child_left_behind_writes_to_the_log(rc, view, tmp_path):
     script = f"echo now; (while ! [ -e {go_on} ]; do sleep 0.01; done; echo much later) &"
     assert done(view.apply_async(os.system, script))[0] == "now\n"
     open(go_on, "w").close()
-    until(lambda: "much later\n" in rc.cluster.log_path(0).read_text(errors="replace"))
+    assert until(lambda: "much later\n" in rc.cluster.log_path(0).read_text(errors="replace"))
     result = view.apply_async(printf, "a task\n")
     assert done(result)[0] == "a task\n"
 
@@ -277,7 +271,7 @@ def test_a_character_in_two_pieces(view, capsys, tmp_path):
         os.write(1, b"\xac\n")
 
     result = view.apply_async(run)
-    until(lambda: result.stdout)
+    assert until(lambda: result.stdout)
     assert result.stdout == "x"
     with result.stream_output():
         open(go_on, "w").close()
@@ -347,7 +341,7 @@ def test_output_that_its_client_does_not_read(tmp_path):
             assert child.stdout.readline() == "sent\n"
             os.kill(child.pid, signal.SIGSTOP)
             go_on.touch()
-            until(over.exists)
+            assert until(over.exists)
             with open(f"/proc/{status['pid']}/statm") as statm:
                 node_bytes = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
             os.kill(child.pid, signal.SIGCONT)
@@ -415,7 +409,7 @@ def test_threads_that_outlive_their_task(rc, view, tmp_path):
     assert done(view.apply_async(start)) == ("", "")
     open(go_on, "w").close()
     log = rc.cluster.log_path(0)
-    until(lambda: "by a thread, later\nby its descriptor, later\n" in log.read_text(errors="replace"))
+    assert until(lambda: "by a thread, later\nby its descriptor, later\n" in log.read_text(errors="replace"))
 
 
 def test_properties_of_the_streams(view):
@@ -454,7 +448,7 @@ def test_output_at_an_engines_death(engine_start, tmp_path):
 def test_output_that_came_before_the_death_stays(tmp_path):
     with Cluster(n=1) as rc:
         result = rc[0].apply_async(lambda: (os.system("echo here"), time.sleep(100)))
-        until(lambda: result.stdout == "here\n")
+        assert until(lambda: result.stdout == "here\n")
         os.kill(rc.cluster.status_sync()["engines"][0]["pid"], signal.SIGKILL)
         result.wait(LIMIT_S)
         assert result.status == "lost"

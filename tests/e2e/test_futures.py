@@ -7,6 +7,7 @@ import time
 
 import broadleaf as ipp
 import pytest
+from waiting import until
 
 
 @ipp.interactive
@@ -32,13 +33,6 @@ def ignore_interrupts(path):
             pass
 
 
-def until(condition):
-    deadline = time.monotonic() + 20
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert condition()
-
-
 def assert_cancelled(result):
     assert result.cancelled()
     assert result.done()
@@ -52,7 +46,7 @@ def assert_cancelled(result):
 
 def test_a_cancelled_result_is_cancelled_at_once(rc):
     running, queued = (rc[0].apply_async(time.sleep, 30) for _ in range(2))
-    until(running.running)
+    assert until(running.running)
     for result in (queued, running):
         told = threading.Event()
         result.add_done_callback(lambda future, told=told: told.set())
@@ -67,7 +61,7 @@ def test_a_cancelled_result_is_cancelled_at_once(rc):
 
 def test_a_task_that_goes_on_all_the_same_does_not_change_that(rc, tmp_path):
     result = rc[1].apply_async(ignore_interrupts, str(tmp_path / "go"))
-    until((tmp_path / "go.started").exists)
+    assert until((tmp_path / "go.started").exists)
     assert result.running()
     assert result.cancel()
     assert_cancelled(result)
@@ -88,7 +82,7 @@ def test_what_is_done_cannot_be_cancelled(rc):
 
 def test_several_tasks_are_cancelled_together(rc, lview):
     mapped = lview.map_async(sleep_for, [0.0, 30, 30, 30, 30, 30])
-    until(lambda: mapped.n_done() > 0)
+    assert until(lambda: mapped.n_done() > 0)
     assert mapped.cancel()
     assert_cancelled(mapped)
     assert sorted(mapped.status) == ["aborted"] * 5 + ["ok"]
@@ -115,7 +109,7 @@ def test_a_part_of_a_broadcast_is_cancelled_by_itself(rc, coalescing, tmp_path):
 def test_running_is_true_from_its_start_to_its_end(rc, lview, tmp_path):
     running = rc[0].apply_async(ignore_interrupts, str(tmp_path / "go"))
     behind = rc[0].apply_async(abs, -1)
-    until(running.running)
+    assert until(running.running)
     assert not behind.running()
     assert rc.get_result(running.msg_ids).running()
     (tmp_path / "go").touch()
@@ -127,7 +121,7 @@ def test_running_is_true_from_its_start_to_its_end(rc, lview, tmp_path):
 
 def test_a_map_runs_from_its_first_tasks_start(lview, tmp_path):
     mapped = lview.map_async(ignore_interrupts, [str(tmp_path / "go")] * 40)
-    until(mapped.running)
+    assert until(mapped.running)
     (tmp_path / "go").touch()
     mapped.get(20)
     assert not mapped.running()
@@ -137,7 +131,7 @@ def test_running_tasks_of_another_client(rc, cluster, tmp_path):
     running = rc[0].apply_async(ignore_interrupts, str(tmp_path / "go"))
     with cluster.connect_client_sync() as other:
         seen = other.get_result(running.msg_ids)
-        until(seen.running)
+        assert until(seen.running)
         assert not seen.cancel(), "it is not this client's to abort"
         assert not seen.cancelled()
         (tmp_path / "go").touch()
@@ -260,8 +254,15 @@ def test_a_function_whose_loading_was_interrupted_is_loaded_again(rc, tmp_path, 
     rc[0].execute(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})", block=True)
     gate.unlink()
     interrupted = rc[0].apply_async(answer)
-    until(interrupted.running)
+    assert until(interrupted.running)
     assert interrupted.cancel()
     gate.touch()
     assert rc.wait(timeout=20)
     assert rc[0].apply_sync(answer) == 42
+
+
+def test_a_result_that_something_waits_for_as_a_future_is_shown(dview, capsys):
+    result = dview.apply_async(print, "hello")
+    result.add_done_callback(lambda _: None)
+    result.display_outputs()
+    assert capsys.readouterr().out.count("hello") == len(dview)

@@ -6,6 +6,7 @@ import time
 
 import broadleaf as ipp
 import pytest
+from waiting import until
 
 
 @ipp.interactive
@@ -22,13 +23,6 @@ def wait_for(path):
 
     while path and not os.path.exists(path):
         time.sleep(0.01)
-
-
-def until(condition):
-    deadline = time.monotonic() + 20
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert condition()
 
 
 def offered(obj):
@@ -99,7 +93,7 @@ def test_results_say_how_far_they_are(rc, lview, tmp_path):
     gate = str(tmp_path / "gate")
     single = rc[0].apply_async(wait_for, gate)
     mapped = lview.map_async(wait_for, [""] * 1500 + [gate], chunksize=1)
-    until(lambda: mapped.n_done() == 1500)
+    assert until(lambda: mapped.n_done() == 1500)
     assert repr(single) == "<AsyncResult(wait_for): pending>"
     assert repr(mapped) == "<AsyncMapResult(wait_for): 1,500 of 1,501 done>"
     (tmp_path / "gate").touch()
@@ -127,7 +121,7 @@ def test_what_was_aborted_says_why(rc, lview):
     aborted.wait(20)
     assert repr(aborted) == "<AsyncResult(sleep): aborted by abort()>"
     partly = lview.map_async(time.sleep, [0, 30, 30], chunksize=1)
-    until(lambda: partly.n_done() == 1)
+    assert until(lambda: partly.n_done() == 1)
     partly.cancel()
     assert repr(partly) == "<AsyncMapResult(sleep): aborted by cancel(), 3 of 3 done, 2 failed>"
     view = rc.load_balanced_view([1])

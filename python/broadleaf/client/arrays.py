@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     import numpy as np
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+    Scalar = TypeVar("Scalar", bound=np.generic)
+
 Order = Literal["C", "F"]
+
+
+@overload
+def empty(shape: int | tuple[int, ...], *, order: Order = "C") -> NDArray[np.float64]: ...
+
+
+@overload
+def empty(
+    shape: int | tuple[int, ...], dtype: type[Scalar] | np.dtype[Scalar], order: Order = "C"
+) -> NDArray[Scalar]: ...
+
+
+@overload
+def empty(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order = "C") -> NDArray[Any]: ...
 
 
 def empty(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order = "C") -> NDArray[Any]:
@@ -17,18 +35,88 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order =
 
     It is an ordinary array. The first time it is sent (`push`, `apply`, a result) nothing is copied; from then on what
     you write to it is yours alone, and sending it again after that costs one copy. In mode 'shared' you and the engines
-    go on writing to the same memory. Raises `ValueError` for a dtype of Python objects, and `MemoryError`.
+    go on writing to the same memory.
+
+    Args:
+        shape: Its length, or the lengths of its axes.
+        dtype: The type of its items, as numpy takes it.
+        order: 'C' for rows one after the other in memory, 'F' for columns.
+
+    Returns:
+        An array of that shape, whose content is anything.
+
+    Raises:
+        ValueError: The dtype is one of Python objects, or a length is negative.
+        MemoryError: There is not enough shared memory.
+
+    Example:
+        >>> table = ipp.empty((1000, 3), dtype="float32")
+        >>> table[:] = 1
+        >>> rc[0].apply_sync(lambda a: float(a.sum()), table)
+        3000.0
     """
     return _make(shape, dtype, order, zeroed=False)
 
 
+@overload
+def zeros(shape: int | tuple[int, ...], *, order: Order = "C") -> NDArray[np.float64]: ...
+
+
+@overload
+def zeros(
+    shape: int | tuple[int, ...], dtype: type[Scalar] | np.dtype[Scalar], order: Order = "C"
+) -> NDArray[Scalar]: ...
+
+
+@overload
+def zeros(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order = "C") -> NDArray[Any]: ...
+
+
 def zeros(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order = "C") -> NDArray[Any]:
-    """As `empty`, filled with zeros."""
+    """An array of zeros, like `numpy.zeros`, whose memory engines of this host can map; see `empty`.
+
+    Args:
+        shape: Its length, or the lengths of its axes.
+        dtype: The type of its items, as numpy takes it.
+        order: 'C' for rows one after the other in memory, 'F' for columns.
+
+    Returns:
+        An array of that shape.
+
+    Raises:
+        ValueError: The dtype is one of Python objects, or a length is negative.
+        MemoryError: There is not enough shared memory.
+    """
     return _make(shape, dtype, order, zeroed=True)
 
 
+@overload
+def asarray(values: NDArray[Scalar], *, order: Order = "C") -> NDArray[Scalar]: ...
+
+
+@overload
+def asarray(values: ArrayLike, dtype: type[Scalar] | np.dtype[Scalar], order: Order = "C") -> NDArray[Scalar]: ...
+
+
+@overload
+def asarray(values: ArrayLike, dtype: DTypeLike | None = None, order: Order = "C") -> NDArray[Any]: ...
+
+
 def asarray(values: ArrayLike, dtype: DTypeLike | None = None, order: Order = "C") -> NDArray[Any]:
-    """The values as an array born in shared memory: they are copied, unless they are one already."""
+    """Values as an array whose memory engines of this host can map; see `empty`.
+
+    Args:
+        values: An array, or what `numpy.asarray` makes one of.
+        dtype: The type of its items; by default that of the values.
+        order: 'C' for rows one after the other in memory, 'F' for columns.
+
+    Returns:
+        A copy, of the same shape. The array itself if it is already such an array, in this order and dtype.
+
+    Raises:
+        ValueError: The dtype is one of Python objects.
+        MemoryError: There is not enough shared memory.
+    """
     import numpy as np
 
     given = np.asarray(values, dtype)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from broadleaf.client.connection.connection_text import connection_text, profile_name, tunnel_to
 from broadleaf.client.connection.failures import connection_error, death_certificate
@@ -36,6 +36,7 @@ from broadleaf.text.public_names import PublicNames
 if TYPE_CHECKING:
     from broadleaf._native import Link
     from broadleaf.client.display.debugger import Debugging
+    from broadleaf.client.results.async_result import AsyncResult
     from broadleaf.client.views.balanced import LoadBalancedView
     from broadleaf.client.views.broadcast import BroadcastView
     from broadleaf.client.views.direct import DirectView
@@ -51,19 +52,38 @@ class Client(RegisteredResults, Interactive, PublicNames):
     """A connection to a cluster.
 
     It is the sequence of its engines: `len(rc)`, `rc.ids`, and `rc[0]`, `rc[:]`, `rc[[1, 3]]` are direct views;
-    `rc.load_balanced_view()` runs tasks on whichever engine is free. Thread-safe.
-
-    `on_join` is passed to the method of that name.
-
-    `connection_info` is a connection file's path, or its contents as a dict; without it the file of `profile` and
-    `cluster_id` is looked for, and with none of the three in a task, it is that of the task's own cluster.
+    `rc.load_balanced_view()` runs tasks on whichever engine is free. It is thread-safe. As a context manager it
+    is closed at the end of the block.
 
     ``"ssh://[user@]host[:port][/profile[/cluster_id]]"`` is a cluster on another host. Its file is read there by ssh,
-    through which everything travels, and which ends with the client. ``sshserver="user@host"`` says the same beside
-    `profile` and `cluster_id`; beside a connection file it is the host to go through. `sshkey` is a private key's file,
-    and `ssh_args` are more arguments of ssh.
+    through which everything travels, and which ends with the client.
 
-    Raises `ClusterConnectionError` when there is no connection within `timeout` seconds.
+    Args:
+        connection_info: The path of a connection file, its contents as a dict, or an address of ssh as above. Without
+            it the file of `profile` and `cluster_id` is looked for; with none of the three in a task, it is that of the
+            task's own cluster.
+        profile: The profile that the cluster was started in, "default" by default.
+        cluster_id: The id of the cluster. Without it, the profile's default cluster or its only one is used.
+        cluster: The `Cluster` that this is a client of, if this process has it.
+        timeout: Seconds that the connection may take.
+        name: What the cluster's status calls this client.
+        native: The module that does the work; another one only in tests.
+        on_join: A function that every engine calls first, as the method `on_join` has it.
+        sshserver: ``user@host``: beside `profile` and `cluster_id` the host of the cluster, beside a connection file
+            the host to go through.
+        sshkey: The file of a private key.
+        ssh_args: More arguments of ssh.
+        **old_arguments: Arguments of IPython Parallel's client. Those that have no meaning here warn.
+
+    Raises:
+        ClusterConnectionError: No connection came about within `timeout` seconds. The cluster may also have refused it:
+            `VersionMismatch` and `AuthenticationFailed` say why.
+        TypeError: Neither this class nor IPython Parallel's has an argument of that name.
+
+    Example:
+        >>> with ipp.Client() as other:
+        ...     other.ids
+        [0, 1, 2, 3]
     """
 
     _internal_names = frozenset(
@@ -176,7 +196,11 @@ class Client(RegisteredResults, Interactive, PublicNames):
         return self.link.closed
 
     def close(self, linger: Any = None) -> None:
-        """Closes the connection; unresolved results then raise `LinkLost`. May be called again."""
+        """Closes the connection; unresolved results then raise `LinkLost`. May be called again.
+
+        Args:
+            linger: Accepted for compatibility, without effect.
+        """
         self.link_end.closed_here |= not self.link.closed
         self.link.close()
         if self._tunnel is not None:
@@ -188,6 +212,9 @@ class Client(RegisteredResults, Interactive, PublicNames):
         Their results are kept for whoever asks for them by their ids, as far as the option `kept_results_bytes` goes;
         not those in shared memory (above 64 KiB) that have come to this client already. After `close` tasks that have
         not started never do, and those that run end for nobody.
+
+        Raises:
+            LinkLost: The connection is closed already, or was lost.
         """
         self.request("Leave")
         self.close()
@@ -253,7 +280,14 @@ class Client(RegisteredResults, Interactive, PublicNames):
         return dead.uuid if dead is not None else ""
 
     def death_certificate(self, engine_id: int) -> DeathCertificate | None:
-        """What is known of the last death of an engine of this id, or None."""
+        """What is known of the last death of an engine of this id.
+
+        Args:
+            engine_id: The engine's id.
+
+        Returns:
+            The certificate; None if this client knows of no such death. The last 256 deaths are kept.
+        """
         return self._certificates.get(engine_id)
 
     def resolve_targets(self, targets: Any) -> tuple[tuple[int, ...], bool]:
@@ -298,6 +332,28 @@ class Client(RegisteredResults, Interactive, PublicNames):
             raise TypeError(f"key by int/slice/iterable of ints only, not {type(key)}")
         return self.direct_view(key)
 
+    @overload
+    def wait_for_engines(
+        self,
+        n: int | None = None,
+        *,
+        timeout: float | None = -1,
+        block: Literal[True] = True,
+        interactive: bool | None = None,
+        widget: bool | None = None,
+    ) -> None: ...
+
+    @overload
+    def wait_for_engines(
+        self,
+        n: int | None = None,
+        *,
+        timeout: float | None = -1,
+        block: bool,
+        interactive: bool | None = None,
+        widget: bool | None = None,
+    ) -> Future[None] | None: ...
+
     def wait_for_engines(
         self,
         n: int | None = None,
@@ -306,11 +362,27 @@ class Client(RegisteredResults, Interactive, PublicNames):
         block: bool = True,
         interactive: bool | None = None,
         widget: bool | None = None,
-    ) -> Future[Any] | None:
-        """Waits until there are `n` engines, by default as many as the cluster was asked for.
+    ) -> Future[None] | None:
+        """Waits until there are enough engines.
 
-        Raises `TimeoutError`, `EngineError` as soon as so many have died at their start that there will not be `n`, and
-        `LinkLost` on a closed connection. With `block=False` it returns a future.
+        Args:
+            n: How many. By default as many as the cluster was asked for, if the client has its `Cluster`.
+            timeout: Seconds to wait; None or a negative number: for ever.
+            block: Whether to wait here. Otherwise a thread waits.
+            interactive: Accepted for compatibility, without effect.
+            widget: Accepted for compatibility, without effect.
+
+        Returns:
+            None. With `block=False` a future of it.
+
+        Raises:
+            TimeoutError: There are fewer than `n` engines after `timeout` seconds.
+            EngineError: So many engines died at their start that there will not be `n`.
+            LinkLost: The connection is closed or was lost.
+            TypeError: `n` is missing, and this client does not know how many engines were asked for.
+
+        Example:
+            >>> rc.wait_for_engines(4, timeout=30)
         """
         if n is None:
             n = getattr(self.cluster, "n", None)
@@ -342,7 +414,26 @@ class Client(RegisteredResults, Interactive, PublicNames):
     # Views --------------------------------------------------------------------------------------
 
     def direct_view(self, targets: Any = "all", **flags: Any) -> DirectView:
-        """A view of these engines: an id, a list of ids, a slice, or 'all', which is looked up at each call."""
+        """A view of these engines, each of which runs what is called.
+
+        Args:
+            targets: An engine's id, a list of ids, a slice of `ids`, or 'all', which is looked up at each call.
+            **flags: Flags of the view: `block`, `mode`, `plan`, `label`.
+
+        Returns:
+            The view. Of one id it gives single values, of everything else lists.
+
+        Raises:
+            IndexError: One of the engines does not exist.
+            TypeError: `targets` are no targets.
+            KeyError: There is no flag of that name.
+
+        Example:
+            >>> rc.direct_view([0, 1]).apply_sync(pow, 2, 5)
+            [32, 32]
+            >>> rc[3].apply_sync(pow, 2, 5)
+            32
+        """
         from broadleaf.client.views.direct import DirectView
 
         return DirectView(self, self._view_targets(targets), **{"block": self.block, **flags})
@@ -358,7 +449,19 @@ class Client(RegisteredResults, Interactive, PublicNames):
     ) -> BroadcastView:
         """A direct view of these engines that can have one reply for all of them; see `BroadcastView`.
 
-        `coalescing` is another name of `is_coalescing`.
+        Args:
+            targets: An engine's id, a list of ids, a slice of `ids`, or 'all', which is looked up at each call.
+            is_coalescing: Whether the replies to a call arrive together.
+            coalescing: Another name of `is_coalescing`; it prevails.
+            **flags: Other flags of the view: `block`, `mode`, `plan`, `label`.
+
+        Returns:
+            The view.
+
+        Raises:
+            IndexError: One of the engines does not exist.
+            TypeError: `targets` are no targets.
+            KeyError: There is no flag of that name.
         """
         from broadleaf.client.views.broadcast import BroadcastView
 
@@ -366,14 +469,50 @@ class Client(RegisteredResults, Interactive, PublicNames):
         return BroadcastView(self, self._view_targets(targets), wanted, **{"block": self.block, **flags})
 
     def broadcast(self, value: Any, name: str, mode: str = "private", targets: Any = "all") -> None:
-        """Sets the variable `name` to `value` on engines, and waits until all have it.
+        """Sets a variable on engines, and waits until all have it.
 
-        The value travels once, and is kept once on each host. `mode` is that of `DirectView.push`.
+        The value travels once, and is kept once on each host.
+
+        Args:
+            value: What to send. The large buffers of arrays are not pickled.
+            name: The variable's name in the engines' namespaces; it may be dotted.
+            mode: What engines may do with large buffers: 'private', 'readonly', 'shared' or 'inplace'; see
+                `DirectView.push`.
+            targets: Engines: an id, a list of ids, a slice, or 'all'.
+
+        Raises:
+            RemoteError: One engine could not take it; of several it is a `CompositeError`.
+            SerializationError: The value cannot be pickled.
+            NoEnginesRegistered: There are no engines.
+            ValueError: There is no such mode.
+
+        Example:
+            >>> rc.broadcast([1, 2, 3], "weights")
+            >>> rc[:].apply_sync(lambda: sum(weights))
+            [6, 6, 6, 6]
         """
         self.broadcast_view(targets, coalescing=True).broadcast(value, name, mode, block=True)
 
     def load_balanced_view(self, targets: Any = None, **flags: Any) -> LoadBalancedView:
-        """A view that runs tasks on whichever engine (of `targets`) is free."""
+        """A view that runs each task on whichever engine is free.
+
+        Args:
+            targets: The engines to choose from: an id, a list of ids or a slice. None or 'all': those that there are
+                when a task runs.
+            **flags: Flags of the view: `block`, `label`, `after`, `follow`, `timeout`, `retries`, `priority`.
+
+        Returns:
+            The view.
+
+        Raises:
+            NoEnginesRegistered: `targets` has no engine in it.
+            IndexError: One of the engines does not exist.
+            KeyError: There is no flag of that name.
+
+        Example:
+            >>> rc.load_balanced_view(retries=2).map_sync(lambda x: x * x, range(5))
+            [0, 1, 4, 9, 16]
+        """
         from broadleaf.client.views.balanced import LoadBalancedView
 
         if targets is not None and targets != "all":
@@ -385,11 +524,48 @@ class Client(RegisteredResults, Interactive, PublicNames):
         return LoadBalancedView(self, targets, **{"block": self.block, **flags})
 
     def executor(self, targets: Any = None) -> ViewExecutor:
-        """A `concurrent.futures.Executor` over a load-balanced view."""
+        """A `concurrent.futures.Executor` over a load-balanced view.
+
+        Args:
+            targets: The engines to choose from, as `load_balanced_view` takes them.
+
+        Returns:
+            The executor. Shutting it down leaves the engines running.
+
+        Raises:
+            NoEnginesRegistered: `targets` has no engine in it.
+            IndexError: One of the engines does not exist.
+
+        Example:
+            >>> with rc.executor() as pool:
+            ...     list(pool.map(abs, [-1, 2, -3]))
+            [1, 2, 3]
+        """
         return self.load_balanced_view(targets).executor
 
+    @overload
+    def clear(self, targets: Any = None, *, block: Literal[True]) -> list[None] | None: ...
+
+    @overload
+    def clear(self, targets: Any = None, *, block: Literal[False]) -> AsyncResult[list[None] | None]: ...
+
+    @overload
+    def clear(self, targets: Any = None, block: bool | None = None) -> Any: ...
+
     def clear(self, targets: Any = None, block: bool | None = None) -> Any:
-        """Removes the user's variables from engines."""
+        """Removes the user's variables from engines.
+
+        Args:
+            targets: Engines: an id, a list of ids, a slice, or 'all', which is the default.
+            block: Whether to wait; by default as the client's `block` says.
+
+        Returns:
+            An `AsyncResult`; with `block` None for each engine.
+
+        Raises:
+            IndexError: One of the engines does not exist.
+            NoEnginesRegistered: There are no engines.
+        """
         return self.direct_view("all" if targets is None else targets).clear(block=block)
 
     def become_dask(
@@ -400,13 +576,34 @@ class Client(RegisteredResults, Interactive, PublicNames):
         scheduler_args: dict[str, Any] | None = None,
         **worker_args: Any,
     ) -> Any:
-        """Makes these engines workers of Dask; returns a `distributed.Client`. See `broadleaf.interop.dask`."""
+        """Makes engines workers of Dask, whose scheduler runs in this process.
+
+        Scheduler and workers listen on loopback. The worker is `dask_worker` in an engine's namespace.
+
+        Args:
+            targets: Engines: an id, a list of ids, a slice, or 'all'.
+            port: The scheduler's port; 0 for a free one.
+            nanny: Whether a worker is a process of its own below its engine.
+            scheduler_args: Keyword arguments of `distributed.Scheduler`.
+            **worker_args: Keyword arguments of `distributed.Worker`; `nthreads` is 1 by default.
+
+        Returns:
+            A `distributed.Client`, once all workers are there.
+
+        Raises:
+            ImportError: Dask is not installed; ``pip install "broadleaf[dask]"`` does it.
+            RemoteError: A worker could not start; of several it is a `CompositeError`.
+        """
         from broadleaf.interop.dask import become_dask
 
         return become_dask(self, targets, port, nanny, scheduler_args, **worker_args)
 
     def stop_dask(self, targets: Any = "all") -> None:
-        """Takes back `become_dask`: ends the workers on these engines, and the scheduler."""
+        """Takes back `become_dask`: ends the workers on these engines, and of all engines the scheduler too.
+
+        Args:
+            targets: Engines: an id, a list of ids, a slice, or 'all'.
+        """
         from broadleaf.interop.dask import stop_dask
 
         stop_dask(self, targets)
@@ -443,9 +640,20 @@ class Client(RegisteredResults, Interactive, PublicNames):
         return KnownResults(self.tasks, lambda result, part: result.part_metadata(part))
 
     def wait(self, jobs: Any = None, timeout: float | None = -1) -> bool:
-        """Waits for `jobs`, or for everything; False if `timeout` seconds were too short.
+        """Waits for tasks. Ctrl-C aborts those that are waited for.
 
-        A job is a result, a task's id or index, or any `concurrent.futures.Future`. Ctrl-C aborts the tasks waited for.
+        Args:
+            jobs: A result, a task's id, an index of `history`, any `concurrent.futures.Future`, or a list of these. By
+                default everything that was submitted.
+            timeout: Seconds to wait; None or a negative number: for ever.
+
+        Returns:
+            Whether they are all done. It does not matter how they ended.
+
+        Raises:
+            KeyError: The id is not that of a task of this client.
+            IndexError: The history is not that long.
+            LinkLost: The connection is closed or was lost.
         """
         if jobs is None:
             try:
@@ -475,9 +683,18 @@ class Client(RegisteredResults, Interactive, PublicNames):
     def abort(
         self, jobs: Any = None, targets: Any = None, block: bool | None = None, queued_only: bool = False
     ) -> None:
-        """Aborts `jobs` (results or task ids), or everything, queued or running; with `queued_only` what runs goes on.
+        """Aborts tasks, queued or running. Those that are done are left alone.
 
-        `targets` alone aborts what direct views have asked of these engines.
+        Args:
+            jobs: A result, a task's id, an index of `history`, or a list of these. By default everything.
+            targets: Without `jobs`: only what direct views have sent to these engines.
+            block: Accepted for compatibility, without effect: `wait` waits until they have ended.
+            queued_only: Whether tasks that run go on.
+
+        Raises:
+            KeyError: The id is not that of a task of this client.
+            ValueError: The result is one of another client.
+            LinkLost: The connection is closed or was lost.
         """
         if jobs is not None:
             seqs = self.tasks.seqs(jobs)

@@ -40,18 +40,34 @@ class ClusterStateError(BroadleafError, RuntimeError):
 
 
 class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
-    """A controller and `n` engines.
+    """A controller and its engines.
 
     ``with Cluster(n=4) as client:`` starts them, gives a connected `Client` once all engines are up, and stops them at
     the end. Every method that takes time is a coroutine, and has a twin ``<name>_sync`` for plain code; the coroutine
     runs the twin on a thread of the event loop's executor.
 
-    `n` defaults to the cores this process may use. An empty `cluster_id` is that of `broadleaf start`, "default".
-    `engines` is an engine set, or the name of one (by default the option `engines`), whose options may be given in
-    `engine_options`, or as keywords beside the name. A `detached` cluster outlives this process; any other is stopped
-    when the process ends, however it ends. `controller_ip` is short for ``listen="<ip>:0"``. `env` is set in the
-    engines' environment. All other keywords are options of `broadleaf.config`, or those that IPython Parallel has; see
-    `broadleaf.compat.cluster_arguments`.
+    Args:
+        n: Number of engines. By default the cores that this process may use; of engines on other hosts, as many as the
+            options of the engine set say.
+        profile: The profile, a folder of clusters and settings.
+        cluster_id: The cluster's id. '' stands for "default", that of `broadleaf start`. Without one it is made up.
+        engines: An engine set, or the name of one; by default the option `engines`.
+        controller_ip: Short for ``listen="<ip>:0"``: the address that the controller listens on for other hosts.
+        detached: Whether it outlives this process. Any other cluster is stopped when the process ends, however it ends.
+        env: Variables that are set in the engines' environment.
+        engine_options: Options of the engine set, where `engines` is a name. They may be given as keywords, too.
+        **options: Options of `broadleaf.config`, and of the engine set. Arguments of IPython Parallel's `Cluster` are
+            understood; those that have no meaning here warn.
+
+    Raises:
+        ValueError: An option does not exist, or does not take this value (then it is a `ConfigError`); there is no such
+            engine set; `n` is negative; or the profile or id is no name of a folder.
+        TypeError: `n` is no int.
+
+    Example:
+        >>> with ipp.Cluster(n=2) as client:
+        ...     client[:].apply_sync(pow, 2, 8)
+        [256, 256]
     """
 
     # What IPython Parallel calls the arguments, where they were given in its terms.
@@ -155,7 +171,11 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             return self._started_sets.living() if self.running else {}
 
     def script(self) -> str:
-        """What a start would submit, or run on each host, for people to read."""
+        """What a start would submit, or run on each host, for people to read.
+
+        Returns:
+            The script. Nothing secret is in it.
+        """
         return self.engines_from.script(self._started_sets.request(self.n))
 
     if not TYPE_CHECKING:
@@ -173,11 +193,31 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         return html_description(self)
 
     def log_path(self, engine_id: int | None = None) -> Path:
-        """Path of the node's log, or of an engine's."""
+        """Where the controller's node writes, or an engine.
+
+        Args:
+            engine_id: The engine's id; None for the node.
+
+        Returns:
+            The path of the log.
+
+        Raises:
+            ClusterStateError: The cluster has not been started.
+        """
         return self._started().log(engine_id)
 
     def previous_log_path(self, engine_id: int) -> Path:
-        """Path of the log of the process that was this engine before; there is one once it was started again."""
+        """Where the process wrote that was this engine before; there is one once it was started again.
+
+        Args:
+            engine_id: The engine's id.
+
+        Returns:
+            The path of the log.
+
+        Raises:
+            ClusterStateError: The cluster has not been started.
+        """
         log = self.log_path(engine_id)
         return log.with_name(f"{log.name}.previous")
 
@@ -186,7 +226,15 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
     def start_cluster_sync(self, n: int | None = None) -> Self:
         """Starts controller and engines, and returns when the controller listens; engines come up meanwhile.
 
-        Raises `ClusterStartError` with the end of the log, and leaves nothing behind then.
+        Args:
+            n: Number of engines in place of the one that the cluster was made for.
+
+        Returns:
+            The cluster itself.
+
+        Raises:
+            ClusterStartError: It does not start; the message has the end of the log. Nothing is left behind.
+            ClusterStateError: It runs already, or another one of its profile and id does.
         """
         if n is not None:
             self.n = engine_count(n)
@@ -196,7 +244,9 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
     def start_controller_sync(self) -> None:
         """Starts the cluster without engines; `start_engines_sync` adds them.
 
-        Raises `ClusterStateError` when it runs already, and what `start_cluster_sync` raises.
+        Raises:
+            ClusterStartError: It does not start; the message has the end of the log. Nothing is left behind.
+            ClusterStateError: It runs already, or another one of its profile and id does.
         """
         self._start(0, starts_engines=False)
 
@@ -231,7 +281,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         self.share_state()
 
     def write_cluster_file(self) -> None:
-        """Notes for other processes what there is."""
+        """Notes for other processes what there is, in `cluster_file`."""
         self._file.write(self.to_dict())
 
     def _claim_directory(self) -> None:
@@ -265,8 +315,10 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         )
 
     def stop_cluster_sync(self) -> None:
-        """Stops everything and waits until it is gone; a cluster that does not obey is killed. Does nothing to one
-        that does not run."""
+        """Stops everything and waits until it is gone; a cluster that does not obey is killed.
+
+        Does nothing to one that does not run.
+        """
         self.stop_steward()
         with self.lock:
             client, self._client = self._client, None
@@ -295,7 +347,11 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             pass  # it may stop before it answers; whether it has stopped is waited for in any case
 
     def remove_files(self, keep_logs: bool = False) -> None:
-        """Removes what a cluster that does not run has left on disk; with `keep_logs` all but its logs."""
+        """Removes what a cluster that does not run has left on disk.
+
+        Args:
+            keep_logs: Whether its logs stay.
+        """
         if self._controller is not None and not self.running:
             run_dir = self._controller.to_dict()["run_dir"]
             files.remove_cluster_files(self.cluster_dir, run_dir, keep_logs)
@@ -303,9 +359,19 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
     # Engines
 
     def start_engines_sync(self, n: int | None = None, engine_set_id: str | None = None) -> str:
-        """Starts `n` more engines (by default as many as the cluster is made for); they come up later.
+        """Starts more engines; they come up later.
 
-        Returns the id of the engine set they are: `engine_set_id`, or one made up. Raises ValueError for one in use.
+        Args:
+            n: How many; by default as many as the cluster is made for.
+            engine_set_id: The id of these engines together; by default one that is made up.
+
+        Returns:
+            That id.
+
+        Raises:
+            ValueError: The id is in use, or `n` is negative.
+            ClusterStartError: The engine set's scheduler refuses them.
+            ClusterConnectionError: The cluster has stopped.
         """
         with self.lock:
             set_id = self._started_sets.start(self.n if n is None else engine_count(n), engine_set_id)
@@ -313,52 +379,124 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         return set_id
 
     def stop_engines_sync(self, targets: Targets = None) -> None:
-        """Stops these engines for good, or all. Targets are ids of engines, 'all', or the id of an engine set."""
+        """Stops engines for good.
+
+        Args:
+            targets: An engine's id, several, 'all', which is the default, or the id of an engine set.
+
+        Raises:
+            KeyError: There is no engine set of that id.
+            ClusterConnectionError: The cluster has stopped.
+        """
         with self.lock:
             self._started_sets.stop(targets)
             self.write_cluster_file()
 
     def stop_engine_sync(self, engine_id: int) -> None:
-        """Stops one engine for good."""
+        """Stops one engine for good.
+
+        Args:
+            engine_id: The engine's id.
+
+        Raises:
+            ClusterConnectionError: The cluster has stopped.
+        """
         self.stop_engines_sync(engine_id)
 
     def restart_engines_sync(self, targets: Targets = None) -> None:
-        """Stops these engines, or all, and starts them afresh under the same ids; their variables are lost.
+        """Stops engines, and starts them afresh under the same ids; their variables are lost.
 
         All engines include those that died, but not those that `stop_engines` has stopped for good: name these. Engines
         of an MPI world are started again all together.
+
+        Args:
+            targets: An engine's id, several, 'all', which is the default, or the id of an engine set.
+
+        Raises:
+            KeyError: There is no engine set of that id.
+            ClusterConnectionError: The cluster has stopped.
         """
         with self.lock:
             self._started_sets.restart(targets)
             self.write_cluster_file()
 
     def restart_engine_sync(self, engine_id: int) -> None:
-        """Restarts one engine."""
+        """Restarts one engine.
+
+        Args:
+            engine_id: The engine's id.
+
+        Raises:
+            ClusterConnectionError: The cluster has stopped.
+        """
         self.restart_engines_sync(engine_id)
 
     def signal_engines_sync(self, signum: int = signal.SIGINT, targets: Targets = None) -> None:
-        """Sends a signal to these engines, or all."""
+        """Sends a signal to engines.
+
+        Args:
+            signum: The signal's number.
+            targets: An engine's id, several, 'all', which is the default, or the id of an engine set.
+
+        Raises:
+            KeyError: There is no engine set of that id.
+            ClusterConnectionError: The cluster has stopped.
+        """
         with self.control() as control:
             control.signal(signum, self._started_sets.resolve(targets))
 
     def signal_engine_sync(self, signum: int, engine_id: int) -> None:
-        """Sends a signal to one engine."""
+        """Sends a signal to one engine.
+
+        Args:
+            signum: The signal's number.
+            engine_id: The engine's id.
+
+        Raises:
+            ClusterConnectionError: The cluster has stopped.
+        """
         self.signal_engines_sync(signum, engine_id)
 
     def status_sync(self) -> dict[str, Any]:
-        """Counters of controller and engines."""
+        """Counters of the controller and the engines.
+
+        Returns:
+            A dict, as of `Client.status`.
+
+        Raises:
+            ClusterConnectionError: The cluster has stopped.
+        """
         with self.control() as control:
             return control.status()
 
     def save_trace_sync(self, path: str | Path) -> None:
-        """Writes the event ring as a Chrome trace, which Perfetto and `chrome://tracing` open."""
+        """Writes what the controller has recorded as a Chrome trace, which Perfetto and `chrome://tracing` open.
+
+        Args:
+            path: The file to write.
+
+        Raises:
+            OSError: The file cannot be written.
+            ClusterConnectionError: The cluster has stopped.
+        """
         with self.control() as control:
             Path(path).write_text(control.request("Trace", 60.0))
 
     # Clients
 
     def connect_client_sync(self, **options: Any) -> Client:
-        """A new client of this cluster; `options` are those of `Client`."""
+        """A new client of this cluster.
+
+        Args:
+            **options: Keyword arguments of `Client`.
+
+        Returns:
+            The client, connected.
+
+        Raises:
+            ClusterStateError: The cluster has not been started.
+            ClusterConnectionError: No connection came about.
+        """
         from broadleaf.client import Client
 
         self._started()
@@ -367,11 +505,18 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
     def start_and_connect_sync(self, n: int | None = None, activate: bool | None = None) -> Client:
         """Starts the cluster if it does not run, connects, and waits for all its engines.
 
-        With `activate` the magics `%px` and `%%px` act on them from now on; with False they stay as they are. By
-        default they act on the new engines if the client that they belong to is closed.
+        Args:
+            n: Number of engines in place of the one that the cluster was made for.
+            activate: Whether the magics `%px` and `%%px` act on them from now on; with False they stay as they are. By
+                default they act on the new engines if the client that they belong to is closed.
 
-        Raises `ClusterStartError` when engines die at their start or do not come up in time, and stops the cluster
-        then.
+        Returns:
+            A client.
+
+        Raises:
+            ClusterStartError: It does not start, or engines die at their start or do not come up in time
+                (`start_timeout_s`). The cluster is stopped.
+            ClusterStateError: Another cluster of its profile and id runs.
         """
         if not self.running:
             self.start_cluster_sync(n)
@@ -398,7 +543,12 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         return client
 
     def wait_for_engines_sync(self) -> None:
-        """Waits until all engines are up. Raises `ClusterStartError` when they die at their start, or take too long."""
+        """Waits until all engines are up.
+
+        Raises:
+            ClusterStartError: They die at their start, or take too long (`start_timeout_s`).
+            ClusterConnectionError: The cluster has stopped.
+        """
         if self.engines_from.is_remote:
             self.n = self._started_sets.wait_for_blocks(self.settings["start_timeout_s"])
             self.write_cluster_file()
@@ -417,7 +567,11 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
     # Other processes' clusters
 
     def to_dict(self) -> dict[str, Any]:
-        """What another process needs to use and stop this cluster; the content of `cluster_file`."""
+        """What another process needs to use and stop this cluster; the content of `cluster_file`.
+
+        Returns:
+            A dict, ready for JSON.
+        """
         return {
             "cluster_id": self.cluster_id,
             "profile": self.profile,
@@ -432,8 +586,15 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
     @classmethod
     def from_dict(cls, state: dict[str, Any], **old_arguments: Any) -> Cluster:
-        """The cluster that `to_dict` described; this process does not stop it at its end. `old_arguments` are IPython
-        Parallel's; they change nothing in a cluster that runs."""
+        """The cluster that `to_dict` described. This process does not stop it at its end.
+
+        Args:
+            state: That dict.
+            **old_arguments: Arguments of IPython Parallel's; they change nothing in a cluster that runs.
+
+        Returns:
+            The cluster.
+        """
         cluster = cls(
             state["n"],
             profile=state["profile"],
@@ -458,9 +619,19 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         cluster_id: str = "default",
         **old_arguments: Any,
     ) -> Cluster:
-        """The cluster of a `cluster_file`, or of this profile and id. Raises `ClusterFileError`.
+        """The cluster of a file, or of a profile and id. This process does not stop it at its end.
 
-        `old_arguments` are IPython Parallel's; a `profile_dir` names the profile.
+        Args:
+            cluster_file: The path of the file, a `cluster_file`.
+            profile: Without a file: the cluster's profile.
+            cluster_id: Without a file: the cluster's id.
+            **old_arguments: Arguments of IPython Parallel's; a `profile_dir` names the profile.
+
+        Returns:
+            The cluster.
+
+        Raises:
+            ClusterFileError: There is no such file, or it is not a cluster's.
         """
         if (directory := old_arguments.get("profile_dir")) is not None:
             from broadleaf.compat.profiles import profile_name
@@ -475,21 +646,49 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         return self._controller
 
     def control(self, timeout_s: float = 10.0) -> ControlLink:
-        """A connection for requests; use it as a context manager. Raises `ClusterConnectionError`."""
+        """A connection for control requests; use it as a context manager.
+
+        Args:
+            timeout_s: Seconds that the connection may take.
+
+        Returns:
+            The connection.
+
+        Raises:
+            ClusterConnectionError: The cluster has stopped, or does not answer.
+            ClusterStateError: The cluster has not been started.
+        """
         self._started()
         if not self.running:
             raise ClusterConnectionError(f"cluster {self.cluster_id!r} has stopped")
         return ControlLink(Path(self.connection_file).read_text(), timeout_s)
 
     def wait_stopped(self, timeout_s: float | None = None) -> bool:
-        """Whether the cluster's processes were gone within `timeout_s`."""
+        """Waits until the cluster's processes are gone.
+
+        Args:
+            timeout_s: Seconds to wait; None: for ever.
+
+        Returns:
+            Whether they are.
+
+        Raises:
+            ClusterStateError: The cluster has not been started.
+        """
         return self._started().wait(timeout_s)
 
     def exit_code(self, timeout_s: float) -> int | None:
-        """The controller's exit code, 128 + n for signal n. None while it runs, or if only another process knows."""
+        """How the controller ended.
+
+        Args:
+            timeout_s: Seconds to wait for its end.
+
+        Returns:
+            Its exit code, 128 + n for signal n. None while it runs, or if only another process knows.
+        """
         return None if self._controller is None else self._controller.exit_code(timeout_s)
 
     def stop_if_owner(self) -> None:
-        """Stops it, but not where a child that was forked inside the block leaves it."""
+        """Stops it, but not where a child that was forked inside the `with` block leaves it."""
         if os.getpid() == self._owner_pid:
             self.stop_cluster_sync()

@@ -46,72 +46,72 @@ class ClusterCoroutines:
         await _on_thread(self.stop_if_owner)
 
     async def start_cluster(self, n: int | None = None) -> Self:
-        """See `start_cluster_sync`."""
+        """`start_cluster_sync` as a coroutine."""
         await _on_thread(self.start_cluster_sync, n)
         return self
 
     async def stop_cluster(self) -> None:
-        """See `stop_cluster_sync`."""
+        """`stop_cluster_sync` as a coroutine."""
         await _on_thread(self.stop_cluster_sync)
 
     async def stop_controller(self) -> None:
-        """See `stop_controller_sync`."""
+        """`stop_controller_sync` as a coroutine."""
         await _on_thread(self.stop_controller_sync)
 
     async def start_controller(self) -> None:
-        """See `start_controller_sync`."""
+        """`start_controller_sync` as a coroutine."""
         await _on_thread(self.start_controller_sync)
 
     async def start_engines(self, n: int | None = None, engine_set_id: str | None = None) -> str:
-        """See `start_engines_sync`."""
+        """`start_engines_sync` as a coroutine."""
         set_id: str = await _on_thread(self.start_engines_sync, n, engine_set_id)
         return set_id
 
     async def stop_engines(self, targets: Targets = None) -> None:
-        """See `stop_engines_sync`."""
+        """`stop_engines_sync` as a coroutine."""
         await _on_thread(self.stop_engines_sync, targets)
 
     async def stop_engine(self, engine_id: int) -> None:
-        """See `stop_engine_sync`."""
+        """`stop_engine_sync` as a coroutine."""
         await _on_thread(self.stop_engine_sync, engine_id)
 
     async def restart_engines(self, targets: Targets = None) -> None:
-        """See `restart_engines_sync`."""
+        """`restart_engines_sync` as a coroutine."""
         await _on_thread(self.restart_engines_sync, targets)
 
     async def restart_engine(self, engine_id: int) -> None:
-        """See `restart_engine_sync`."""
+        """`restart_engine_sync` as a coroutine."""
         await _on_thread(self.restart_engine_sync, engine_id)
 
     async def signal_engines(self, signum: int = signal.SIGINT, targets: Targets = None) -> None:
-        """See `signal_engines_sync`."""
+        """`signal_engines_sync` as a coroutine."""
         await _on_thread(self.signal_engines_sync, signum, targets)
 
     async def signal_engine(self, signum: int, engine_id: int) -> None:
-        """See `signal_engine_sync`."""
+        """`signal_engine_sync` as a coroutine."""
         await _on_thread(self.signal_engine_sync, signum, engine_id)
 
     async def drain(
         self, targets: Targets | Block = None, *, within_s: float | None = None, stateless: bool = False
     ) -> None:
-        """See `drain_sync`."""
+        """`drain_sync` as a coroutine."""
         await _on_thread(lambda: self.drain_sync(targets, within_s=within_s, stateless=stateless))
 
     async def scale(self, n: int, *, stateless: bool = False, within_s: float | None = None) -> None:
-        """See `scale_sync`."""
+        """`scale_sync` as a coroutine."""
         await _on_thread(lambda: self.scale_sync(n, stateless=stateless, within_s=within_s))
 
     async def adapt(self, minimum: int, maximum: int, *, idle_s: float = 300.0, stateless: bool = False) -> None:
-        """See `adapt_sync`."""
+        """`adapt_sync` as a coroutine."""
         await _on_thread(lambda: self.adapt_sync(minimum, maximum, idle_s=idle_s, stateless=stateless))
 
     async def connect_client(self, **options: Any) -> Client:
-        """See `connect_client_sync`."""
+        """`connect_client_sync` as a coroutine."""
         client: Client = await _on_thread(lambda: self.connect_client_sync(**options))
         return client
 
     async def start_and_connect(self, n: int | None = None, activate: bool | None = None) -> Client:
-        """See `start_and_connect_sync`."""
+        """`start_and_connect_sync` as a coroutine."""
         leaving = False if activate is False else None
         client: Client = await _on_thread(self.start_and_connect_sync, n, leaving)
         if activate:

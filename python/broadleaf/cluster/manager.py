@@ -11,7 +11,16 @@ from broadleaf.cluster.state import files, owner
 
 
 class ClusterManager:
-    """Clusters by key. The key of a cluster is ``profile:cluster_id``."""
+    """The clusters of all profiles, those that other processes started included.
+
+    The key of a cluster is ``profile:cluster_id``.
+
+    Args:
+        **old_arguments: Arguments of IPython Parallel's (`log`, `parent`, `config`); they are not needed.
+
+    Raises:
+        TypeError: IPython Parallel's has no argument of that name either.
+    """
 
     def __init__(self, **old_arguments: Any) -> None:
         """`old_arguments` are IPython Parallel's (`log`, `parent`, `config`); they are not needed."""
@@ -27,10 +36,16 @@ class ClusterManager:
         return dict(self._clusters)
 
     def load_clusters(self, profile: str | None = None) -> dict[str, Cluster]:
-        """Looks for clusters on disk, of one profile or of all, and returns those that run, by key.
+        """Looks for clusters on disk.
 
         Files of clusters that are gone are removed, but for their logs, which stay for a week. What is of another host
         or container is left alone: whether it is gone is known there.
+
+        Args:
+            profile: The profile; None for all.
+
+        Returns:
+            Those that run, by key.
         """
         pattern = f"profiles/{profile or '*'}/*/{files.CLUSTER_FILE}"
         for path in sorted(config.base_dir().glob(pattern)):
@@ -52,7 +67,14 @@ class ClusterManager:
         return self.clusters
 
     def dead_clusters(self, profile: str) -> list[Cluster]:
-        """Clusters of a profile that ended here without being stopped, and whose logs are kept, the latest first."""
+        """Clusters that ended here without being stopped, and whose logs are kept.
+
+        Args:
+            profile: The profile.
+
+        Returns:
+            The clusters, the latest first.
+        """
         found = []
         for path in config.base_dir().glob(f"profiles/{profile}/*/{files.CLUSTER_FILE}"):
             try:
@@ -64,7 +86,18 @@ class ClusterManager:
         return [cluster for _, cluster in sorted(found, key=lambda entry: -entry[0])]
 
     def new_cluster(self, **options: Any) -> tuple[str, Cluster]:
-        """A new cluster, not started; returns its key and itself. `options` are those of `Cluster`."""
+        """A new cluster, not started.
+
+        Args:
+            **options: Arguments of `Cluster`.
+
+        Returns:
+            Its key, and the cluster.
+
+        Raises:
+            KeyError: There is one of that key already.
+            ValueError: As of `Cluster`.
+        """
         cluster = Cluster(**options)
         key = self._cluster_key(cluster)
         if key in self._clusters:
@@ -77,7 +110,17 @@ class ClusterManager:
         return f"{cluster.profile}:{cluster.cluster_id}"
 
     def get_cluster(self, key: str) -> Cluster:
-        """The cluster of this key; KeyError says which there are."""
+        """The cluster of a key.
+
+        Args:
+            key: ``profile:cluster_id``.
+
+        Returns:
+            The cluster.
+
+        Raises:
+            KeyError: There is none; the message says which there are.
+        """
         try:
             return self._clusters[key]
         except KeyError:
@@ -85,6 +128,13 @@ class ClusterManager:
             raise KeyError(f"no cluster {key!r}; known: {known}") from None
 
     def remove_cluster(self, key: str) -> None:
-        """Forgets a cluster; it goes on running if it does."""
+        """Forgets a cluster; it goes on running if it does.
+
+        Args:
+            key: ``profile:cluster_id``.
+
+        Raises:
+            KeyError: There is none.
+        """
         self.get_cluster(key)
         del self._clusters[key]

@@ -98,7 +98,12 @@ class LinkLost(ClusterConnectionError):
 
 
 class SerializationError(BroadleafError, PicklingError, TypeError):
-    """An object cannot be sent. `what` names it ("argument 2 of 'f'"), `reason` says why."""
+    """An object cannot be sent.
+
+    Args:
+        what: What it is, such as "argument 2 of 'f'".
+        reason: Why it cannot be pickled.
+    """
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(what, reason)
@@ -140,6 +145,19 @@ class RemoteError(BroadleafError):
 
     Where the exception could be sent, it is the `__cause__`. The error is then also an instance of its type, with its
     attributes, where a type can be both: `except ValueError` catches a remote ValueError.
+
+    Args:
+        ename: The exception's type on the engine.
+        evalue: Its text.
+        traceback: Its traceback there, as text.
+        engine_info: Which engine it was.
+
+    Example:
+        >>> try:
+        ...     rc[0].apply_sync(lambda: 1 // 0)
+        ... except ZeroDivisionError as error:
+        ...     print(error.ename, error.engine_info["engine_id"])
+        ZeroDivisionError 0
     """
 
     ename: str
@@ -195,16 +213,21 @@ class RemoteError(BroadleafError):
         return f"{engine_label(self.engine_info)} {headline(self.ename, self.evalue)}" + (item and f" ({item})")
 
     def item_text(self) -> str:
-        """The item of a map that failed: "item 17 = 'x'"."""
+        """Names the item of a map that failed.
+
+        Returns:
+            "item 17 = 'x'", or '' where it is not known.
+        """
         if self.item_index is None:
             return ""
         return f"item {self.item_index}" + (self.item_repr and f" = {self.item_repr}")
 
     def as_original(self) -> BaseException:
-        """What the task raised, as it is, with the remote traceback as its `__cause__`; a new object each time.
+        """What the task raised, as it is, with the remote traceback as its `__cause__`.
 
-        Where that cannot be loaded, or raising it would mislead (`SystemExit` would end this process, `StopIteration`
-        a loop), it is this error.
+        Returns:
+            A new object each time. Where it cannot be loaded, or raising it would mislead (`SystemExit` would end this
+            process, `StopIteration` a loop), it is this error.
         """
         original = load_exception(self._original)
         if original is None or not can_be_raised(original):
@@ -217,7 +240,11 @@ class RemoteError(BroadleafError):
         return [remote_note(self)] if self.traceback else []
 
     def render_traceback(self) -> list[str]:
-        """The remote traceback as lines, the engine's name first."""
+        """The remote traceback as text.
+
+        Returns:
+            Its lines, the engine's name first.
+        """
         text = self.traceback or "No traceback available"
         return [engine_label(self.engine_info), *text.splitlines()]
 
@@ -226,7 +253,11 @@ class RemoteError(BroadleafError):
         return ipython_traceback(self, self.__notes__)
 
     def print_traceback(self, excid: int | None = None) -> None:
-        """Prints `render_traceback`."""
+        """Prints `render_traceback`.
+
+        Args:
+            excid: Of a `CompositeError`, the index of one of its exceptions.
+        """
         print("\n".join(self.render_traceback()))
 
 
@@ -270,7 +301,12 @@ def _rebuild(kind: type[RemoteError], args: tuple[Any, ...], state: dict[str, An
 
 
 class Verdict(RemoteError):
-    """A task that did not return for a reason its own code did not give."""
+    """A task that did not return for a reason its own code did not give.
+
+    Args:
+        message: What happened.
+        engine_info: Which engine it was on.
+    """
 
     def __init__(self, message: str = "", engine_info: Mapping[str, Any] | None = None) -> None:
         super().__init__(type(self).__name__, message, None, engine_info)
@@ -281,11 +317,23 @@ class Verdict(RemoteError):
         return label + (self.evalue or (type(self).__doc__ or "").splitlines()[0])
 
     def render_traceback(self) -> list[str]:
+        """This error as text: there is no remote traceback.
+
+        Returns:
+            One line.
+        """
         return [f"{type(self).__name__}: {self}"]
 
 
 class EngineError(Verdict):
-    """The engine died. `certificate` says all that is known; `retries` is the task's, None where it can have none."""
+    """The engine died.
+
+    Args:
+        message: What happened; by default what the certificate says.
+        engine_info: Which engine it was.
+        certificate: All that is known of the death.
+        retries: How often the task was to be tried again; None where it cannot be.
+    """
 
     def __init__(
         self,
@@ -356,6 +404,18 @@ class CompositeError(RemoteError):
     """Several tasks of one request did not return.
 
     `elist` has (ename, evalue, traceback, engine_info) of each, `exceptions` the exceptions themselves.
+
+    Args:
+        message: What they have in common.
+        elist: An entry for each.
+        exceptions: The exceptions, in the same order.
+
+    Example:
+        >>> try:
+        ...     rc[:].apply_sync(lambda: 1 // (engine_id // 2))
+        ... except ipp.CompositeError as error:
+        ...     [entry[0] for entry in error.elist]
+        ['ZeroDivisionError', 'ZeroDivisionError']
     """
 
     tb_limit = 4
@@ -386,7 +446,11 @@ class CompositeError(RemoteError):
         return composite_summary(self)
 
     def as_original(self) -> BaseException:
-        """Of one failure, what its task raised; of several, this error."""
+        """Of one failure, what its task raised.
+
+        Returns:
+            A new object each time; of several failures this error.
+        """
         if len(self.exceptions) == 1 and isinstance(self.exceptions[0], RemoteError):
             return fresh(self.exceptions[0]).as_original()  # type: ignore[attr-defined, no-any-return]
         return self
@@ -395,7 +459,17 @@ class CompositeError(RemoteError):
         return composite_notes(self)
 
     def render_traceback(self, excid: int | None = None) -> list[str]:
-        """The tracebacks as lines, alike ones once and `tb_limit` at most; or that of number `excid`."""
+        """The remote tracebacks as text.
+
+        Args:
+            excid: The index of one of the exceptions.
+
+        Returns:
+            The lines of that one. By default alike ones once, and `tb_limit` at most.
+
+        Raises:
+            IndexError: There is no exception of that index.
+        """
         if excid is None:
             return composite_lines(self)
         ename, evalue, text, engine_info = self._entry(excid)
@@ -408,16 +482,36 @@ class CompositeError(RemoteError):
             raise IndexError(f"an exception with index {excid} does not exist") from None
 
     def print_traceback(self, excid: int | None = None) -> None:
+        """Prints `render_traceback`.
+
+        Args:
+            excid: The index of one of the exceptions.
+
+        Raises:
+            IndexError: There is no exception of that index.
+        """
         print("\n".join(self.render_traceback(excid)))
 
     def raise_exception(self, excid: int = 0) -> NoReturn:
-        """Raises one of them, as a single engine's error is raised."""
+        """Raises one of the exceptions, as a single engine's error is raised.
+
+        Args:
+            excid: Its index.
+
+        Raises:
+            RemoteError: That exception.
+            IndexError: There is no exception of that index.
+        """
         entry = self._entry(excid)
         raise fresh(self.exceptions[excid]) if self.exceptions else RemoteError(*entry)
 
 
 class AlreadyDisplayedError(RemoteError):
-    """Stands for a CompositeError whose tracebacks were shown while output was streamed."""
+    """Stands for a CompositeError whose tracebacks were shown while output was streamed.
+
+    Args:
+        original_error: That error.
+    """
 
     def __init__(self, original_error: CompositeError) -> None:
         self.original_error = original_error
@@ -431,6 +525,11 @@ class AlreadyDisplayedError(RemoteError):
         return count(self.n, "error")
 
     def render_traceback(self) -> list[str]:
+        """How many errors there were.
+
+        Returns:
+            One line.
+        """
         return [str(self)]
 
     def _render_traceback_(self) -> list[str]:
@@ -438,7 +537,18 @@ class AlreadyDisplayedError(RemoteError):
 
 
 def collect_exceptions(results: Results, method: str = "unspecified") -> Results:
-    """`results` unchanged when no value is a remote error, else raises the CompositeError of those that are."""
+    """Raises the remote errors among values, if there are any.
+
+    Args:
+        results: The values, as `get(return_exceptions=True)` returns them, or by engine id.
+        method: What was called, for the error's message.
+
+    Returns:
+        `results`, unchanged.
+
+    Raises:
+        CompositeError: Some of the values are errors; it has all of them.
+    """
     values = results.values() if isinstance(results, dict) else results
     exceptions = [value for value in values if isinstance(value, RemoteError | SerializationError)]
     if exceptions:
@@ -474,7 +584,14 @@ def _of_common_type(error: CompositeError) -> CompositeError:
 
 
 def wrap_exception(engine_info: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The exception being handled as a plain dict."""
+    """The exception being handled as a plain dict.
+
+    Args:
+        engine_info: Which engine it was.
+
+    Returns:
+        A dict of 'status', 'traceback' (lines), 'ename', 'evalue' and 'engine_info'.
+    """
     kind, error, tb = sys.exc_info()
     return {
         "status": "error",
@@ -486,7 +603,17 @@ def wrap_exception(engine_info: Mapping[str, Any] | None = None) -> dict[str, An
 
 
 def unwrap_exception(content: Mapping[str, Any]) -> RemoteError:
-    """The RemoteError of what `wrap_exception` gave."""
+    """The error of what `wrap_exception` gave.
+
+    Args:
+        content: That dict.
+
+    Returns:
+        The error.
+
+    Raises:
+        KeyError: The dict is another.
+    """
     return RemoteError(
         content["ename"], content["evalue"], "\n".join(content["traceback"]), content.get("engine_info", {})
     )

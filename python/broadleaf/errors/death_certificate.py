@@ -14,9 +14,13 @@ class DeathCertificate:
     """Everything known of an engine's death."""
 
     engine_id: int
+    """The engine's id."""
     uuid: str = ""
+    """What tells it from others that had its id."""
     pid: int = 0
+    """Its process id; 0 if it is not known."""
     host: str = ""
+    """The name of its host; '' if it is not known."""
     cause: str = "disconnected"
     """'exit', 'signal', 'out_of_memory', 'killed_by_timeout', 'stopped', 'host_gone', 'not_started', 'rank_died',
     'disconnected'."""

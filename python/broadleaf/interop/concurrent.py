@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 from weakref import WeakSet
 
 from broadleaf import MapIterator
@@ -14,12 +14,22 @@ from broadleaf import MapIterator
 if TYPE_CHECKING:
     from broadleaf import AsyncResult, DirectView, LazyMapIterator, LoadBalancedView
 
+Returned = TypeVar("Returned")
+
 
 class ViewExecutor(Executor):
     """`submit` and `map` on a view. Shutting it down waits for its tasks and leaves the engines running.
 
     Its futures and iterators raise what the tasks raised, with the remote traceback as its cause, as those of
     `ProcessPoolExecutor` do; `RemoteError` only for what cannot be loaded or raised here.
+
+    Args:
+        view: The view; `view.executor` and `Client.executor` make executors.
+
+    Example:
+        >>> with rc.load_balanced_view().executor as pool:
+        ...     pool.submit(pow, 2, 8).result()
+        256
     """
 
     def __init__(self, view: DirectView | LoadBalancedView) -> None:
@@ -36,7 +46,21 @@ class ViewExecutor(Executor):
         return f"<ViewExecutor over {self.view!r}: {state}{calls}>"
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
-        """A future of `fn(*args, **kwargs)`. Raises `RuntimeError` after `shutdown`."""
+        """Calls `fn(*args, **kwargs)` on the view.
+
+        Args:
+            fn: What to call.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            A future of its value, which is an `AsyncResult`.
+
+        Raises:
+            RuntimeError: The executor has been shut down.
+            SerializationError: The function or an argument cannot be pickled.
+            LinkLost: The connection is closed or was lost.
+        """
         with self._lock:
             if self._shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
@@ -44,6 +68,39 @@ class ViewExecutor(Executor):
             result.raises_original = True
             self._unfinished.add(result)
             return result
+
+    @overload
+    def map(
+        self,
+        fn: Callable[..., Coroutine[Any, Any, Returned]],
+        *iterables: Any,
+        timeout: float | None = None,
+        chunksize: int | None = 1,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> Iterator[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        fn: Callable[..., Returned],
+        *iterables: Any,
+        timeout: float | None = None,
+        chunksize: int | None = 1,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> Iterator[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Any,
+        timeout: float | None = None,
+        chunksize: int | None = 1,
+        return_exceptions: bool,
+        **options: Any,
+    ) -> Iterator[Any]: ...
 
     def map(
         self,
@@ -53,9 +110,23 @@ class ViewExecutor(Executor):
         chunksize: int | None = 1,
         **options: Any,
     ) -> Iterator[Any]:
-        """An iterator over `fn` of the items, in order. Everything is submitted at once.
+        """Calls `fn` on each item. Everything is submitted at once.
 
-        `next` raises `TimeoutError` when a value is not there `timeout` seconds after this call.
+        Args:
+            fn: What to call with an item of each iterable.
+            *iterables: The items, cut to the shortest.
+            timeout: Seconds from this call on in which values have to come; None: for ever.
+            chunksize: On a load-balanced view, items per task; None: as `LoadBalancedView.map` chooses.
+            **options: Options of the view's `map`, such as `return_exceptions`.
+
+        Returns:
+            An iterator over the values, in order. Its `next` raises `TimeoutError` when time is over.
+
+        Raises:
+            RuntimeError: The executor has been shut down.
+            ValueError: `chunksize` is less than 1.
+            SerializationError: The function or an item cannot be pickled.
+            LinkLost: The connection is closed or was lost.
         """
         if chunksize is not None and chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
@@ -78,7 +149,12 @@ class ViewExecutor(Executor):
         return _until(result, timeout) if timeout is not None else MapIterator(result)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Takes no more calls and waits for those under way; with `cancel_futures` aborts those that do not run yet."""
+        """Takes no more calls.
+
+        Args:
+            wait: Whether to wait for the calls under way.
+            cancel_futures: Whether to abort those that do not run yet.
+        """
         with self._lock:
             self._shut_down = True
         if cancel_futures:

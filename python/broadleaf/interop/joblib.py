@@ -174,8 +174,21 @@ def register_joblib_backend(
 ) -> None:
     """Makes Broadleaf a backend of joblib: `Parallel(backend=name)`.
 
-    It uses `view`, or else the running default cluster, or starts one. Without `name` the backend has the names
-    'broadleaf' and 'ipyparallel'.
+    Under the default name it is registered as 'broadleaf' and as 'ipyparallel'.
+
+    Args:
+        name: The backend's name.
+        make_default: Whether joblib uses it where no backend is named.
+        view: Where batches run. By default the running default cluster, or one that is started when first needed.
+
+    Raises:
+        ImportError: joblib is not installed.
+
+    Example:
+        >>> from joblib import Parallel, delayed
+        >>> ipp.register_joblib_backend(view=rc.load_balanced_view())
+        >>> Parallel(backend="broadleaf", n_jobs=4)(delayed(abs)(n) for n in (-1, -2))
+        [1, 2]
     """
 
     def backend(**kwargs: Any) -> BroadleafBackend:

@@ -63,9 +63,22 @@ def draw(
     link: Link | None = None,
     kinds: Sequence[str] = ("png", "svg"),
 ) -> list[Path]:
-    """Draws every figure into `folder`, made if missing; the paths written.
+    """Draws every figure into a folder.
 
-    ImportError where matplotlib is missing (`pip install broadleaf[plan]`); ValueError for numbers below 1.
+    Args:
+        folder: The folder, which is made if it is missing.
+        engines: Number of engines.
+        arity: Branches at each scheduler.
+        hosts: Number of hosts besides the client's machine.
+        link: Every hop between two machines; by default `Link()`.
+        kinds: Formats that matplotlib writes.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        ImportError: matplotlib is not installed; ``pip install "broadleaf[plan]"`` does it.
+        ValueError: A number is below 1.
     """
     figures: Any = import_module("broadleaf.plan.figures")
     written: list[Path] = figures.draw(Path(folder), engines, arity, hosts, link or Link(), kinds)

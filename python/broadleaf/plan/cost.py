@@ -18,14 +18,41 @@ def sends(engines: int, arity: int = 2, depth: int = 1) -> int:
     """Sends, one after another, until the last engine has the message.
 
     S = 1 + k d + ceil(N / k**d): one at the client, k at every level of schedulers, and those of one leaf, the last of
-    which has the largest share. ValueError for fewer than 1 engine, an arity below 2 or a negative depth.
+    which has the largest share.
+
+    Args:
+        engines: Number of engines, N.
+        arity: Branches at each scheduler, k.
+        depth: Levels below the root, d; 0 for one scheduler that sends to every engine itself.
+
+    Returns:
+        The number of sends.
+
+    Raises:
+        ValueError: There are fewer than 1 engine, the arity is below 2, or the depth is negative.
+
+    Example:
+        >>> ipp.plan.sends(100, arity=2, depth=5)
+        15
     """
     check(engines, arity, depth)
     return 1 + arity * depth + -(-engines // leaves(arity, depth))
 
 
 def smooth_sends(engines: float, arity: float = 2, depth: float = 1) -> float:
-    """`sends` without rounding a leaf's share up: S = 1 + k d + N / k**d, for the curve, its optimum and its plot."""
+    """`sends` without rounding a leaf's share up: S = 1 + k d + N / k**d, for the curve, its optimum and its plot.
+
+    Args:
+        engines: Number of engines, N.
+        arity: Branches at each scheduler, k.
+        depth: Levels below the root, d.
+
+    Returns:
+        The number of sends.
+
+    Raises:
+        ValueError: There are fewer than 1 engine, the arity is below 2, or the depth is negative.
+    """
     check(engines, arity, depth)
     return 1 + arity * depth + engines / math.pow(arity, depth)
 
@@ -35,6 +62,16 @@ def published_sends(engines: float, depth: float = 1) -> float:
 
     Its middle term is the number of leaves, where the text counts two sends at each of d levels. It is smallest at
     2**d = sqrt(N), where it is 1 + 2 sqrt(N).
+
+    Args:
+        engines: Number of engines, N.
+        depth: Levels below the root, d.
+
+    Returns:
+        The number of sends.
+
+    Raises:
+        ValueError: There are fewer than 1 engine, or the depth is negative.
     """
     check(engines, 2, depth)
     return 1 + math.pow(2, depth) + engines / math.pow(2, depth)
@@ -45,6 +82,15 @@ def direct_sends(engines: int) -> int:
 
     A scheduler between client and engines passes each message on while the client sends the next, which adds 1.
     IPython's page adds another N, as if the scheduler waited for the last message before it sent the first.
+
+    Args:
+        engines: Number of engines, N.
+
+    Returns:
+        The number of sends.
+
+    Raises:
+        ValueError: There are fewer than 1 engine.
     """
     check(engines)
     return engines
@@ -54,13 +100,34 @@ def messages(engines: int, arity: int = 2, depth: int = 1) -> int:
     """Messages in total, N + 1 + sum of k**i for i from 1 to d: to the root, to every other scheduler, to every engine.
 
     As IPython's page counts them, for any arity.
+
+    Args:
+        engines: Number of engines, N.
+        arity: Branches at each scheduler, k.
+        depth: Levels below the root, d.
+
+    Returns:
+        The number of messages.
+
+    Raises:
+        ValueError: There are fewer than 1 engine, the arity is below 2, or the depth is negative.
     """
     check(engines, arity, depth)
     return engines + sum(leaves(arity, level) for level in range(depth + 1))
 
 
 def direct_messages(engines: int) -> int:
-    """Messages of a direct view in total, 2 N: each passes the scheduler."""
+    """Messages of a direct view in total, 2 N: each passes the scheduler.
+
+    Args:
+        engines: Number of engines, N.
+
+    Returns:
+        The number of messages.
+
+    Raises:
+        ValueError: There are fewer than 1 engine.
+    """
     check(engines)
     return 2 * engines
 
@@ -69,6 +136,15 @@ def binomial_rounds(engines: int) -> int:
     """Sends one after another if everyone who has the message goes on sending it: ceil(log2(N + 1)).
 
     No scheme in which a process sends one message at a time has fewer: who has it at most doubles with each send.
+
+    Args:
+        engines: Number of engines, N.
+
+    Returns:
+        The number of sends.
+
+    Raises:
+        ValueError: There are fewer than 1 engine.
     """
     check(engines)
     return engines.bit_length()
@@ -78,8 +154,19 @@ def optimum_depth(engines: float, arity: float = 2, inner_cost: float = 1, leaf_
     """The depth, not rounded, at which k a1 d + a2 N / k**d is least.
 
     Its derivative k a1 - a2 N ln(k) / k**d is zero where k**d = (a2 / a1) N ln(k) / k: with equal costs a leaf then has
-    k / ln k engines. `inner_cost` a1 is that of a send to a scheduler, `leaf_cost` a2 that of one to an engine, in any
-    one unit. 0 where no depth helps.
+    k / ln k engines.
+
+    Args:
+        engines: Number of engines, N.
+        arity: Branches at each scheduler, k.
+        inner_cost: Cost of a send to a scheduler, a1, in any unit.
+        leaf_cost: Cost of a send to an engine, a2, in the same unit.
+
+    Returns:
+        The depth; 0 where none helps.
+
+    Raises:
+        ValueError: There are fewer than 1 engine, the arity is below 2, or a cost is not above 0.
     """
     check(engines, arity)
     _check_costs(inner_cost, leaf_cost)
@@ -90,6 +177,16 @@ def least_sends(engines: float, arity: float = 2) -> float:
     """`smooth_sends` at `optimum_depth`: S* = 1 + (k / ln k) (1 + ln N - ln(k / ln k)); 1 + N where no depth helps.
 
     k / ln k is least at e, so of whole numbers 3 is the best arity for many engines, and 2 and 4 tie behind it.
+
+    Args:
+        engines: Number of engines, N.
+        arity: Branches at each scheduler, k.
+
+    Returns:
+        The number of sends.
+
+    Raises:
+        ValueError: There are fewer than 1 engine, or the arity is below 2.
     """
     check(engines, arity)
     share = arity / math.log(arity)
@@ -100,11 +197,14 @@ def least_sends(engines: float, arity: float = 2) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A tree of schedulers: branches at each, levels below the root, and the sends until the last engine has it."""
+    """A tree of schedulers, and what a message to all engines costs through it."""
 
     arity: int
+    """Branches at each scheduler."""
     depth: int
+    """Levels below the root."""
     sends: int
+    """Sends, one after another, until the last engine has the message."""
     cost: float
     """The time of those sends, in the unit of the costs given; equal to `sends` where both are 1."""
     smooth_cost: float
@@ -114,8 +214,23 @@ class Shape:
 def best_depth(engines: int, arity: int = 2, inner_cost: float = 1, leaf_cost: float = 1) -> Shape:
     """The whole depth whose sends take least; of those that tie, the one with the least smooth cost.
 
-    Costs as in `optimum_depth`; the client's send costs as much as one to a scheduler. ValueError as `sends`, and for
-    costs that are not above 0.
+    The client's send costs as much as one to a scheduler.
+
+    Args:
+        engines: Number of engines.
+        arity: Branches at each scheduler.
+        inner_cost: Cost of a send to a scheduler, in any unit.
+        leaf_cost: Cost of a send to an engine, in the same unit.
+
+    Returns:
+        The tree of that depth.
+
+    Raises:
+        ValueError: There are fewer than 1 engine, the arity is below 2, or a cost is not above 0.
+
+    Example:
+        >>> ipp.plan.best_depth(100).depth
+        5
     """
     check(engines, arity)
     _check_costs(inner_cost, leaf_cost)
@@ -129,7 +244,18 @@ def best_depth(engines: int, arity: int = 2, inner_cost: float = 1, leaf_cost: f
 def best_shape(engines: int, inner_cost: float = 1, leaf_cost: float = 1) -> Shape:
     """The arity and depth whose sends take least, over all arities.
 
-    Ties go to the least smooth cost, then to fewer branches. Costs and errors as in `best_depth`.
+    Ties go to the least smooth cost, then to fewer branches. The client's send costs as much as one to a scheduler.
+
+    Args:
+        engines: Number of engines.
+        inner_cost: Cost of a send to a scheduler, in any unit.
+        leaf_cost: Cost of a send to an engine, in the same unit.
+
+    Returns:
+        That tree.
+
+    Raises:
+        ValueError: There are fewer than 1 engine, or a cost is not above 0.
     """
     check(engines)
     _check_costs(inner_cost, leaf_cost)

@@ -21,10 +21,16 @@ A higher lower limit costs slow links much: at 1 Gb/s, 256 KiB would double the 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One hop between two machines: seconds a message and seconds a byte. The default is 100 us and 10 Gb/s."""
+    """One hop between two machines. The default is 100 us and 10 Gb/s.
+
+    Raises:
+        ValueError: The latency is negative, or a byte costs nothing.
+    """
 
     latency_s: float = 100e-6
+    """Seconds a message; at least 0."""
     seconds_per_byte: float = 0.8e-9
+    """Seconds a byte; above 0."""
 
     def __post_init__(self) -> None:
         if not (self.latency_s >= 0 and self.seconds_per_byte > 0):
@@ -32,13 +38,31 @@ class Link:
 
     @classmethod
     def measured(cls, latency_us: float, gbit: float) -> Link:
-        """A link of a latency in microseconds and a bandwidth in Gb/s (10**9 bits a second)."""
+        """A link by what measurements of it give.
+
+        Args:
+            latency_us: Its latency in microseconds.
+            gbit: Its bandwidth in Gb/s (10**9 bits a second).
+
+        Returns:
+            The link.
+
+        Raises:
+            ValueError: The latency is negative, or the bandwidth is not above 0.
+        """
         if gbit <= 0:
             raise ValueError(f"bandwidth must be above 0 Gb/s, not {gbit}")
         return cls(latency_us * 1e-6, 8e-9 / gbit)
 
     def hop(self, n_bytes: float) -> float:
-        """Seconds for one message of n bytes: a + n b."""
+        """Time for one message: a + n b.
+
+        Args:
+            n_bytes: Its length in bytes, n.
+
+        Returns:
+            Seconds.
+        """
         return self.latency_s + n_bytes * self.seconds_per_byte
 
 
@@ -47,8 +71,11 @@ class Transfer:
     """How long one algorithm takes until the last host has all bytes, and how it cuts them up."""
 
     algorithm: str
+    """Its name in `ALGORITHMS`."""
     seconds: float
+    """Time until the last host has all bytes."""
     segments: int
+    """Segments that the payload is cut into."""
     segment_bytes: int
     """Bytes of a segment; the last may be smaller. The whole payload where it is not cut."""
     arity: int | None = None
@@ -182,9 +209,20 @@ def transfers(
     limits_bytes: tuple[int, int] | None = SEGMENT_LIMITS_BYTES,
     among: Sequence[str] = ALGORITHMS,
 ) -> list[Transfer]:
-    """One transfer for each algorithm named, each with its best segments, within `limits_bytes` unless that is None.
+    """How long each algorithm takes, with its best segments.
 
-    ValueError for fewer than 1 host, fewer than 0 bytes, or a name that is not in `ALGORITHMS`.
+    Args:
+        hosts: Number of hosts besides the client's machine.
+        n_bytes: The payload's length in bytes.
+        link: Every hop between two machines; by default `Link()`.
+        limits_bytes: Minimum and maximum length of a segment in bytes; None for no limits.
+        among: Names of algorithms, of `ALGORITHMS`.
+
+    Returns:
+        A transfer for each name.
+
+    Raises:
+        ValueError: There are fewer than 1 host or 0 bytes, or there is no algorithm of some name.
     """
     _check(hosts, n_bytes)
     for name in among:
@@ -202,7 +240,24 @@ def choose(
 ) -> Transfer:
     """The transfer that takes least time; of those that tie, the first in `among`.
 
-    ValueError as `transfers`, and for an empty `among`.
+    Args:
+        hosts: Number of hosts besides the client's machine.
+        n_bytes: The payload's length in bytes.
+        link: Every hop between two machines; by default `Link()`.
+        limits_bytes: Minimum and maximum length of a segment in bytes; None for no limits.
+        among: Names of algorithms, of `ALGORITHMS`.
+
+    Returns:
+        That transfer.
+
+    Raises:
+        ValueError: There are fewer than 1 host or 0 bytes, `among` is empty, or there is no algorithm of some name.
+
+    Example:
+        >>> ipp.plan.choose(hosts=15, n_bytes=10**9).algorithm
+        'chain'
+        >>> ipp.plan.choose(hosts=15, n_bytes=1000).algorithm
+        'binomial'
     """
     if not among:
         raise ValueError("there is no algorithm to choose from")
@@ -224,9 +279,21 @@ class HostBytes:
 
 
 def host_bytes(algorithm: str, hosts: int, n_bytes: int, arity: int = 2) -> HostBytes:
-    """What goes into and out of the client and the busiest host. Errors as `transfers`.
+    """What goes into and out of the client and the busiest host.
 
     All but scatter and gather bring every byte into each host once, H n in total; they differ in who sends it.
+
+    Args:
+        algorithm: Its name in `ALGORITHMS`.
+        hosts: Number of hosts besides the client's machine, H.
+        n_bytes: The payload's length in bytes, n.
+        arity: Branches at every machine, for a k-ary tree.
+
+    Returns:
+        Numbers of bytes.
+
+    Raises:
+        ValueError: There are fewer than 1 host or 0 bytes, or there is no algorithm of that name.
     """
     _check(hosts, n_bytes)
     once = hosts * n_bytes

@@ -29,14 +29,24 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """`engines` below a tree of schedulers with `arity` branches and `depth` levels below its root.
+    """Engines below a tree of schedulers.
 
-    Every scheduler is told, also one whose leaves have no engine, as IPython's are. ValueError as `plan.sends`.
+    Every scheduler is told, also one whose leaves have no engine, as IPython's are.
+
+    Raises:
+        ValueError: There are fewer than 1 engine, the arity is below 2, or the depth is negative.
+
+    Example:
+        >>> ipp.plan.Tree(engines=100, arity=2, depth=5).serial_sends() == ipp.plan.sends(100, 2, 5)
+        True
     """
 
     engines: int
+    """Number of engines."""
     arity: int = 2
+    """Branches at each scheduler."""
     depth: int = 1
+    """Levels below the root; 0 for one scheduler that sends to every engine itself."""
 
     def __post_init__(self) -> None:
         check(self.engines, self.arity, self.depth)
@@ -57,21 +67,41 @@ class Tree:
         return self.schedulers - self.leaves
 
     def children(self, scheduler: int) -> range:
-        """The schedulers below this one, in the order they are told; none below a leaf."""
+        """The schedulers below a scheduler, in the order in which they are told.
+
+        Args:
+            scheduler: Its number, from the root (0) level by level.
+
+        Returns:
+            Their numbers; none below a leaf.
+        """
         if scheduler >= self.first_leaf:
             return range(0)
         first = scheduler * self.arity + 1
         return range(first, first + self.arity)
 
     def engines_of(self, scheduler: int) -> range:
-        """The engines of a leaf, in the order they are told. Shares differ by one at most; the last is a largest."""
+        """The engines of a leaf, in the order in which they are told.
+
+        Shares differ by one at most; the last is a largest.
+
+        Args:
+            scheduler: The leaf's number, from the root (0) level by level.
+
+        Returns:
+            Their numbers; none of a scheduler that is no leaf.
+        """
         leaf = scheduler - self.first_leaf
         if leaf < 0:
             return range(0)
         return range(leaf * self.engines // self.leaves, (leaf + 1) * self.engines // self.leaves)
 
     def sends(self) -> Iterator[Send]:
-        """Every message of one broadcast. A sender starts when its own message is there, and sends one at a time."""
+        """Every message of one broadcast. A sender starts when its own message is there, and sends one at a time.
+
+        Returns:
+            An iterator over the messages.
+        """
         root = Send(CLIENT, ("scheduler", 0), 1)
         waiting = deque([root])
         yield root
@@ -89,13 +119,25 @@ class Tree:
                 yield Send(told.receiver, ("engine", engine), arrives)
 
     def arrivals(self) -> dict[int, int]:
-        """Engine -> the sends that were over, one after another, when its message came."""
+        """When each engine has its message.
+
+        Returns:
+            By engine the number of sends that were over, one after another, when it came.
+        """
         return {send.receiver[1]: send.arrives for send in self.sends() if send.receiver[0] == "engine"}
 
     def serial_sends(self) -> int:
-        """The sends the last engine waits for, counted."""
+        """The sends the last engine waits for, counted.
+
+        Returns:
+            Their number.
+        """
         return max(self.arrivals().values())
 
     def messages(self) -> int:
-        """The messages of one broadcast, counted."""
+        """The messages of one broadcast, counted.
+
+        Returns:
+            Their number.
+        """
         return sum(1 for _ in self.sends())

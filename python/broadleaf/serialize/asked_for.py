@@ -21,7 +21,13 @@ _brings_globals = False
 
 
 def use_dill() -> None:
-    """Has dill pickle what nothing else here can, such as an open file. Raises `ImportError` where it is missing."""
+    """Has dill pickle what nothing else here can, such as an open file.
+
+    This process only; `view.use_dill()` has engines do so, too.
+
+    Raises:
+        ImportError: Dill is not installed.
+    """
     global _dill, _brings_globals
     import dill  # pyright: ignore[reportMissingImports]
 
@@ -29,7 +35,7 @@ def use_dill() -> None:
 
 
 def use_pickle() -> None:
-    """Undoes `use_dill` and `use_cloudpickle`."""
+    """Undoes `use_dill` and `use_cloudpickle`, in this process."""
     global _dill, _brings_globals
     _dill, _brings_globals = None, False
 
@@ -37,7 +43,8 @@ def use_pickle() -> None:
 def use_cloudpickle() -> None:
     """Has functions of `__main__` bring their globals along, whatever the engine's namespace has by these names.
 
-    Whatever else plain pickle cannot do goes through cloudpickle anyway.
+    Whatever else plain pickle cannot do goes through cloudpickle anyway. This process only; `view.use_cloudpickle()`
+    has engines do so, too.
     """
     global _dill, _brings_globals
     _dill, _brings_globals = None, True

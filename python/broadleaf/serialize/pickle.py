@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from broadleaf.errors import SerializationError
 from broadleaf.serialize import PROTOCOL, asked_for
@@ -16,6 +16,16 @@ from broadleaf.serialize.arrays import dumps_with_arrays
 from broadleaf.serialize.buffers import INBAND_BUFFER_BYTES, keep_out_of_band
 from broadleaf.serialize.compact import COMPACT_FROM_BYTES, dumps_compacted
 from broadleaf.serialize.main_names import names_main
+
+if TYPE_CHECKING:
+    # Python's own takes defaults from 3.13 on.
+    from typing_extensions import TypeVar
+
+    Sent = TypeVar("Sent", default=Any)
+else:
+    from typing import TypeVar
+
+    Sent = TypeVar("Sent")
 
 
 def dumps(value: Any, out_of_band: bool = False) -> tuple[bytes, list[pickle.PickleBuffer]]:
@@ -151,18 +161,34 @@ def _children(value: Any) -> list[tuple[str, Any]]:
     return [(f".{name}", item) for name, item in getattr(value, "__dict__", {}).items()]
 
 
-class PrePickled:
-    """An object pickled once, to be sent many times; it arrives as the object itself."""
+class PrePickled(Generic[Sent]):
+    """An object pickled once, to be sent many times; it arrives as the object itself.
+
+    Args:
+        value: The object.
+
+    Raises:
+        SerializationError: It cannot be pickled.
+
+    Example:
+        >>> table = ipp.PrePickled({"a": 1})
+        >>> rc[:].apply_sync(lambda t: t["a"], table)
+        [1, 1, 1, 1]
+    """
 
     __slots__ = ("_buffers", "_data")
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Sent) -> None:
         self._data, buffers = dump_value(value)
         self._buffers = [bytes(memoryview(b).cast("B")) for b in buffers]
 
-    def load(self) -> Any:
-        """A new copy of the object."""
-        return loads(self._data, self._buffers)
+    def load(self) -> Sent:
+        """Unpickles the object.
+
+        Returns:
+            A new copy of it.
+        """
+        return loads(self._data, self._buffers)  # type: ignore[no-any-return]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _load_prepickled, (self._data, *map(pickle.PickleBuffer, self._buffers))

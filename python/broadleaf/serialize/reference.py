@@ -10,7 +10,19 @@ from broadleaf.serialize.functions.namespace import evaluate
 class Reference:
     """Stands for the value of an expression in the namespace of whichever engine receives it.
 
-    `view.apply(f, Reference("a"))` calls `f(a)` with each engine's own `a`; nothing of `a` travels.
+    `view.apply(f, Reference("a"))` calls `f(a)` with each engine's own `a`; nothing of `a` travels. Where the
+    expression raises, so does the task.
+
+    Args:
+        name: The expression, such as a variable's name.
+
+    Raises:
+        TypeError: `name` is no str.
+
+    Example:
+        >>> _ = rc[:].scatter("part", range(8), block=True)
+        >>> rc[:].apply_sync(sum, ipp.Reference("part"))
+        [1, 5, 9, 13]
     """
 
     __slots__ = ("name",)

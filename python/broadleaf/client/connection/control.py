@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.connection.local_modules import LocalModules
@@ -86,22 +86,46 @@ class Control:
             self.request({"Cancel": list(seqs[first : first + _CANCEL_BATCH])})
 
     def interrupt(self, targets: Any = None) -> None:
-        """Interrupts whatever these engines run now, as Ctrl-C would."""
+        """Interrupts whatever engines run now, as Ctrl-C would.
+
+        Args:
+            targets: Engines: an id, a list of ids, a slice, or 'all', which is the default.
+
+        Raises:
+            IndexError: One of the engines does not exist.
+            LinkLost: The connection is closed or was lost.
+        """
         self.request({"Interrupt": self._target_set(targets)})
 
     def send_signal(self, sig: int | str, targets: Any = None, block: bool | None = None) -> None:
-        """Sends a signal, by number or name, to engines; SIGINT interrupts what they run.
+        """Sends a signal to engines. SIGINT interrupts what they run.
 
-        Raises `ValueError` for what is no signal.
+        Args:
+            sig: The signal's number or name: 15, 'SIGTERM'.
+            targets: Engines: an id, a list of ids, a slice, or 'all', which is the default.
+            block: Accepted for compatibility, without effect.
+
+        Raises:
+            ValueError: There is no such signal.
+            IndexError: One of the engines does not exist.
+            LinkLost: The connection is closed or was lost.
         """
         self.request({"Signal": [self._target_set(targets), signal_number(sig)]})
 
     def shutdown(
         self, targets: Any = "all", restart: bool = False, hub: bool = False, block: bool | None = None
     ) -> None:
-        """Stops engines; with `restart` starts them afresh under the same ids, with `hub` stops the whole cluster.
+        """Stops engines, or the whole cluster.
 
-        A restart of all engines starts those that died, too.
+        Args:
+            targets: Engines: an id, a list of ids, a slice, or 'all'.
+            restart: Whether the engines start afresh under the same ids; 'all' starts those that died, too.
+            hub: Whether the whole cluster stops.
+            block: Accepted for compatibility, without effect.
+
+        Raises:
+            IndexError: One of the engines does not exist.
+            LinkLost: The connection is closed or was lost.
         """
         if hub:
             self.request("Shutdown")
@@ -127,33 +151,77 @@ class Control:
     def ship_module(self, *modules: ModuleType | str) -> None:
         """Sends modules of yours to all engines, those that start later included, in place of what they have.
 
-        Of a module in a package the whole package is sent, data files and all; it takes effect before anything
-        submitted after it. Send it again when you have changed it. Raises `ImportError` for a name that is not found
-        here, `ValueError` for a module that has no files or more than 32 MiB of them.
+        Of a module in a package the whole package is sent, data files and all. It takes effect before anything
+        submitted after it. Send it again when you have changed it.
+
+        Args:
+            *modules: Modules, or their names.
+
+        Raises:
+            ImportError: There is no module of that name here.
+            ValueError: The module has no files, or more than 32 MiB of them.
+            LinkLost: The connection is closed or was lost.
         """
         for module in modules:
             with self.link_errors():
                 self.local_modules.ship(module)
 
     def on_join(self, function: Callable[[], Joining]) -> Callable[[], Joining]:
-        """Has every engine call `function()` before anything that is submitted from now on.
+        """Has every engine call a function before anything that is submitted from now on.
 
-        Those are the engines there are, and each that joins while this client is connected, before its first task.
+        Those are the engines there are, and each that joins while this client is connected, before its first task. So
+        engines that come later can load or compute what the others have; they get nothing else of what was done before.
+        What the function returns is dropped. Where it raises, the engine's log has the traceback, and the engine goes
+        on.
 
-        So engines that come later can load or compute what the others have; they get nothing else of what was done
-        before. What it returns is dropped. Where it raises, the engine's log has the traceback, and the engine goes on.
-        Returns `function`, so that it may be used as a decorator. Raises whatever pickling it raises.
+        Args:
+            function: What to call, without arguments.
+
+        Returns:
+            The function, so that `on_join` may be used as a decorator.
+
+        Raises:
+            SerializationError: The function cannot be pickled.
+            LinkLost: The connection is closed or was lost.
+
+        Example:
+            >>> @rc.on_join
+            ... def load():
+            ...     global table
+            ...     table = {"a": 1}
+            >>> rc[0].apply_sync(lambda: table["a"])
+            1
         """
         with self.link_errors():
             self.local_modules.update()
             self.local_modules.call(function)
         return function
 
-    def queue_status(self, targets: Any = "all", verbose: bool = False) -> dict[Any, Any]:
-        """Numbers of tasks `queue`d, running (`tasks`) and `completed`, by engine; 'unassigned' those with none.
+    @overload
+    def queue_status(self, targets: int, verbose: Literal[False] = False) -> dict[str, int]: ...
 
-        With `verbose` the lists of their ids; of completed tasks those that the controller still keeps. For one engine
-        its numbers or lists alone; raises `EngineError` when it has just left.
+    @overload
+    def queue_status(self, targets: int, verbose: bool) -> dict[str, Any]: ...
+
+    @overload
+    def queue_status(self, targets: Any = "all", verbose: bool = False) -> dict[Any, Any]: ...
+
+    def queue_status(self, targets: Any = "all", verbose: bool = False) -> dict[Any, Any]:
+        """How many tasks engines have queued, run and completed.
+
+        Args:
+            targets: Engines: an id, a list of ids, a slice, or 'all'.
+            verbose: Whether to list the tasks' ids in place of their numbers; of completed tasks those that the
+                controller still keeps.
+
+        Returns:
+            By engine id a dict of 'queue' (not started), 'tasks' (running) and 'completed', and under 'unassigned' the
+            tasks that no engine has been chosen for. Of a single id its dict alone.
+
+        Raises:
+            EngineError: The only engine asked for has just left.
+            IndexError: One of the engines does not exist.
+            LinkLost: The connection is closed or was lost.
         """
         queues: dict[int, dict[str, Any]] = {
             engine: {"queue": queued, "tasks": running, "completed": completed}
@@ -181,7 +249,19 @@ class Control:
         return status
 
     def explain(self, result: AsyncResult | str | int) -> str:
-        """Why a task is not done: "waits for engine 3", "behind 40 tasks", "after task 7"."""
+        """Why a task is not done.
+
+        Args:
+            result: A result, a task's id, or an index of `history`. Of a result of several tasks, the first that is not
+                done.
+
+        Returns:
+            A short text, such as "waits for engine 3", "behind 40 tasks" or "after task 7"; "done" of a result that is.
+
+        Raises:
+            KeyError: The id is not that of a task of this client.
+            LinkLost: The connection is closed or was lost.
+        """
         seqs = self.tasks.seqs(result)
         if isinstance(result, AsyncResult):
             waiting = result._unfinished_seqs()
@@ -191,21 +271,48 @@ class Control:
         return str(self.request({"Explain": seqs[0]}))
 
     def status(self) -> dict[str, Any]:
-        """Counters of the controller and the engines."""
+        """Counters of the controller and the engines.
+
+        Returns:
+            A dict. Under 'engines' it has a list of dicts, one for each engine slot. Names end in their units.
+
+        Raises:
+            LinkLost: The connection is closed or was lost.
+        """
         with self.link_errors():
             return requests.status(self.link)
 
     def counters(self) -> dict[str, int]:
-        """What this connection has done: tasks submitted and resolved, reads, writes, bytes, copies."""
+        """What this connection has done: tasks submitted and resolved, reads, writes, bytes, copies.
+
+        Returns:
+            Numbers by name.
+        """
         return dict(self.link.counters())
 
     def config(self) -> dict[str, Any]:
-        """Every option of the controller, with its value."""
+        """Every option of the controller, with its value.
+
+        Returns:
+            Values by the options' names.
+
+        Raises:
+            LinkLost: The connection is closed or was lost.
+        """
         config: dict[str, Any] = json.loads(self.request("Config"))
         return config
 
     def set_log(self, level: str | int = "info", sink: str = "ring") -> None:
-        """What the controller records and where, from now on: the options `log_level` and `log_sink`."""
+        """Sets what the controller records, and where, from now on.
+
+        Args:
+            level: 'off', 'error', 'info' or 'debug', or its number from 0 on: the option `log_level`.
+            sink: 'ring', 'stderr' or the path of a file on the controller's host: the option `log_sink`.
+
+        Raises:
+            ValueError: There is no such level.
+            LinkLost: The connection is closed or was lost.
+        """
         if isinstance(level, str):
             names = OPTIONS["log_level"].choices
             if level not in names:
@@ -214,6 +321,14 @@ class Control:
         self.request({"SetLog": {"level": level, "sink": sink}})
 
     def save_trace(self, path: str) -> None:
-        """Writes the event ring as a Chrome trace (chrome://tracing, Perfetto)."""
+        """Writes what the controller has recorded as a Chrome trace, for chrome://tracing or Perfetto.
+
+        Args:
+            path: The file to write, on this host.
+
+        Raises:
+            OSError: The file cannot be written.
+            LinkLost: The connection is closed or was lost.
+        """
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.request("Trace"))

@@ -15,11 +15,29 @@ class RegisteredResults(Control):
     """The part of a client that finds results by their tasks' ids, here and at the controller."""
 
     def get_result(self, indices_or_msg_ids: Any = None, block: bool | None = None, owner: bool = True) -> AsyncResult:
-        """The result of tasks given by id, by index in the history (default: the last), or as results.
+        """The result of tasks given by their ids, or by indices of the history.
 
-        Ids may be of other clients' tasks, also of clients that left, as long as the controller keeps their results;
-        then it is an `AsyncHubResult`, unless this client holds their values already. Raises
-        `KeyError` for tasks whose result is gone.
+        Ids may be of other clients' tasks, also of clients that left, as long as the controller keeps their results.
+
+        Args:
+            indices_or_msg_ids: A task's id, an index of `history`, a result, or a list of these; by default the last
+                task.
+            block: Whether to wait until it is done.
+            owner: Accepted for compatibility, without effect.
+
+        Returns:
+            The result. Its value is a single one for one id or index, and a list for a list. It is an `AsyncHubResult`
+            where the controller has it and this client does not.
+
+        Raises:
+            KeyError: The result of a task is gone, or there never was such a task.
+            IndexError: The history is not that long.
+            LinkLost: The connection is closed or was lost.
+
+        Example:
+            >>> result = rc[:].apply_async(pow, 2, 3)
+            >>> rc.get_result(result.msg_ids[0]).get()
+            8
         """
         jobs = -1 if indices_or_msg_ids is None else indices_or_msg_ids
         single = isinstance(jobs, str | int | AsyncResult)
@@ -42,9 +60,20 @@ class RegisteredResults(Control):
         return result
 
     def result_status(self, msg_ids: Any, status_only: bool = True) -> dict[str, Any]:
-        """Ids of tasks `completed` and `pending`; without `status_only` also the completed values by id.
+        """Which tasks are done, and what came of them.
 
-        They may be any client's tasks that the controller knows. Raises `KeyError` for others.
+        Args:
+            msg_ids: A task's id, an index of `history`, a result, or a list of these. They may be any client's tasks
+                that the controller knows.
+            status_only: Whether to leave the values out.
+
+        Returns:
+            A dict with lists of ids under 'completed' and 'pending'. Without `status_only` it has the value of each
+            completed task under its id, or the exception.
+
+        Raises:
+            KeyError: There is no such task, or nothing is known of it any more.
+            LinkLost: The connection is closed or was lost.
         """
         ids = self.tasks.ids(msg_ids)
         seqs = [self.tasks.seq_of(msg_id) for msg_id in ids]
@@ -73,9 +102,15 @@ class RegisteredResults(Control):
         return status
 
     def purge_local_results(self, jobs: Any = (), targets: Any = ()) -> None:
-        """Forgets results of `jobs` (or 'all'), and of all tasks that went to the engines `targets`.
+        """Forgets results here; the controller may go on keeping them.
 
-        Raises `RuntimeError` when some are not done; then none is forgotten.
+        Args:
+            jobs: A result, a task's id, an index of `history`, or a list of these; 'all' for everything.
+            targets: Engines of which all results are forgotten; 'all' for everything.
+
+        Raises:
+            RuntimeError: Some of the tasks are not done. Then nothing is forgotten.
+            KeyError: The id is not that of a task.
         """
         if jobs == "all" or targets == "all":
             chosen = [part for result in self.tasks.results() for part in result.parts()]
@@ -103,12 +138,30 @@ class RegisteredResults(Control):
         ]
 
     def purge_results(self, jobs: Any = (), targets: Any = ()) -> None:
-        """`purge_local_results` and `purge_hub_results`."""
+        """Forgets results, here and at the controller: `purge_local_results` and `purge_hub_results`.
+
+        Args:
+            jobs: A result, a task's id, an index of `history`, or a list of these; 'all' for everything.
+            targets: Engines of which all results are forgotten; 'all' for everything.
+
+        Raises:
+            RuntimeError: Some of the tasks are not done. Then nothing is forgotten.
+            LinkLost: The connection is closed or was lost.
+        """
         self.purge_local_results(jobs, targets)
         self.purge_hub_results(jobs, targets)
 
     def purge_hub_results(self, jobs: Any = (), targets: Any = ()) -> None:
-        """Has the controller keep nothing of `jobs` (or 'all'), and of all ended tasks that ran on `targets`."""
+        """Has the controller keep nothing of ended tasks.
+
+        Args:
+            jobs: A result, a task's id, an index of `history`, or a list of these; 'all' for everything, of all
+                clients.
+            targets: Engines of which all results are forgotten; 'all' for everything.
+
+        Raises:
+            LinkLost: The connection is closed or was lost.
+        """
         if jobs == "all" or targets == "all":
             self.hub.forget(None)
             return
@@ -123,7 +176,19 @@ class RegisteredResults(Control):
     def resubmit(self, indices_or_msg_ids: Any = None, metadata: Any = None, block: bool | None = None) -> AsyncResult:
         """Runs tasks again, those of other clients too: the same function, arguments and options, no dependencies.
 
-        Raises `KeyError` for tasks of which the controller does not keep enough for that.
+        Args:
+            indices_or_msg_ids: A task's id, an index of `history`, a result, or a list of these; by default the last
+                task.
+            metadata: Accepted for compatibility, without effect.
+            block: Whether to wait until they are done.
+
+        Returns:
+            The result of the new tasks.
+
+        Raises:
+            KeyError: The controller does not keep enough of a task to run it again.
+            IndexError: The history is not that long.
+            LinkLost: The connection is closed or was lost.
         """
         jobs = -1 if indices_or_msg_ids is None else indices_or_msg_ids
         result = self.hub.result(self.tasks.ids(jobs), isinstance(jobs, str | int), run_again=True)
@@ -132,15 +197,45 @@ class RegisteredResults(Control):
         return result
 
     def hub_history(self) -> list[str]:
-        """Ids of all tasks the controller knows, of all clients, in the order of submission."""
+        """Ids of all tasks that the controller knows, of all clients.
+
+        Returns:
+            The ids in the order of submission.
+
+        Raises:
+            LinkLost: The connection is closed or was lost.
+        """
         return [record["msg_id"] for record in self.hub.records(None)]
 
     def db_query(self, query: dict[str, Any], keys: str | Iterable[str] | None = None) -> list[dict[str, Any]]:
-        """Records of the tasks the controller knows that match `query`; see `hub_results.select`."""
+        """Records of the tasks that the controller knows, of all clients.
+
+        Args:
+            query: What a record must have, by key: a value, or a dict of operators (`$eq`, `$ne`, `$lt`, `$gt`, `$lte`,
+                `$gte`, `$in`, `$nin`, `$glob`). A comparison with a time or a text that is not known is false.
+            keys: The keys that are wanted besides `msg_id`; None for all of them.
+
+        Returns:
+            The records as dicts, in the order of submission. Times are `datetime`s.
+
+        Raises:
+            ValueError: There is no such operator.
+            LinkLost: The connection is closed or was lost.
+
+        Example:
+            >>> _ = rc[0].apply_sync(pow, 2, 3)
+            >>> rc.db_query({"engine_id": 0, "status": "ok"}, keys=["status"])[-1]["status"]
+            'ok'
+        """
         return select(self.hub.records(None), query, [keys] if isinstance(keys, str) else keys)
 
     def purge_everything(self) -> None:
-        """Forgets all results and the history. Raises `RuntimeError` when some tasks are not done."""
+        """Forgets all results, here and at the controller, and the history.
+
+        Raises:
+            RuntimeError: Some tasks are not done. Then nothing is forgotten.
+            LinkLost: The connection is closed or was lost.
+        """
         self.purge_results("all")
         self.tasks.history.clear()
 

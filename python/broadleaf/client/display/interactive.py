@@ -35,7 +35,18 @@ class Interactive:
     """The part of a client for sessions of IPython and Jupyter, and for waiting with a progress bar."""
 
     def activate(self, targets: Any = "all", suffix: str = "") -> DirectView:
-        """A direct view of these engines on which `%px`, `%%px` and their kin act, with `suffix` behind their names."""
+        """Has `%px`, `%%px` and their kin act on a direct view. Warns outside IPython.
+
+        Args:
+            targets: Engines: an id, a list of ids, a slice, or 'all'.
+            suffix: What stands behind the magics' names, so that several views can have theirs.
+
+        Returns:
+            The view.
+
+        Raises:
+            IndexError: One of the engines does not exist.
+        """
         view: DirectView = self._client().direct_view(targets, block=True)
         view.activate(suffix)
         return view
@@ -73,7 +84,22 @@ class Interactive:
     def wait_interactive(
         self, jobs: Any = None, interval: float = 1.0, timeout: float | None = -1, widget: bool | None = None
     ) -> bool:
-        """`wait` that shows progress. Returns whether everything is done."""
+        """`wait` that shows progress.
+
+        Args:
+            jobs: A result, a task's id, an index of `history`, or a list of these. By default everything that was
+                submitted.
+            interval: Seconds between two looks.
+            timeout: Seconds to wait; None or a negative number: for ever.
+            widget: Whether the bar is a widget of Jupyter; by default where there are widgets.
+
+        Returns:
+            Whether everything is done.
+
+        Raises:
+            KeyError: The id is not that of a task of this client.
+            LinkLost: The connection is closed or was lost.
+        """
         from broadleaf.client.display.progress import show_outstanding
 
         if jobs is None:

@@ -6,11 +6,12 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from broadleaf.client.connection.failures import STATUS_NAMES, STATUS_OK, link_lost
 from broadleaf.client.display.descriptions import progress_in_words
 from broadleaf.client.results.metadata import METADATA_KEYS, STDERR, STDOUT, Metadata, moment, outputs_of
+from broadleaf.client.results.parts import Value
 from broadleaf.client.results.shown_result import ShownResult, seconds
 from broadleaf.errors import LinkLost, RemoteError, composite, fresh, hides_frames
 from broadleaf.serialize.functions.bodies import function_name
@@ -20,16 +21,25 @@ __all__ = ["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION", "AsyncResult",
 __tracebackhide__ = hides_frames
 
 
-class AsyncResult(ShownResult):
+class AsyncResult(ShownResult[Value]):
     """The result of a request to one or more engines, which may still be on its way.
 
     It is a `concurrent.futures.Future`, can be awaited, and can be iterated over as parts arrive. `get` gives the
     value (of one engine) or the list of values (of several, in target order) and raises what the tasks raised, as
     `RemoteError` or `CompositeError`. Everything known about the tasks (`ar.engine_id`, `ar.stdout`, `ar.started`,
     ...) can be had by attribute or key, one value or a list.
+
+    Example:
+        >>> result = rc[:].apply_async(lambda: engine_id)
+        >>> result.get(timeout=30)
+        [0, 1, 2, 3]
+        >>> result.status
+        ['ok', 'ok', 'ok', 'ok']
     """
 
-    _internal_names = frozenset(("listen", "on_output", "owner", "part_metadata", "parts", "purged", "unlisten"))
+    _internal_names = frozenset(
+        ("listen", "locate_failure", "on_output", "owner", "part_metadata", "parts", "purged", "unlisten")
+    )
 
     owner = True
     purged: frozenset[int] = frozenset()
@@ -53,10 +63,19 @@ class AsyncResult(ShownResult):
     def wait(
         self, timeout: float | None = -1, return_when: str | None = None
     ) -> bool | tuple[set[AsyncResult], set[AsyncResult]]:
-        """Waits up to `timeout` seconds (None or negative: for ever).
+        """Waits until the tasks are done. Ctrl-C aborts those that are waited for.
 
-        Returns whether everything is resolved; with `return_when` (a constant of `concurrent.futures`) two sets of
-        results, those done and those pending. Ctrl-C aborts the tasks waited for.
+        Args:
+            timeout: Seconds to wait; None or a negative number: for ever.
+            return_when: `FIRST_COMPLETED`, `FIRST_EXCEPTION` or `ALL_COMPLETED`, to be told which tasks are done.
+
+        Returns:
+            Whether all tasks are done. With `return_when` two sets of results of one task each, those that are done and
+            those that are not.
+
+        Raises:
+            ValueError: `return_when` is none of these.
+            LinkLost: The connection is closed or was lost.
         """
         timeout = seconds(timeout)
         with self._aborting_on_interrupt():
@@ -118,15 +137,45 @@ class AsyncResult(ShownResult):
 
     # Values -------------------------------------------------------------------------------------
 
+    @overload
+    def get(
+        self,
+        timeout: float | None = None,
+        return_exceptions: Literal[False] | None = None,
+        return_when: str | None = None,
+    ) -> Value: ...
+
+    @overload
+    def get(
+        self, timeout: float | None = None, return_exceptions: bool | None = None, return_when: str | None = None
+    ) -> Any: ...
+
     def get(
         self, timeout: float | None = None, return_exceptions: bool | None = None, return_when: str | None = None
     ) -> Any:
-        """The value, or list of values in target order.
+        """The value, or the list of values in target order. Ctrl-C aborts the tasks that are waited for.
 
-        Raises `TimeoutError` when it is not there within `timeout` seconds, and `RemoteError` or `CompositeError` for
-        tasks that did not return; with `return_exceptions` those exceptions stand among the values instead. With
-        `return_when=FIRST_EXCEPTION` the first failure raises at once. With `FIRST_COMPLETED` it waits for one task
-        only, and a list has the values of the tasks that are done. Ctrl-C aborts the tasks waited for.
+        Args:
+            timeout: Seconds to wait; None or a negative number: for ever.
+            return_exceptions: Whether exceptions stand among the values, in place of being raised.
+            return_when: `FIRST_EXCEPTION` raises the first failure at once. With `FIRST_COMPLETED` it waits for one
+                task only, and a list has the values of the tasks that are done. `ALL_COMPLETED` is the default.
+
+        Returns:
+            Of a single task its value. Of several a list, and of a map the list of its items' values.
+
+        Raises:
+            TimeoutError: The tasks are not done after `timeout` seconds.
+            RemoteError: The task did not return. Of several tasks it is a `CompositeError` with an error for each that
+                failed.
+            LinkLost: The connection is closed or was lost before the tasks were done.
+            ValueError: `return_when` is none of these.
+
+        Example:
+            >>> result = rc[:].apply_async(lambda: 1 // engine_id)
+            >>> values = result.get(return_exceptions=True)
+            >>> isinstance(values[0], ZeroDivisionError), values[1:]
+            (True, [1, 0, 0])
         """
         if return_exceptions is None:
             return_exceptions = self._return_exceptions
@@ -205,16 +254,26 @@ class AsyncResult(ShownResult):
         return values[0] if self.origin.single else values
 
     @property
-    def r(self) -> Any:
-        """`get()`."""
+    def r(self) -> Value:
+        """The value: `get()`."""
         return self.get()
 
     def get_dict(self, timeout: float | None = None) -> dict[int, Any]:
-        """The values by engine id. Raises `ValueError` when an engine ran more than one of the tasks."""
-        results = self.get(timeout)
-        if self.origin.single:
-            results = [results]
-        return self._by_engine(results)
+        """The values by engine id.
+
+        Args:
+            timeout: Seconds to wait; None or a negative number: for ever.
+
+        Returns:
+            Of each engine the value of its task.
+
+        Raises:
+            ValueError: An engine ran more than one of the tasks.
+            TimeoutError: The tasks are not done after `timeout` seconds.
+            RemoteError: The task did not return. Of several tasks it is a `CompositeError`.
+        """
+        value: Any = self.get(timeout)
+        return self._by_engine([value] if self.origin.single else value)
 
     def _by_engine(self, values: Iterable[Any]) -> dict[int, Any]:
         engines = [self._engine_id(part) for part in range(self.n_parts)]
@@ -225,7 +284,7 @@ class AsyncResult(ShownResult):
 
     @property
     def result_dict(self) -> dict[int, Any]:
-        """`get_dict()`."""
+        """The values by engine id: `get_dict()`."""
         return self.get_dict()
 
     def __iter__(self) -> Iterator[Any]:
@@ -265,20 +324,36 @@ class AsyncResult(ShownResult):
             return self._metadata_values(key)
         if not isinstance(key, int | slice):
             raise TypeError(f"Invalid key type {type(key)!r}, must be 'int', 'slice', or 'str'")
-        return self.get(0)[key]
+        value: Any = self.get(0)
+        return value[key]
 
     # State --------------------------------------------------------------------------------------
 
     def ready(self) -> bool:
-        """Whether everything is resolved."""
+        """Whether all tasks are done.
+
+        Returns:
+            True if they are, however they ended.
+        """
         return self.all_done()
 
     def failed(self) -> bool:
-        """Whether some part, of those resolved, did not return."""
+        """Whether one of the tasks that are done did not return.
+
+        Returns:
+            True if so; tasks that are not done do not count.
+        """
         return self.n_failed() > 0
 
     def successful(self) -> bool:
-        """Whether all tasks returned. Raises `RuntimeError` before they are resolved."""
+        """Whether all tasks returned.
+
+        Returns:
+            True if they did.
+
+        Raises:
+            RuntimeError: They are not all done.
+        """
         if not self.all_done():
             raise RuntimeError("Cannot check successful() if not done.")
         return not self.failed()
@@ -293,8 +368,11 @@ class AsyncResult(ShownResult):
     def abort(self) -> None:
         """Has the tasks aborted, queued or running; `wait` waits until they are.
 
-        A task that ends before the request reaches it keeps its value; `cancel` does not wait and see. Raises
-        `RuntimeError` when all are done.
+        A task that ends before the request reaches it keeps its value; `cancel` does not wait and see.
+
+        Raises:
+            RuntimeError: All tasks are done.
+            LinkLost: The connection is closed or was lost.
         """
         if self.all_done():
             raise RuntimeError("Can't abort, I am already done!")
@@ -306,12 +384,19 @@ class AsyncResult(ShownResult):
         return True
 
     def wait_for_send(self, timeout: float | None = -1) -> bool:
-        """True at once; see `sent`."""
+        """Returns at once: arguments are copied before a submission returns; see `sent`.
+
+        Args:
+            timeout: Accepted for compatibility, without effect.
+
+        Returns:
+            True.
+        """
         return True
 
     @property
     def progress(self) -> int:
-        """How many of `len(self)` are done."""
+        """How many of `len(self)` tasks are done; of a map, how many items."""
         return self.n_done()
 
     @property
@@ -326,7 +411,11 @@ class AsyncResult(ShownResult):
     # Splitting ----------------------------------------------------------------------------------
 
     def split(self) -> tuple[AsyncResult, ...]:
-        """One result per task. A result of one task is its own split."""
+        """One result for each task. A result of one task is its own split.
+
+        Returns:
+            The results in target order.
+        """
         if self.n_parts == 1:
             return (self,)
         known: tuple[AsyncResult, ...] | None = self.__dict__.get("_split")
@@ -338,7 +427,23 @@ class AsyncResult(ShownResult):
 
     @classmethod
     def join(cls, *async_results: AsyncResult) -> AsyncResult:
-        """One result of several, the inverse of `split`."""
+        """One result of several, the inverse of `split`.
+
+        Args:
+            *async_results: The results, in the order in which their values are wanted.
+
+        Returns:
+            A result whose value is the list of theirs. Of one result, that result.
+
+        Raises:
+            ValueError: There are none.
+
+        Example:
+            >>> view = rc.load_balanced_view()
+            >>> both = ipp.AsyncResult.join(view.apply_async(abs, -1), view.apply_async(abs, -2))
+            >>> both.get()
+            [1, 2]
+        """
         if not async_results:
             raise ValueError("Must specify at least one AsyncResult to join")
         if len(async_results) == 1:
@@ -407,7 +512,7 @@ class AsyncResult(ShownResult):
 
     @property
     def metadata(self) -> Any:
-        """`Metadata` of the task, or a list of them."""
+        """What is known of the task, as a dict with attributes; of several tasks a list of these."""
         found = [self.part_metadata(part) for part in range(self.n_parts)]
         return found[0] if self.origin.single else found
 

@@ -11,7 +11,14 @@ _SHOWN_CHARACTERS = 32
 
 
 class ExecuteReply:
-    """One engine's answer to `execute`: the value of the last expression, output and displays."""
+    """One engine's answer to `execute`: the value of the last expression, output and displays.
+
+    What is known of the task can be had by attribute or key, as of a result: `reply.stdout`, `reply["engine_id"]`.
+
+    Args:
+        content: What the engine returned.
+        metadata: What is known of the task.
+    """
 
     def __init__(self, content: dict[str, Any], metadata: Metadata) -> None:
         self.metadata = metadata
@@ -72,7 +79,11 @@ class ExecuteReply:
         printer.text(self.plaintext())
 
     def plaintext(self) -> str:
-        """`Out[engine:count]: value`, or an empty text without a value."""
+        """The value as IPython shows it: `Out[engine:count]: value`.
+
+        Returns:
+            The text, empty without a value.
+        """
         text = self.data.get("text/plain", "")
         if not text:
             return ""
@@ -82,7 +93,7 @@ class ExecuteReply:
 
     @property
     def label(self) -> str:
-        """`Out[engine:count]:`."""
+        """What stands before the value: `Out[engine:count]:`."""
         return f"Out[{self.metadata['engine_id']}:{self.execution_count}]:"
 
     def display(self) -> None:

@@ -53,7 +53,14 @@ class AsyncHubResult(AsyncResult):
         return self.origin.client.hub.name_of(self.known_as[part]) if self.known_as else super()._task_name(part)
 
     def cancel(self) -> bool:
-        """As of any result for tasks run again; others are their own client's to abort."""
+        """Aborts tasks that were run again by `Client.resubmit`. Others are their own client's to abort.
+
+        Returns:
+            Whether the tasks are cancelled.
+
+        Raises:
+            LinkLost: The connection is closed or was lost.
+        """
         return self.cancelled() if self.known_as else super().cancel()
 
     def part_metadata(self, part: int) -> Metadata:

@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from broadleaf.client.connection.failures import STATUS_CANCELLED
-from broadleaf.client.results.parts import Parts
+from broadleaf.client.results.parts import Parts, Value
 from broadleaf.client.tasks.nested_waits import Waiters
 from broadleaf.errors import CompositeError, RemoteError, TaskAborted, hides_frames
 
@@ -38,7 +38,7 @@ class _FutureField:
         return instance.__dict__[self._name]
 
 
-class LazyFuture(Parts, Future[Any]):
+class LazyFuture(Parts, Future[Value]):
     """The futures API over `on_done`, `all_done`, `get` and `failed`, which the subclass provides."""
 
     _condition: Any = _FutureField()
@@ -95,33 +95,54 @@ class LazyFuture(Parts, Future[Any]):
         """Whether a resolved result has a part that did not return."""
         raise NotImplementedError
 
-    def get(self, timeout: float | None = None, return_exceptions: bool | None = None) -> Any:
+    def get(self, timeout: float | None = None) -> Value:
         """The value, or raises."""
         raise NotImplementedError
 
     # The futures API ----------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Whether everything is resolved."""
+        """Whether all tasks are done, as `ready`.
+
+        Returns:
+            True if they are, however they ended.
+        """
         return self.all_done()
 
     def running(self) -> bool:
-        """Whether a task has started and not all are done. Asks the controller, unless all are done."""
+        """Whether a task has started and not all are done. Asks the controller, unless all are done.
+
+        Returns:
+            True if so.
+
+        Raises:
+            LinkLost: The connection is closed or was lost.
+        """
         return not self.all_done() and self._has_started() and not self.all_done()
 
     def cancelled(self) -> bool:
-        """Whether `cancel` returned True, or all tasks were aborted in another way."""
+        """Whether `cancel` returned True, or all tasks were aborted in another way.
+
+        Returns:
+            True if so.
+        """
         if not self.all_done():
             return False
         are_cancelled = (self.part_status(part) == STATUS_CANCELLED for part in range(self.n_parts))
         return self.n_parts > 0 and (any if self._cancel_asked else all)(are_cancelled)
 
     def cancel(self) -> bool:
-        """Aborts the tasks that are not done, queued or running. False if there are none.
+        """Aborts the tasks that are not done, queued or running.
 
         Once it has returned True, `cancelled()` is True and `result()` raises `CancelledError`, whatever becomes of the
         tasks. Those that run are interrupted; `client.wait()` waits until they have ended. Asks the controller, which
         takes one round trip.
+
+        Returns:
+            True, or False if all tasks were done.
+
+        Raises:
+            LinkLost: The connection is closed or was lost.
         """
         if not self.all_done():
             # Before anything ends: callbacks ask whether it was cancelled.
@@ -131,8 +152,20 @@ class LazyFuture(Parts, Future[Any]):
         # Tasks may all have ended by themselves.
         return self.cancelled()
 
-    def result(self, timeout: float | None = None) -> Any:
-        """The value. Raises what the task raised, `CancelledError`, or `TimeoutError` after `timeout` seconds."""
+    def result(self, timeout: float | None = None) -> Value:
+        """The value, as `get` returns it.
+
+        Args:
+            timeout: Seconds to wait; None or a negative number: for ever.
+
+        Returns:
+            Of a single task its value, of several the list of values.
+
+        Raises:
+            TimeoutError: The tasks are not done after `timeout` seconds.
+            CancelledError: The tasks were aborted. It is a `TaskAborted`.
+            RemoteError: The task did not return. Of several tasks it is a `CompositeError`.
+        """
         try:
             return self.get(timeout)
         except CompositeError as error:
@@ -141,7 +174,18 @@ class LazyFuture(Parts, Future[Any]):
             raise
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The exception `result` would raise, or None. Raises `TimeoutError` and `CancelledError`."""
+        """The exception that `result` would raise.
+
+        Args:
+            timeout: Seconds to wait; None or a negative number: for ever.
+
+        Returns:
+            The exception, or None if all tasks returned.
+
+        Raises:
+            TimeoutError: The tasks are not done after `timeout` seconds.
+            CancelledError: The tasks were aborted.
+        """
         try:
             self.result(timeout)
         except TimeoutError as error:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic
 
 from broadleaf.client.results.async_result import AsyncResult, Failure
+from broadleaf.client.results.parts import Value
 from broadleaf.errors import RemoteError, composite, hides_frames
 from broadleaf.serialize.errors import Failed
 
 __tracebackhide__ = hides_frames
 
 
-class AsyncMapResult(AsyncResult):
-    """The result of a map. Its length is that of the sequence, it can be iterated over as results arrive (in the
-    order of the sequence, or with `ordered=False` as they come), and `get` gives one list.
+class AsyncMapResult(AsyncResult[list[Value]]):
+    """The result of a map. Its length is that of the sequence, and `get` gives one list.
+
+    It can be iterated over as values arrive: in the order of the sequence, or with `ordered=False` as they come.
+
+    Example:
+        >>> result = rc.load_balanced_view().map_async(lambda x: x * x, range(4))
+        >>> len(result)
+        4
+        >>> sum(result)
+        14
     """
 
     ordered = True
@@ -87,7 +96,7 @@ class AsyncMapResult(AsyncResult):
             return [outcome.error] * self._items_in(part)
         return outcome
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Value]:
         with self._aborting_on_interrupt():
             for rank in range(self.n_parts):
                 if self.ordered:
@@ -117,29 +126,45 @@ class AsyncMapResult(AsyncResult):
         return sum(self._items_in(self.completed_part(rank)) for rank in range(done))
 
     def get_dict(self, timeout: float | None = None) -> dict[int, Any]:
-        """The chunks by engine id. Raises `ValueError` when an engine ran more than one of them."""
+        """The chunks by engine id.
+
+        Args:
+            timeout: Seconds to wait; None or a negative number: for ever.
+
+        Returns:
+            Of each engine the list of values of its chunk.
+
+        Raises:
+            ValueError: An engine ran more than one chunk.
+            TimeoutError: The tasks are not done after `timeout` seconds.
+            CompositeError: The function raised on some item.
+        """
         self.get(timeout)
         return self._by_engine(map(self._part_value, range(self.n_parts)))
 
 
-class MapIterator:
-    """An iterator over the values of a map, for `for` and `async for` alike."""
+class MapIterator(Generic[Value]):
+    """An iterator over the values of a map, for `for` and `async for` alike.
 
-    def __init__(self, result: AsyncMapResult) -> None:
+    Args:
+        result: The result of the map.
+    """
+
+    def __init__(self, result: AsyncMapResult[Value]) -> None:
         self._result = result
-        self._values: Iterator[Any] = iter(result)
-        self._async_values: AsyncIterator[Any] | None = None
+        self._values: Iterator[Value] = iter(result)
+        self._async_values: AsyncIterator[Value] | None = None
 
-    def __iter__(self) -> MapIterator:
+    def __iter__(self) -> MapIterator[Value]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Value:
         return next(self._values)
 
-    def __aiter__(self) -> MapIterator:
+    def __aiter__(self) -> MapIterator[Value]:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> Value:
         if self._async_values is None:
             self._async_values = aiter(self._result)
         return await anext(self._async_values)

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broadleaf.client.tasks.origin import Origin
 from broadleaf.text.public_names import PublicNames
+
+if TYPE_CHECKING:
+    # Python's own takes defaults from 3.13 on.
+    from typing_extensions import TypeVar
+
+    Value = TypeVar("Value", default=Any)
+    """What `get` returns."""
+else:
+    from typing import TypeVar
+
+    Value = TypeVar("Value")
 
 
 class Parts(PublicNames):

@@ -7,6 +7,7 @@ from concurrent.futures import ALL_COMPLETED
 from typing import TYPE_CHECKING, cast
 
 from broadleaf.client.results.metadata import MESSAGES
+from broadleaf.client.results.parts import Value
 from broadleaf.client.results.times import TimedResult
 
 if TYPE_CHECKING:
@@ -20,18 +21,18 @@ def seconds(timeout: float | None) -> float | None:
     return None if timeout is None or timeout < 0 else timeout
 
 
-class ShownResult(TimedResult):
+class ShownResult(TimedResult[Value]):
     """Output, progress, and a notebook's view of a result."""
 
     _output_listeners: tuple[Callable[[int, int, bytes], None], ...] = ()
 
-    def _result(self) -> AsyncResult:
+    def _as_result(self) -> AsyncResult:
         return cast("AsyncResult", self)
 
     def _repr_html_(self) -> str:
         from broadleaf.client.display.html_reprs import result_html
 
-        return result_html(self._result())
+        return result_html(self._as_result())
 
     def wait_interactive(
         self,
@@ -40,21 +41,45 @@ class ShownResult(TimedResult):
         widget: bool | None = None,
         return_when: str = ALL_COMPLETED,
     ) -> None:
-        """Waits, showing progress every `interval` seconds. Raises nothing when `timeout` seconds are over."""
+        """Waits, showing progress. Raises nothing when time is over. Ctrl-C aborts the tasks that are waited for.
+
+        Args:
+            interval: Seconds between two looks.
+            timeout: Seconds to wait; None or a negative number: for ever.
+            widget: Whether the bar is a widget of Jupyter; by default where there are widgets.
+            return_when: `FIRST_COMPLETED`, `FIRST_EXCEPTION` or `ALL_COMPLETED`.
+
+        Raises:
+            LinkLost: The connection is closed or was lost.
+        """
         from broadleaf.client.display.progress import show_progress
 
-        with self._result()._aborting_on_interrupt():
-            show_progress(self._result(), interval, seconds(timeout), return_when, widget)
+        with self._as_result()._aborting_on_interrupt():
+            show_progress(self._as_result(), interval, seconds(timeout), return_when, widget)
 
     def wait_for_output(self, timeout: float | None = -1) -> bool:
-        """Waits until everything the tasks wrote is here: output comes before the result it belongs to."""
-        return self._result().wait_all_done(seconds(timeout))
+        """Waits until everything the tasks wrote is here: output comes before the result it belongs to.
+
+        Args:
+            timeout: Seconds to wait; None or a negative number: for ever.
+
+        Returns:
+            Whether all tasks are done.
+        """
+        return self._as_result().wait_all_done(seconds(timeout))
 
     def stream_output(self, group_lines: bool = False) -> OutputStream:
-        """While the block runs, shows what the tasks write as it arrives; with `group_lines` alike lines once."""
+        """Shows what the tasks write as it arrives, while a `with` block runs.
+
+        Args:
+            group_lines: Whether lines that are alike are shown once, with the engines that wrote them.
+
+        Returns:
+            A context manager.
+        """
         from broadleaf.client.display.streaming import OutputStream
 
-        return OutputStream(self._result(), group_lines)
+        return OutputStream(self._as_result(), group_lines)
 
     def show(
         self,
@@ -65,44 +90,67 @@ class ShownResult(TimedResult):
     ) -> None:
         """Waits, showing what the tasks write, display, return and raise: what a cell of `%%px` does.
 
-        With `stream` all of it is shown as it arrives, errors too, and an `AlreadyDisplayedError` says how many there
-        were; otherwise at the end, grouped as `display_outputs` does, and `get`'s error is raised. A progress bar
-        comes after `progress_after` seconds (negative: never) on a terminal and in a notebook. On Ctrl-C engines get
-        the signal, and this returns: SIGINT aborts the tasks; with None they are aborted and the interrupt is raised.
+        Args:
+            stream: Whether all of it is shown as it arrives, errors too. Otherwise it is shown at the end, as
+                `display_outputs` does.
+            groupby: How it is grouped at the end: 'type', 'engine', 'order' or 'lines', alike ones once.
+            progress_after: Seconds after which a progress bar comes, on a terminal and in a notebook; negative: never.
+            signal_on_interrupt: What engines get on Ctrl-C, after which this returns: SIGINT aborts the tasks. With
+                None they are aborted and the interrupt is raised.
+
+        Raises:
+            AlreadyDisplayedError: Tasks of several engines failed, and their errors have been shown.
+            RemoteError: A task did not return. Of several engines without `stream` it is a `CompositeError`.
+            ValueError: There is no such grouping or signal.
+            LinkLost: The connection is closed or was lost.
         """
         from broadleaf.client.display.showing import show
 
-        show(self._result(), stream, groupby, progress_after, signal_on_interrupt)
+        show(self._as_result(), stream, groupby, progress_after, signal_on_interrupt)
 
     def display_outputs(self, groupby: str = "type", result_only: bool = False) -> None:
-        """Waits, then shows all output, grouped by 'type', 'engine' or 'order', or as 'lines', alike ones once."""
+        """Waits, then shows all that the tasks wrote, displayed and returned.
+
+        Args:
+            groupby: 'type', 'engine' or 'order', or 'lines', alike ones once.
+            result_only: Whether only the values of last expressions are shown.
+
+        Raises:
+            ValueError: There is no such grouping.
+            LinkLost: The connection is closed or was lost.
+        """
         from broadleaf.client.display.outputs import display_outputs
 
-        display_outputs(self._result(), groupby, result_only)
+        display_outputs(self._as_result(), groupby, result_only)
 
     def on_output(self, part: int, stream: int, data: bytes) -> None:
         """Live output of one part, from the client's hooks."""
         if stream == MESSAGES and b"debugger" in data:
-            self._debugging().on_message(self._result(), part, data)
+            self._debugging().on_message(self._as_result(), part, data)
         for listener in self._output_listeners:
             listener(part, stream, data)
 
     def _debugging(self) -> Debugging:
         from broadleaf.client.display.debugger import Debugging
 
-        client = self._result().origin.client
+        client = self._as_result().origin.client
         if client.debugging is None:
             client.debugging = Debugging(client)
         return client.debugging
 
     def debug(self, engine: int | None = None) -> None:
-        """Opens Python's debugger where a task of this result stopped or failed, by default the first that did.
+        """Opens Python's debugger where a task of this result stopped or failed. Returns when you leave the debugger.
 
         That is a task that waits in a `breakpoint()`, or one that has failed on an engine that keeps failed tasks'
-        frames (the option `keep_failed_frames`). Returns when you leave the debugger. Raises `LookupError` where there
-        is nothing to debug.
+        frames (the option `keep_failed_frames`).
+
+        Args:
+            engine: The engine whose task it is; by default the first that stopped or failed.
+
+        Raises:
+            LookupError: There is nothing to debug.
         """
-        self._debugging().debug(self._result(), engine)
+        self._debugging().debug(self._as_result(), engine)
 
     def listen(self, listener: Callable[[int, int, bytes], None]) -> None:
         """Has live output passed to `listener(part, stream, data)`."""

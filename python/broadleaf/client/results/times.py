@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from broadleaf.client.results.lazy_future import LazyFuture
+from broadleaf.client.results.parts import Value
 
 
-class TimedResult(LazyFuture):
+class TimedResult(LazyFuture[Value]):
     """The part of a result that tells times."""
 
     def timedelta(
@@ -19,7 +20,24 @@ class TimedResult(LazyFuture):
         start_key: Callable[..., datetime] = min,
         end_key: Callable[..., datetime] = max,
     ) -> float:
-        """Seconds between two sets of times, by default from the earliest `start` to the latest `end`."""
+        """Seconds between two sets of times, by default from the earliest start to the latest end.
+
+        Args:
+            start: A time, or several: `ar.submitted`, `ar.started`.
+            end: A time, or several: `ar.completed`, `ar.received`.
+            start_key: What chooses one of several starts.
+            end_key: What chooses one of several ends.
+
+        Returns:
+            The time between them in seconds.
+
+        Example:
+            >>> result = rc[:].apply_async(pow, 2, 3)
+            >>> result.wait()
+            True
+            >>> result.timedelta(result.submitted, result.received) > 0
+            True
+        """
         first = start if isinstance(start, datetime) else start_key(start)
         last = end if isinstance(end, datetime) else end_key(end)
         return (last - first).total_seconds()

@@ -34,6 +34,23 @@ class Dependency(set[str]):
 
     With the defaults (all, success only) a task that depends on one that fails is refused with
     `ImpossibleDependency` as soon as that one has failed.
+
+    Args:
+        dependencies: Results or task ids, one or several; or what `as_dict` gives.
+        all: Whether all of them must be done; otherwise one is enough.
+        success: Whether a task that returned counts.
+        failure: Whether a task that did not return counts.
+
+    Raises:
+        ValueError: Neither `success` nor `failure` is set.
+        TypeError: One of them is neither a result nor an id.
+
+    Example:
+        >>> view = rc.load_balanced_view()
+        >>> started = [view.apply_async(abs, n) for n in (-1, -2)]
+        >>> with view.temp_flags(after=ipp.Dependency(started, all=False, failure=True)):
+        ...     view.apply_sync(abs, -3)
+        3
     """
 
     def __init__(
@@ -75,7 +92,15 @@ class Dependency(set[str]):
         return Rule(self.all, self.success, self.failure)
 
     def check(self, completed: Iterable[str], failed: Iterable[str] | None = None) -> bool:
-        """Whether it is met when these ids have succeeded and those failed."""
+        """Whether it is met.
+
+        Args:
+            completed: Ids of the tasks that returned.
+            failed: Ids of the tasks that did not return.
+
+        Returns:
+            True if what the rule asks for is among these.
+        """
         if not self:
             return True
         against = set(completed) if self.success else set()
@@ -84,7 +109,15 @@ class Dependency(set[str]):
         return self <= against if self.all else not self.isdisjoint(against)
 
     def unreachable(self, completed: Iterable[str], failed: Iterable[str] | None = None) -> bool:
-        """Whether it can no longer be met."""
+        """Whether it can no longer be met.
+
+        Args:
+            completed: Ids of the tasks that returned.
+            failed: Ids of the tasks that did not return.
+
+        Returns:
+            True if what the rule asks for cannot come any more.
+        """
         if not self:
             return False
         against = set() if self.success else set(completed)
@@ -93,7 +126,11 @@ class Dependency(set[str]):
         return not self.isdisjoint(against) if self.all else self <= against
 
     def as_dict(self) -> dict[str, Any]:
-        """As a dict that `Dependency` takes."""
+        """The ids and the rule as a dict that `Dependency` takes.
+
+        Returns:
+            A dict of 'dependencies', 'all', 'success' and 'failure'.
+        """
         return {"dependencies": list(self), **self.rule.as_dict()}
 
 

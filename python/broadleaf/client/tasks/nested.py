@@ -19,8 +19,20 @@ def get_client() -> Client:
     """The client of the cluster that runs the calling task.
 
     While the task waits for results of its own cluster, its engine runs other tasks. The engine keeps the client for
-    later tasks, so there is no need to close it. Raises `ClusterConnectionError` outside of a task, and on the engines
-    of a relay that was given no file for clients.
+    later tasks, so there is no need to close it.
+
+    Returns:
+        The client, for the calling task and those that run at its depth.
+
+    Raises:
+        ClusterConnectionError: This is no task, or its engine is of a relay that was given no file for clients.
+
+    Example:
+        >>> def total(n):
+        ...     view = ipp.get_client().load_balanced_view()
+        ...     return sum(view.map_sync(abs, range(n)))
+        >>> rc[0].apply_sync(total, 4)
+        6
     """
     depth = _native.submitted_depth()
     if depth == 0:

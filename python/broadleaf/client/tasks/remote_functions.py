@@ -17,7 +17,14 @@ __tracebackhide__ = hides_frames
 
 
 class RemoteFunction:
-    """A function whose calls run on a view."""
+    """A function whose calls run on a view; `view.remote()` and `remote` make them.
+
+    Args:
+        view: The view.
+        function: What to call.
+        block: Whether calls wait for their value; by default as the view's flag `block` says at each call.
+        **flags: Flags of the view that hold for these calls.
+    """
 
     def __init__(self, view: View, function: Callable[..., Any], block: bool | None = None, **flags: Any) -> None:
         self.view = view
@@ -45,7 +52,17 @@ class RemoteFunction:
 class ParallelFunction(RemoteFunction):
     """A function whose calls get parts of sequences: each engine its part, or free engines chunk by chunk.
 
-    `pf(seq)` calls the function with parts, `pf.map(seq)` with items.
+    `pf(seq)` calls the function with parts, `pf.map(seq)` with items. `view.parallel()` and `parallel` make them.
+
+    Args:
+        view: The view.
+        function: What to call.
+        dist: How a direct view cuts sequences: 'b' into contiguous parts, 'r' by every n-th item.
+        block: Whether calls wait for their value; by default as the view's flag `block` says at each call.
+        chunksize: On a load-balanced view, items per task: 1 of `pf(seq)`, and as `map` chooses of `pf.map(seq)`.
+        ordered: On a load-balanced view, whether iterating gives values in the order of the sequences.
+        return_exceptions: Whether what raised stands as its exception in the result.
+        **flags: Flags of the view that hold for these calls.
     """
 
     def __init__(
@@ -66,7 +83,17 @@ class ParallelFunction(RemoteFunction):
         self.return_exceptions = return_exceptions
 
     def __call__(self, *sequences: Any) -> Any:
-        """Calls the function with parts of the sequences, which must be equally long, and joins the parts' values."""
+        """Calls the function with parts of the sequences, and joins the parts' values.
+
+        Args:
+            *sequences: Sequences of equal length.
+
+        Returns:
+            An `AsyncMapResult`; with `block` its value: the values of the parts as one list, array or table.
+
+        Raises:
+            ValueError: The sequences are not equally long.
+        """
         from broadleaf.client.tasks.partition import as_rows, join_parts
 
         cut = tuple(as_rows(sequence) for sequence in sequences)
@@ -87,7 +114,18 @@ class ParallelFunction(RemoteFunction):
         return view.map_parts(self.func, sequences, self.dist, whole_parts=True)
 
     def map(self, *sequences: Any) -> Any:
-        """Calls the function with each item of the sequences."""
+        """Calls the function with each item of the sequences.
+
+        Args:
+            *sequences: Sequences or other iterables, cut to the shortest.
+
+        Returns:
+            An `AsyncMapResult`; with `block` the list of values in the order of the sequences.
+
+        Raises:
+            CompositeError: With `block`: the function raised on some item.
+            TypeError: There are no sequences.
+        """
         options: dict[str, Any] = {"return_exceptions": self.return_exceptions}
         if hasattr(self.view, "map_chunks"):
             options.update(chunksize=self.chunksize, ordered=self.ordered)
@@ -96,12 +134,47 @@ class ParallelFunction(RemoteFunction):
 
 
 def remote(view: View, block: bool | None = None, **flags: Any) -> Callable[[Callable[..., Any]], RemoteFunction]:
-    """Decorator: calls of the function run on `view`, with these flags."""
+    """Decorator: calls of the function run on a view.
+
+    Args:
+        view: The view.
+        block: Whether calls wait for their value; by default as the view's flag `block` says at each call.
+        **flags: Flags of the view that hold for these calls.
+
+    Returns:
+        What makes a function a `RemoteFunction`.
+
+    Example:
+        >>> @ipp.remote(rc[0], block=True)
+        ... def cube(x):
+        ...     return x**3
+        >>> cube(2)
+        8
+    """
     return lambda function: RemoteFunction(view, function, block, **flags)
 
 
 def parallel(
     view: View, dist: str = "b", block: bool | None = None, ordered: bool = True, **flags: Any
 ) -> Callable[[Callable[..., Any]], ParallelFunction]:
-    """Decorator: calls of the function get parts of their sequences on the engines of `view`."""
+    """Decorator: calls of the function get parts of their sequences on the engines of a view.
+
+    Args:
+        view: The view.
+        dist: How a direct view cuts sequences: 'b' into contiguous parts, 'r' by every n-th item.
+        block: Whether calls wait for their value; by default as the view's flag `block` says at each call.
+        ordered: On a load-balanced view, whether iterating gives values in the order of the sequences.
+        **flags: `chunksize` and `return_exceptions` of `ParallelFunction`, and flags of the view that hold for these
+            calls.
+
+    Returns:
+        What makes a function a `ParallelFunction`.
+
+    Example:
+        >>> @ipp.parallel(rc[:], block=True)
+        ... def squares(part):
+        ...     return [x * x for x in part]
+        >>> squares(range(5))
+        [0, 1, 4, 9, 16]
+    """
     return lambda function: ParallelFunction(view, function, dist, block, ordered=ordered, **flags)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.results.async_result import AsyncResult
@@ -12,7 +12,7 @@ from broadleaf.client.tasks.dependency import is_dependency, resolve_dependency
 from broadleaf.client.tasks.options import TaskOptions
 from broadleaf.client.tasks.origin import Origin
 from broadleaf.client.tasks.partition import as_rows, as_sequence, automatic_chunk_items, chunks
-from broadleaf.client.views.base import Flag, View
+from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned, View
 from broadleaf.errors import hides_frames
 from broadleaf.serialize.functions.bodies import MapChunk
 
@@ -45,7 +45,21 @@ def _dependency(value: Any) -> Any:
 
 
 class LoadBalancedView(View):
-    """Tasks that run on whichever engine is free, with dependencies, retries, timeouts and priorities."""
+    """Tasks that run on whichever engine is free, with dependencies, retries, timeouts and priorities.
+
+    Args:
+        client: The client whose engines these are. `Client.load_balanced_view` makes such views.
+        targets: The ids of the engines to choose from; None: those that there are when a task runs.
+        **flags: Flags by name: `block`, `label`, `after`, `follow`, `timeout`, `retries`, `priority`.
+
+    Example:
+        >>> view = rc.load_balanced_view()
+        >>> first = view.apply_async(pow, 2, 10)
+        >>> with view.temp_flags(after=first):
+        ...     second = view.apply_async(pow, 3, 2)
+        >>> first.get(), second.get()
+        (1024, 9)
+    """
 
     follow: Flag = Flag(None, "Tasks on whose engine these must run.", _dependency)
     after: Flag = Flag(None, "Tasks that must be done before these start.", _dependency)
@@ -92,8 +106,28 @@ class LoadBalancedView(View):
         self._submit_mapped = submitter(client.link, types.mapped, mapped, options, 0, histories=histories)
         self._submit_one = submitter(client.link, types.single, one, options, 0, histories=histories)
 
-    def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
-        """Calls `function(*args, **kwargs)` on an engine and returns an `AsyncResult`."""
+    @overload
+    def apply_async(self, function: AsyncFunction[Returned], /, *args: Any, **kwargs: Any) -> AsyncResult[Returned]: ...
+
+    @overload
+    def apply_async(self, function: Function[Returned], /, *args: Any, **kwargs: Any) -> AsyncResult[Returned]: ...
+
+    def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult[Any]:
+        """Calls `function(*args, **kwargs)` on a free engine, and does not wait.
+
+        Args:
+            function: What to call. Engines that lack it are sent it.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            The result of the call.
+
+        Raises:
+            InvalidDependency: `after` or `follow` names a task that is not this client's.
+            SerializationError: The function or an argument cannot be pickled.
+            LinkLost: The connection is closed or was lost.
+        """
         # This is the hot path: a flag changed clears the submitter, so nothing is looked up here.
         submit = self._submit_one
         if submit is None:
@@ -106,8 +140,29 @@ class LoadBalancedView(View):
         except self.client.native.LinkClosed as error:
             raise link_lost(error) from error
 
+    @overload
+    def apply_sync(self, function: AsyncFunction[Returned], /, *args: Any, **kwargs: Any) -> Returned: ...
+
+    @overload
+    def apply_sync(self, function: Function[Returned], /, *args: Any, **kwargs: Any) -> Returned: ...
+
     def apply_sync(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Calls `function(*args, **kwargs)` on an engine and waits for the value."""
+        """Calls `function(*args, **kwargs)` on a free engine, and waits for the value.
+
+        Args:
+            function: What to call. Engines that lack it are sent it.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            What the function returned.
+
+        Raises:
+            RemoteError: The call did not return: it raised, or its engine died, or it was refused, aborted or too slow.
+            InvalidDependency: `after` or `follow` names a task that is not this client's.
+            SerializationError: The function or an argument cannot be pickled.
+            LinkLost: The connection is closed or was lost.
+        """
         submit = self._submit_one
         if submit is None:
             self._prepare()
@@ -117,6 +172,76 @@ class LoadBalancedView(View):
         except self.client.native.LinkClosed as error:
             raise link_lost(error) from error
         return result.get()
+
+    @overload
+    def map(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[True],
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool | None = None,
+    ) -> list[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[True],
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool | None = None,
+    ) -> list[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[False],
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool | None = None,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[False],
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool | None = None,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: Function[Any],
+        /,
+        *sequences: Any,
+        block: bool | None = None,
+        chunksize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: bool = False,
+        label: str | None = None,
+        track: bool | None = None,
+    ) -> Any: ...
 
     def map(
         self,
@@ -130,12 +255,30 @@ class LoadBalancedView(View):
         label: str | None = None,
         track: bool | None = None,
     ) -> Any:
-        """Calls `function` on each item, in chunks of `chunksize` items, each on whichever engine is free.
+        """Calls `function` on each item, in chunks, each on whichever engine is free.
 
-        Without `chunksize` (or with 0) it follows from the option `chunk_target`; see
-        `partition.automatic_chunk_items`. Sequences of unequal length are cut to the shortest. With
-        `ordered=False` iteration gives results as they come; `get` always gives them in order. With
-        `return_exceptions` an item that raised stands as its exception in the result.
+        Args:
+            function: What to call with an item of each sequence.
+            *sequences: Sequences or other iterables, cut to the shortest.
+            block: Whether to wait for the values; by default as the view's flag `block` says.
+            chunksize: Items per task. By default, or with 0: one each of up to `chunk_target` items (the option); more
+                are cut into that many chunks, or 8 per engine where that is more, of 16,384 items at most.
+            ordered: Whether iterating gives values in the order of the sequences. With False they come as they arrive;
+                `get` gives them in order even so.
+            return_exceptions: Whether an item that raised stands as its exception in the result.
+            label: A name for the tasks, shown in metadata and status.
+            track: Accepted for compatibility, without effect.
+
+        Returns:
+            An `AsyncMapResult`; with `block` the list of values in the order of the sequences.
+
+        Raises:
+            CompositeError: With `block`: the function raised on some item, or a task did not return.
+            TypeError: There are no sequences.
+            ValueError: `chunksize` is negative.
+            InvalidDependency: `after` or `follow` names a task that is not this client's.
+            SerializationError: The function or an item cannot be pickled.
+            LinkLost: The connection is closed or was lost.
         """
         if label is not None and label != self.label:
             with self.temp_flags(label=label):
@@ -201,6 +344,39 @@ class LoadBalancedView(View):
         self.client.tasks.remember(result)
         return result
 
+    @overload
+    def imap(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        ordered: bool = True,
+        max_outstanding: int | str = "auto",
+        return_exceptions: Literal[False] = False,
+    ) -> LazyMapIterator[Returned]: ...
+
+    @overload
+    def imap(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        ordered: bool = True,
+        max_outstanding: int | str = "auto",
+        return_exceptions: Literal[False] = False,
+    ) -> LazyMapIterator[Returned]: ...
+
+    @overload
+    def imap(
+        self,
+        function: Function[Any],
+        /,
+        *sequences: Any,
+        ordered: bool = True,
+        max_outstanding: int | str = "auto",
+        return_exceptions: bool,
+    ) -> LazyMapIterator[Any]: ...
+
     def imap(
         self,
         function: Callable[..., Any],
@@ -209,11 +385,30 @@ class LoadBalancedView(View):
         ordered: bool = True,
         max_outstanding: int | str = "auto",
         return_exceptions: bool = False,
-    ) -> LazyMapIterator:
-        """A lazy map over sequences that may be endless: an iterator over the values, with a `cancel` method.
+    ) -> LazyMapIterator[Any]:
+        """A lazy map over sequences that may be endless.
 
-        At most `max_outstanding` tasks are under way ('auto': 10 per engine; 0: no bound), so items are taken from
-        the sequences only as results are taken from the iterator.
+        Items are taken from the sequences only as values are taken from the iterator.
+
+        Args:
+            function: What to call with an item of each sequence.
+            *sequences: Sequences or other iterables; it ends with the shortest.
+            ordered: Whether values come in the order of the sequences. With False they come as they arrive.
+            max_outstanding: Maximum number of tasks under way. 'auto': 10 per engine; 0: no bound.
+            return_exceptions: Whether an item that raised comes as its exception in place of a value.
+
+        Returns:
+            An iterator over the values, for `for` and `async for`, with a method `cancel`.
+
+        Raises:
+            ValueError: `max_outstanding` is neither a number of tasks nor 'auto'.
+
+        Example:
+            >>> import itertools
+            >>> squares = rc.load_balanced_view().imap(lambda x: x * x, itertools.count())
+            >>> [next(squares) for _ in range(4)]
+            [0, 1, 4, 9]
+            >>> squares.cancel()
         """
         from broadleaf.client.views.lazy_map import LazyMapIterator
 
@@ -224,7 +419,15 @@ class LoadBalancedView(View):
         return LazyMapIterator(self, function, sequences, ordered, max_outstanding, return_exceptions)
 
     def register_joblib_backend(self, name: str = "broadleaf", make_default: bool = False) -> None:
-        """Makes this view a backend of joblib: `Parallel(backend=name)`."""
+        """Makes this view a backend of joblib: `Parallel(backend=name)`.
+
+        Args:
+            name: The backend's name.
+            make_default: Whether joblib uses it where no backend is named.
+
+        Raises:
+            ImportError: joblib is not installed.
+        """
         from broadleaf.interop.joblib import register_joblib_backend
 
         register_joblib_backend(name, make_default, view=self)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, overload
 
 from broadleaf.client.display.descriptions import targets_in_words
 from broadleaf.client.results.async_result import AsyncResult
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from broadleaf.interop.concurrent import ViewExecutor
 
 __tracebackhide__ = hides_frames
+
+Returned = TypeVar("Returned")
+"""What a function, or its coroutine, gives on an engine."""
+Function = Callable[..., Returned]
+AsyncFunction = Callable[..., Coroutine[Any, Any, Returned]]
 
 # Tasks that a client or a view remembers by number.
 HISTORY_TASKS = 65_536
@@ -109,7 +114,18 @@ class View(PublicNames):
     # Flags --------------------------------------------------------------------------------------
 
     def set_flags(self, **flags: Any) -> Self:
-        """Sets several flags at once. Raises `KeyError` for a name that is none."""
+        """Sets several flags at once.
+
+        Args:
+            **flags: Flags by name, such as `block=True`.
+
+        Returns:
+            The view itself.
+
+        Raises:
+            KeyError: There is no flag of that name.
+            ValueError: A flag does not take this value.
+        """
         for name, value in flags.items():
             if name not in self.flag_names:
                 raise KeyError(f"Invalid name: {name!r}; flags are {', '.join(self.flag_names)}")
@@ -118,7 +134,25 @@ class View(PublicNames):
 
     @contextmanager
     def temp_flags(self, **flags: Any) -> Iterator[Self]:
-        """Sets flags for the length of a block."""
+        """Sets flags for the length of a `with` block.
+
+        Args:
+            **flags: Flags by name, such as `block=True`.
+
+        Returns:
+            A context manager that gives the view.
+
+        Raises:
+            KeyError: There is no flag of that name.
+            ValueError: A flag does not take this value.
+
+        Example:
+            >>> view = rc.load_balanced_view()
+            >>> with view.temp_flags(retries=3):
+            ...     result = view.apply_async(pow, 2, 2)
+            >>> view.retries
+            0
+        """
         saved = dict(self._flags)
         self.set_flags(**flags)
         try:
@@ -130,44 +164,205 @@ class View(PublicNames):
     # Calls --------------------------------------------------------------------------------------
 
     def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
-        """Calls `function(*args, **kwargs)` on the engines and returns an `AsyncResult`."""
+        """Calls `function(*args, **kwargs)` on the engines, and does not wait.
+
+        Args:
+            function: What to call. Engines that lack it are sent it.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            The result of the call.
+        """
         raise NotImplementedError
 
     def apply_sync(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Calls `function(*args, **kwargs)` on the engines and waits for the value."""
+        """Calls `function(*args, **kwargs)` on the engines, and waits for the value.
+
+        Args:
+            function: What to call. Engines that lack it are sent it.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            What `get` of `apply_async`'s result returns.
+        """
         return self.apply_async(function, *args, **kwargs).get()
 
     def apply(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """`apply_sync` or `apply_async`, as the flag `block` says."""
+        """`apply_sync` or `apply_async`, as the flag `block` says.
+
+        Args:
+            function: What to call. Engines that lack it are sent it.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            The value if the view's flag `block` is set, else an `AsyncResult`.
+
+        Raises:
+            RemoteError: With `block`: the task did not return. Of several tasks it is a `CompositeError`.
+            SerializationError: The function or an argument cannot be pickled.
+            LinkLost: The connection is closed or was lost.
+        """
         call = self.apply_sync if self.block else self.apply_async
         return call(function, *args, **kwargs)
 
     def map(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> Any:
-        """Calls `function` on each item, or on items of several sequences taken together."""
+        """Calls `function` on each item, or on items of several sequences taken together.
+
+        Args:
+            function: What to call with an item of each sequence.
+            *sequences: Sequences or other iterables, cut to the shortest.
+            **options: As the kind of view has them.
+
+        Returns:
+            An `AsyncMapResult`, or the list of values where it waits.
+        """
         raise NotImplementedError
 
-    def map_async(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> AsyncMapResult:
-        """`map` that returns an `AsyncMapResult`."""
+    @overload
+    def map_async(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def map_async(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def map_async(
+        self,
+        function: Function[Any],
+        /,
+        *sequences: Any,
+        return_exceptions: bool,
+        **options: Any,
+    ) -> AsyncMapResult[Any]: ...
+
+    def map_async(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> AsyncMapResult[Any]:
+        """`map` that does not wait, whatever the flag `block` says.
+
+        Args:
+            function: What to call with an item of each sequence.
+            *sequences: Sequences or other iterables, cut to the shortest.
+            **options: Options of the view's `map`, without `block`.
+
+        Returns:
+            The result, which can be iterated over as values arrive.
+
+        Raises:
+            TypeError: There are no sequences, or `block` is among the options.
+            SerializationError: The function or an item cannot be pickled.
+            LinkLost: The connection is closed or was lost.
+
+        Example:
+            >>> result = rc.load_balanced_view().map_async(lambda x: x + 1, range(3))
+            >>> list(result)
+            [1, 2, 3]
+        """
         if "block" in options:
             raise TypeError("map_async doesn't take a `block` keyword argument.")
-        result: AsyncMapResult = self.map(function, *sequences, block=False, **options)
+        result: AsyncMapResult[Any] = self.map(function, *sequences, block=False, **options)
         return result
 
+    @overload
+    def map_sync(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> list[Returned]: ...
+
+    @overload
+    def map_sync(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> list[Returned]: ...
+
+    @overload
+    def map_sync(
+        self,
+        function: Function[Any],
+        /,
+        *sequences: Any,
+        return_exceptions: bool,
+        **options: Any,
+    ) -> list[Any]: ...
+
     def map_sync(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> list[Any]:
-        """`map` that waits and returns a list."""
+        """`map` that waits for all values, whatever the flag `block` says.
+
+        Args:
+            function: What to call with an item of each sequence.
+            *sequences: Sequences or other iterables, cut to the shortest.
+            **options: Options of the view's `map`, without `block`.
+
+        Returns:
+            The values in the order of the sequences.
+
+        Raises:
+            CompositeError: The function raised. `exceptions` has an error for each task that failed.
+            TypeError: There are no sequences, or `block` is among the options.
+            SerializationError: The function or an item cannot be pickled.
+            LinkLost: The connection is closed or was lost.
+
+        Example:
+            >>> rc[:].map_sync(pow, [1, 2, 3], [2, 2, 2])
+            [1, 4, 9]
+        """
         if "block" in options:
             raise TypeError("map_sync doesn't take a `block` keyword argument.")
         values: list[Any] = self.map(function, *sequences, block=True, **options)
         return values
 
     def imap(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> Iterator[Any]:
-        """`map` that returns an iterator over the values as they arrive."""
-        from broadleaf.client.results.map_results import MapIterator
+        """`map` as an iterator over the values.
 
-        return MapIterator(self.map_async(function, *sequences, **options))
+        Args:
+            function: What to call with an item of each sequence.
+            *sequences: Sequences or other iterables, cut to the shortest.
+            **options: As the kind of view has them.
+
+        Returns:
+            An iterator for `for` and `async for`.
+        """
+        raise NotImplementedError
 
     def remote(self, block: bool | None = None, **flags: Any) -> Callable[[Callable[..., Any]], RemoteFunction]:
-        """Decorator: calls of the function run on this view."""
+        """Decorator: calls of the function run on this view.
+
+        Args:
+            block: Whether calls wait for their value; by default as the view's flag `block` says now.
+            **flags: Flags of the view that hold for these calls.
+
+        Returns:
+            What makes a function a `RemoteFunction`.
+
+        Example:
+            >>> @rc[0].remote(block=True)
+            ... def cube(x):
+            ...     return x**3
+            >>> cube(3)
+            27
+        """
         from broadleaf.client.tasks.remote_functions import remote
 
         return remote(self, block=self.block if block is None else block, **flags)
@@ -175,7 +370,24 @@ class View(PublicNames):
     def parallel(
         self, dist: str = "b", block: bool | None = None, **flags: Any
     ) -> Callable[[Callable[..., Any]], ParallelFunction]:
-        """Decorator: calls of the function get parts of their sequences on the engines of this view."""
+        """Decorator: calls of the function get parts of their sequences on the engines of this view.
+
+        Args:
+            dist: How a direct view cuts sequences: 'b' into contiguous parts, 'r' by every n-th item.
+            block: Whether calls wait for their value; by default as the view's flag `block` says now.
+            **flags: Arguments of `ParallelFunction` (`chunksize`, `ordered`, `return_exceptions`), and flags of the
+                view that hold for these calls.
+
+        Returns:
+            What makes a function a `ParallelFunction`.
+
+        Example:
+            >>> @rc[:].parallel(block=True)
+            ... def doubled(part):
+            ...     return [2 * x for x in part]
+            >>> doubled(range(6))
+            [0, 2, 4, 6, 8, 10]
+        """
         from broadleaf.client.tasks.remote_functions import parallel
 
         return parallel(self, dist=dist, block=self.block if block is None else block, **flags)
@@ -209,13 +421,38 @@ class View(PublicNames):
         return self.client.results
 
     def wait(self, jobs: Any = None, timeout: float | None = -1) -> bool:
-        """Waits for `jobs` (results, ids, indices of the history), or all of this view's tasks; False if in vain."""
+        """Waits for tasks of this view. Ctrl-C aborts those that are waited for.
+
+        Args:
+            jobs: A result, a task's id, an index of this view's `history`, or a list of these. By default all of its
+                tasks.
+            timeout: Seconds to wait; None or a negative number: for ever.
+
+        Returns:
+            Whether they are all done. It does not matter how they ended.
+
+        Raises:
+            KeyError: The id is not that of a task of this client.
+            IndexError: The history is not that long.
+            LinkLost: The connection is closed or was lost.
+        """
         if jobs is None:
             return self.client.wait_for_tasks(self._outstanding_seqs(), timeout)
         return self.client.wait(self._resolve_indices(jobs), timeout)
 
     def abort(self, jobs: Any = None, targets: Any = None, block: bool | None = None) -> None:
-        """Aborts `jobs`, or all of this view's tasks, queued or running. See `Client.abort`."""
+        """Aborts tasks of this view, queued or running. Those that are done are left alone.
+
+        Args:
+            jobs: A result, a task's id, an index of this view's `history`, or a list of these. By default all of its
+                tasks.
+            targets: Without `jobs`: only what direct views have sent to these engines.
+            block: Accepted for compatibility, without effect: `wait` waits until they have ended.
+
+        Raises:
+            KeyError: The id is not that of a task of this client.
+            LinkLost: The connection is closed or was lost.
+        """
         if jobs is not None:
             self.client.abort(self._resolve_indices(jobs))
             return
@@ -226,7 +463,21 @@ class View(PublicNames):
         self.client.cancel_tasks(seqs)
 
     def get_result(self, indices_or_msg_ids: Any = None, block: bool | None = None, owner: bool = False) -> AsyncResult:
-        """The result of tasks given by id or by index in this view's history, by default the last."""
+        """The result of tasks given by their ids or by indices of this view's history.
+
+        Args:
+            indices_or_msg_ids: A task's id, an index of this view's `history`, or a list of these; by default the last
+                task.
+            block: Whether to wait until it is done.
+            owner: Accepted for compatibility, without effect.
+
+        Returns:
+            The result; see `Client.get_result`.
+
+        Raises:
+            KeyError: The result of a task is gone, or there never was such a task.
+            IndexError: The history is not that long.
+        """
         jobs = -1 if indices_or_msg_ids is None else indices_or_msg_ids
         return self.client.get_result(self._resolve_indices(jobs), block=block, owner=owner)
 
@@ -238,17 +489,44 @@ class View(PublicNames):
         return jobs
 
     def queue_status(self, targets: Any = None, verbose: bool = False) -> dict[Any, Any]:
-        """See `Client.queue_status`, for this view's engines."""
+        """`Client.queue_status` of this view's engines.
+
+        Args:
+            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
+            verbose: Whether to list the tasks' ids in place of their numbers.
+
+        Returns:
+            Numbers of tasks by engine, as `Client.queue_status` gives them.
+
+        Raises:
+            EngineError: The only engine asked for has just left.
+            IndexError: One of the engines does not exist.
+        """
         return self.client.queue_status(self.targets if targets is None else targets, verbose)
 
     def purge_results(self, jobs: Any = (), targets: Any = ()) -> None:
-        """See `Client.purge_results`."""
+        """`Client.purge_results`: forgets results, here and at the controller.
+
+        Args:
+            jobs: A result, a task's id, an index of the client's history, or a list of these; 'all' for everything.
+            targets: Engines of which all results are forgotten; 'all' for everything.
+
+        Raises:
+            RuntimeError: Some of the tasks are not done. Then nothing is forgotten.
+        """
         self.client.purge_results(jobs, targets)
 
     def shutdown(
         self, targets: Any = None, restart: bool = False, hub: bool = False, block: bool | None = None
     ) -> None:
-        """Stops this view's engines. See `Client.shutdown`."""
+        """Stops this view's engines; see `Client.shutdown`.
+
+        Args:
+            targets: Engines in place of the view's own: an id, a list of ids, or a slice.
+            restart: Whether the engines start afresh under the same ids.
+            hub: Whether the whole cluster stops.
+            block: Accepted for compatibility, without effect.
+        """
         if targets is None or targets == "all":
             targets = self.targets
         self.client.shutdown(targets, restart=restart, hub=hub, block=block)

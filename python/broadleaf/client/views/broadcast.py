@@ -17,6 +17,17 @@ class BroadcastView(DirectView):
     With `is_coalescing` the replies to a call are collected on their way and arrive as one, once the last engine has
     answered: cheapest for many engines and small values. Every error is kept, and so are the values of the others
     when an engine dies. Without it each reply comes as soon as it is there.
+
+    Args:
+        client: The client whose engines these are. `Client.broadcast_view` makes such views.
+        targets: An engine's id, a list of ids, or 'all', which is looked up at each call.
+        coalescing: Whether the replies to a call arrive together: the flag `is_coalescing`.
+        **flags: Other flags by name: `block`, `mode`, `plan`, `label`.
+
+    Example:
+        >>> everyone = rc.broadcast_view(coalescing=True)
+        >>> everyone.apply_sync(lambda: engine_id)
+        [0, 1, 2, 3]
     """
 
     is_coalescing: Flag = Flag(False, "Whether the replies to a call arrive together.", bool)

@@ -6,7 +6,7 @@ import builtins
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from broadleaf.client.connection.failures import link_lost
 from broadleaf.client.results.async_result import AsyncResult
@@ -14,14 +14,14 @@ from broadleaf.client.tasks.options import TaskOptions
 from broadleaf.client.tasks.origin import Origin
 from broadleaf.client.tasks.partition import as_rows, as_sequence, check_dist, join_parts, part_bounds, part_of
 from broadleaf.client.tasks.rows import only_item
-from broadleaf.client.views.base import Flag, View
+from broadleaf.client.views.base import AsyncFunction, Flag, Function, Returned, View
 from broadleaf.client.views.in_place import InPlace
 from broadleaf.errors import NoEnginesRegistered, hides_frames
 from broadleaf.serialize import asked_for
 from broadleaf.serialize.functions.bodies import MapChunk
 
 if TYPE_CHECKING:
-    from broadleaf.client.results.map_results import AsyncMapResult
+    from broadleaf.client.results.map_results import AsyncMapResult, MapIterator
 
 __tracebackhide__ = hides_frames
 
@@ -57,6 +57,19 @@ class DirectView(View):
     `mode` says what engines may do with the large buffers (of arrays, say) of arguments and pushed values. There is one
     copy of them a host: 'private' (writable; what an engine writes is its own), 'readonly', or 'shared' (what any
     engine writes all engines of its host see).
+
+    Args:
+        client: The client whose engines these are. `rc[...]` and `Client.direct_view` make views.
+        targets: An engine's id, a list of ids, or 'all', which is looked up at each call.
+        **flags: Flags by name: `block`, `mode`, `plan`, `label`, `track`.
+
+    Example:
+        >>> view = rc[:2]
+        >>> view["x"] = 3
+        >>> view["x"]
+        [3, 3]
+        >>> view.apply_sync(lambda y: x + y, 1)
+        [4, 4]
     """
 
     mode: Flag = Flag("private", "How engines get large buffers: 'private', 'readonly' or 'shared'.", check_delivery)
@@ -161,11 +174,46 @@ class DirectView(View):
         return result
 
     def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
-        """Calls `function(*args, **kwargs)` on each engine and returns an `AsyncResult`."""
+        """Calls `function(*args, **kwargs)` on each engine, and does not wait.
+
+        Args:
+            function: What to call. Engines that lack it are sent it.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            The result. Its value is a list in the order of the targets, or of a view of one engine that engine's value.
+
+        Raises:
+            NoEnginesRegistered: The view has no engines.
+            IndexError: One of its engines does not exist.
+            SerializationError: The function or an argument cannot be pickled.
+            LinkLost: The connection is closed or was lost.
+        """
         return self._submit(function, args, kwargs)  # type: ignore[no-any-return]
 
     def apply_sync(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Calls `function(*args, **kwargs)` on each engine and waits for the value."""
+        """Calls `function(*args, **kwargs)` on each engine, and waits for the value.
+
+        Args:
+            function: What to call. Engines that lack it are sent it.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            Of a view of one engine its value, else a list of values in the order of the targets.
+
+        Raises:
+            RemoteError: The call did not return. Of a view of several engines it is a `CompositeError`.
+            NoEnginesRegistered: The view has no engines.
+            IndexError: One of its engines does not exist.
+            SerializationError: The function or an argument cannot be pickled.
+            LinkLost: The connection is closed or was lost.
+
+        Example:
+            >>> rc[:].apply_sync(max, 1, 2)
+            [2, 2, 2, 2]
+        """
         return self._submit(function, args, kwargs, wait=True).get()
 
     def _operation(self, name: str) -> Callable[..., Any]:
@@ -194,10 +242,31 @@ class DirectView(View):
         label: str | None = None,
         chain: str | None = None,
     ) -> AsyncResult:
-        """Runs `code` in each engine's namespace. With `silent=False` the last expression's value is displayed.
+        """Runs code in each engine's namespace.
 
-        Magics and `!commands` work as in IPython. Of executions of one `chain`, an engine runs none after one that
-        raised there: they raise `TaskAborted`. Returns the result, done if `block`. Its values are `ExecuteReply`s.
+        Magics and `!commands` work as in IPython, where the engine has IPython.
+
+        Args:
+            code: Any number of statements; `await` may stand outside of functions.
+            silent: Whether nothing is displayed. With `silent=False` the last expression's value is.
+            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait; by default as the view's flag `block` says.
+            label: A name for the tasks, shown in metadata and status.
+            chain: Of executions with one name here, an engine runs none after one that raised there: they raise
+                `TaskAborted`.
+
+        Returns:
+            The result, done if it waited. Its values are `ExecuteReply`s.
+
+        Raises:
+            RemoteError: With `block`: the code raised. Of a view of several engines it is a `CompositeError`.
+            NoEnginesRegistered: The view has no engines.
+            IndexError: One of the engines does not exist.
+            LinkLost: The connection is closed or was lost.
+
+        Example:
+            >>> rc[0].execute("a = 6; a * 7", silent=False, block=True).get().data["text/plain"]
+            '42'
         """
         wait = self.block if block is None else block
         self.client.local_modules.update()  # the code may import what has come to the path
@@ -213,22 +282,50 @@ class DirectView(View):
     def run(
         self, filename: str, targets: Any = None, block: bool | None = None, label: str | None = None
     ) -> AsyncResult:
-        """Runs the text of a local file in each engine's namespace."""
+        """Runs the text of a local file in each engine's namespace.
+
+        Args:
+            filename: The path of the file, on this host.
+            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait; by default as the view's flag `block` says.
+            label: A name for the tasks, shown in metadata and status.
+
+        Returns:
+            The result, as of `execute`.
+
+        Raises:
+            OSError: The file cannot be read.
+            RemoteError: With `block`: the code raised. Of a view of several engines it is a `CompositeError`.
+        """
         with open(filename) as file:
             # A last line of blanks alone would be a syntax error.
             code = file.read() + "\n"
         return self.execute(code, targets=targets, block=block, label=label)
 
     def activate(self, suffix: str = "") -> None:
-        """Has `%px`, `%%px` and their kin act on this view, with `suffix` behind their names. Warns outside IPython."""
+        """Has `%px`, `%%px` and their kin act on this view. Warns outside IPython, and does nothing.
+
+        Args:
+            suffix: What stands behind the magics' names, so that several views can have theirs.
+        """
         from broadleaf.notebook import activate
 
         activate(self, suffix)
 
     def complete(self, text: str, position: int, timeout: float | None = None) -> tuple[list[str], int]:
-        """What may stand at `position` of a cell `text` on the first engine, and where what it replaces begins.
+        """What may stand at a position of a cell on the view's first engine.
 
-        Raises `TimeoutError` where the engine is busy for longer than `timeout` seconds; the question is withdrawn.
+        Args:
+            text: The cell.
+            position: The cursor's position in `text`, in characters.
+            timeout: Seconds that the engine may be busy with something else; None: for ever.
+
+        Returns:
+            The candidates, and the position in `text` where what they replace begins.
+
+        Raises:
+            TimeoutError: The engine was busy for longer. The question is withdrawn.
+            RemoteError: The engine has no IPython.
         """
         ids, _ = self.client.resolve_targets(self.targets)
         result = self._submit(self._operation("complete"), (text, position), {}, "complete", targets=ids[0])
@@ -240,6 +337,38 @@ class DirectView(View):
 
     # Variables ----------------------------------------------------------------------------------
 
+    @overload
+    def push(
+        self,
+        ns: dict[str, Any],
+        targets: Any = None,
+        *,
+        block: Literal[True],
+        track: bool | None = None,
+        mode: str | None = None,
+    ) -> list[None] | None: ...
+
+    @overload
+    def push(
+        self,
+        ns: dict[str, Any],
+        targets: Any = None,
+        *,
+        block: Literal[False],
+        track: bool | None = None,
+        mode: str | None = None,
+    ) -> AsyncResult[list[None] | None]: ...
+
+    @overload
+    def push(
+        self,
+        ns: dict[str, Any],
+        targets: Any = None,
+        block: bool | None = None,
+        track: bool | None = None,
+        mode: str | None = None,
+    ) -> Any: ...
+
     def push(
         self,
         ns: dict[str, Any],
@@ -248,13 +377,35 @@ class DirectView(View):
         track: bool | None = None,
         mode: str | None = None,
     ) -> Any:
-        """Sets variables on each engine; names may be dotted. The caller may change the values once it returns.
+        """Sets variables on each engine. You may change the values once it returns.
 
-        `mode` is 'private', 'readonly' or 'shared' (the view's flag by default; see `DirectView`), or 'inplace': the
-        arrays that the names stand for on the engines keep their identity and address and get new contents. Arrays,
-        SciPy's sparse matrices, and dicts, lists and tuples of them can be overwritten, by values of the same shapes,
-        dtypes and orders. Raises `InPlaceMismatch` (in a `RemoteError`) where they do not fit, and nothing is changed
-        there.
+        Args:
+            ns: Values by name. Names may be dotted: `{"model.weights": w}` sets an attribute.
+            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait until the engines have them; by default as the view's flag `block` says.
+            track: Accepted for compatibility, without effect.
+            mode: What engines may do with large buffers: 'private', 'readonly' or 'shared', by default as the view's
+                flag `mode` says. Or 'inplace': the arrays that the names stand for on the engines keep their identity
+                and address and get new contents. Arrays, SciPy's sparse matrices, and dicts, lists and tuples of them
+                can be overwritten, by values of the same shapes, dtypes and orders.
+
+        Returns:
+            An `AsyncResult`; with `block` None for each engine.
+
+        Raises:
+            InPlaceMismatch: In place: a value cannot be overwritten, or does not fit. What an engine found out is also
+                a `RemoteError`. Nothing is changed on an engine where something does not fit.
+            RemoteError: With `block`: an engine could not take them. Of several engines it is a `CompositeError`.
+            SerializationError: A value cannot be pickled.
+            TypeError: `ns` is no dict.
+            ValueError: There is no such mode.
+            NoEnginesRegistered: The view has no engines.
+
+        Example:
+            >>> rc[:].push({"a": 1, "b": [2, 3]}, block=True)
+            [None, None, None, None]
+            >>> rc[1].pull(["a", "b"], block=True)
+            [1, [2, 3]]
         """
         if not isinstance(ns, dict):
             raise TypeError(f"Must be a dict, not {type(ns)}")
@@ -263,18 +414,79 @@ class DirectView(View):
             return self._call("overwrite", (ns,), targets, block, "private")
         return self._call("push", (ns,), targets, block, None if mode is None else check_delivery(mode))
 
+    @overload
+    def broadcast(
+        self, value: Any, name: str, mode: str | None = None, targets: Any = None, *, block: Literal[True]
+    ) -> list[None] | None: ...
+
+    @overload
+    def broadcast(
+        self, value: Any, name: str, mode: str | None = None, targets: Any = None, *, block: Literal[False]
+    ) -> AsyncResult[list[None] | None]: ...
+
+    @overload
+    def broadcast(
+        self, value: Any, name: str, mode: str | None = None, targets: Any = None, block: bool | None = None
+    ) -> Any: ...
+
     def broadcast(
         self, value: Any, name: str, mode: str | None = None, targets: Any = None, block: bool | None = None
     ) -> Any:
-        """Sets the variable `name` to `value` on each engine: `push` of one value, with the same modes."""
+        """Sets one variable on each engine: `push` of one value.
+
+        Args:
+            value: The value.
+            name: The variable's name; it may be dotted.
+            mode: As of `push`.
+            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait until the engines have it; by default as the view's flag `block` says.
+
+        Returns:
+            An `AsyncResult`; with `block` None for each engine.
+
+        Raises:
+            InPlaceMismatch: As of `push`.
+            RemoteError: As of `push`.
+            SerializationError: The value cannot be pickled.
+            ValueError: There is no such mode.
+            NoEnginesRegistered: The view has no engines.
+        """
         return self.push({name: value}, targets=targets, block=block, mode=mode)
 
     def update(self, ns: dict[str, Any]) -> Any:
-        """`push`."""
+        """`push` by another name.
+
+        Args:
+            ns: Values by name.
+
+        Returns:
+            What `push` returns.
+        """
         return self.push(ns)
 
+    @overload
+    def pull(self, names: str | Iterable[str], targets: Any = None, *, block: Literal[False]) -> AsyncResult[Any]: ...
+
+    @overload
+    def pull(self, names: str | Iterable[str], targets: Any = None, block: bool | None = None) -> Any: ...
+
     def pull(self, names: str | Iterable[str], targets: Any = None, block: bool | None = None) -> Any:
-        """Gets a variable, or a list of several, from each engine; names may be dotted."""
+        """Gets variables from each engine.
+
+        Args:
+            names: A name, or a list of several. Names may be dotted, as in 'model.weights'.
+            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait for the values; by default as the view's flag `block` says.
+
+        Returns:
+            An `AsyncResult`; with `block` the variable's value on each engine, or the list of several.
+
+        Raises:
+            RemoteError: With `block`: an engine has no such variable (the error is then a `NameError` too), or its
+                value cannot be pickled. Of several engines it is a `CompositeError`.
+            TypeError: The names are not str.
+            NoEnginesRegistered: The view has no engines.
+        """
         if isinstance(names, list | tuple | set):
             names = list(names)
             for name in names:
@@ -286,7 +498,19 @@ class DirectView(View):
         return self._call("pull", (names,), targets, block)
 
     def get(self, names: str | Iterable[str]) -> Any:
-        """`pull` that waits."""
+        """`pull` that waits.
+
+        Args:
+            names: A name, or a list of several.
+
+        Returns:
+            Of each engine the variable's value, or the list of several.
+
+        Raises:
+            RemoteError: As of `pull`.
+            TypeError: The names are not str.
+            NoEnginesRegistered: The view has no engines.
+        """
         return self.pull(names, block=True)
 
     def __getitem__(self, name: str) -> Any:
@@ -296,9 +520,68 @@ class DirectView(View):
         # An assignment is done when it returns, and says so if it cannot be done.
         self.push({name: value}, block=True)
 
+    @overload
+    def clear(self, targets: Any = None, *, block: Literal[True]) -> list[None] | None: ...
+
+    @overload
+    def clear(self, targets: Any = None, *, block: Literal[False]) -> AsyncResult[list[None] | None]: ...
+
+    @overload
+    def clear(self, targets: Any = None, block: bool | None = None) -> Any: ...
+
     def clear(self, targets: Any = None, block: bool | None = None) -> Any:
-        """Removes the user's variables from each engine."""
+        """Removes the user's variables from each engine.
+
+        Args:
+            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait; by default as the view's flag `block` says.
+
+        Returns:
+            An `AsyncResult`; with `block` None for each engine.
+
+        Raises:
+            NoEnginesRegistered: The view has no engines.
+            IndexError: One of the engines does not exist.
+        """
         return self._call("clear", (), targets, block)
+
+    @overload
+    def scatter(
+        self,
+        key: str,
+        seq: Any,
+        dist: str = "b",
+        flatten: bool = False,
+        targets: Any = None,
+        *,
+        block: Literal[True],
+        track: bool | None = None,
+    ) -> None: ...
+
+    @overload
+    def scatter(
+        self,
+        key: str,
+        seq: Any,
+        dist: str = "b",
+        flatten: bool = False,
+        targets: Any = None,
+        *,
+        block: Literal[False],
+        track: bool | None = None,
+    ) -> AsyncResult[list[None] | None]: ...
+
+    @overload
+    def scatter(
+        self,
+        key: str,
+        seq: Any,
+        dist: str = "b",
+        flatten: bool = False,
+        targets: Any = None,
+        block: bool | None = None,
+        track: bool | None = None,
+    ) -> Any: ...
 
     def scatter(
         self,
@@ -310,10 +593,33 @@ class DirectView(View):
         block: bool | None = None,
         track: bool | None = None,
     ) -> Any:
-        """Sets `key` to a part of `seq` on each engine: contiguous (`dist='b'`) or every n-th item (`'r'`).
+        """Sets a variable to a part of a sequence on each engine.
 
-        Of a data frame, an Arrow or Polars table, or a sparse matrix the items are the rows, and a part is one of its
-        kind. With `flatten` a part of one item is set as that item.
+        Args:
+            key: The variable's name; it may be dotted.
+            seq: What to cut: a sequence, an array by its first axis, a data frame, an Arrow or Polars table or a sparse
+                matrix by its rows. A part is of the same kind.
+            dist: How to cut: 'b' into contiguous parts, larger ones first, 'r' by every n-th item.
+            flatten: Whether a part of one item is set as that item.
+            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait until the engines have them; by default as the view's flag `block` says.
+            track: Accepted for compatibility, without effect.
+
+        Returns:
+            An `AsyncResult`; with `block` None.
+
+        Raises:
+            RemoteError: With `block`: an engine could not take its part. Of several engines it is a `CompositeError`.
+            SerializationError: A part cannot be pickled.
+            ValueError: `dist` is neither 'b' nor 'r'.
+            NoEnginesRegistered: The view has no engines.
+
+        Example:
+            >>> rc[:].scatter("part", range(6), block=True)
+            >>> rc[:].apply_sync(lambda: list(part))
+            [[0, 1], [2, 3], [4], [5]]
+            >>> rc[:].gather("part", block=True)
+            [0, 1, 2, 3, 4, 5]
         """
         check_dist(dist)
         seq = as_rows(seq)
@@ -328,8 +634,29 @@ class DirectView(View):
             return None
         return result
 
+    @overload
+    def gather(self, key: str, dist: str = "b", targets: Any = None, *, block: Literal[False]) -> AsyncResult[Any]: ...
+
+    @overload
+    def gather(self, key: str, dist: str = "b", targets: Any = None, block: bool | None = None) -> Any: ...
+
     def gather(self, key: str, dist: str = "b", targets: Any = None, block: bool | None = None) -> Any:
-        """The inverse of `scatter`: one sequence, array, table or matrix of the parts that `key` names on engines."""
+        """The inverse of `scatter`: one whole of the parts that a name stands for on the engines.
+
+        Args:
+            key: The variable's name; it may be dotted.
+            dist: How the whole was cut: 'b' or 'r'.
+            targets: Engines in place of the view's own: an id, a list of ids, a slice, or 'all'.
+            block: Whether to wait for the parts; by default as the view's flag `block` says.
+
+        Returns:
+            An `AsyncMapResult`; with `block` a list, array, table or matrix, as the parts are.
+
+        Raises:
+            CompositeError: With `block`: an engine has no such variable, or its part cannot be pickled.
+            ValueError: `dist` is neither 'b' nor 'r'.
+            NoEnginesRegistered: The view has no engines.
+        """
         check_dist(dist)
         ids, _ = self.client.resolve_targets(self.targets if targets is None else targets)
         result = self._submit(self._operation("pull"), (key,), {}, "gather", "mapped", list(ids))
@@ -338,6 +665,66 @@ class DirectView(View):
         return self._finish(result, block)
 
     # Maps ---------------------------------------------------------------------------------------
+
+    @overload
+    def map(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[True],
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool = False,
+    ) -> list[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[True],
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool = False,
+    ) -> list[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[False],
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool = False,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        block: Literal[False],
+        return_exceptions: Literal[False] = False,
+        label: str | None = None,
+        track: bool = False,
+    ) -> AsyncMapResult[Returned]: ...
+
+    @overload
+    def map(
+        self,
+        function: Function[Any],
+        /,
+        *sequences: Any,
+        block: bool | None = None,
+        return_exceptions: bool = False,
+        label: str | None = None,
+        track: bool = False,
+    ) -> Any: ...
 
     def map(
         self,
@@ -351,12 +738,81 @@ class DirectView(View):
     ) -> Any:
         """Calls `function` on each item; each engine gets one contiguous part of the sequences.
 
-        Sequences of unequal length are cut to the shortest. With `return_exceptions` an item that raised stands as
-        its exception in the result.
+        Args:
+            function: What to call with an item of each sequence.
+            *sequences: Sequences or other iterables, cut to the shortest.
+            block: Whether to wait for the values; by default as the view's flag `block` says.
+            track: Accepted for compatibility, without effect.
+            return_exceptions: Whether an item that raised stands as its exception in the result.
+            label: A name for the tasks, shown in metadata and status.
+
+        Returns:
+            An `AsyncMapResult`; with `block` the list of values in the order of the sequences.
+
+        Raises:
+            CompositeError: With `block`: the function raised on some item.
+            TypeError: There are no sequences.
+            SerializationError: The function or an item cannot be pickled.
+            NoEnginesRegistered: The view has no engines.
+            LinkLost: The connection is closed or was lost.
+
+        Example:
+            >>> rc[:].map(lambda x: x * x, range(8), block=True)
+            [0, 1, 4, 9, 16, 25, 36, 49]
         """
         result = self.map_parts(MapChunk(function, return_exceptions), sequences, label=label)
         result._return_exceptions = return_exceptions
         return self._finish(result, block)
+
+    @overload
+    def imap(
+        self,
+        function: AsyncFunction[Returned],
+        /,
+        *sequences: Any,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> MapIterator[Returned]: ...
+
+    @overload
+    def imap(
+        self,
+        function: Function[Returned],
+        /,
+        *sequences: Any,
+        return_exceptions: Literal[False] = False,
+        **options: Any,
+    ) -> MapIterator[Returned]: ...
+
+    @overload
+    def imap(
+        self,
+        function: Function[Any],
+        /,
+        *sequences: Any,
+        return_exceptions: bool,
+        **options: Any,
+    ) -> MapIterator[Any]: ...
+
+    def imap(self, function: Callable[..., Any], /, *sequences: Any, **options: Any) -> MapIterator[Any]:
+        """`map` as an iterator over the values as they arrive, in the order of the sequences.
+
+        Args:
+            function: What to call with an item of each sequence.
+            *sequences: Sequences or other iterables, cut to the shortest. They are read to their end before this
+                returns.
+            **options: Options of the view's `map`, without `block`.
+
+        Returns:
+            An iterator for `for` and `async for`.
+
+        Raises:
+            TypeError: There are no sequences, or `block` is among the options.
+            SerializationError: The function or an item cannot be pickled.
+        """
+        from broadleaf.client.results.map_results import MapIterator
+
+        return MapIterator(self.map_async(function, *sequences, **options))
 
     def map_parts(
         self,
@@ -395,18 +851,34 @@ class DirectView(View):
     # Pickling -----------------------------------------------------------------------------------
 
     def use_dill(self) -> Any:
-        """Has dill pickle what pickle and cloudpickle cannot, here and on these engines."""
+        """Has dill pickle what pickle and cloudpickle cannot, here and on these engines.
+
+        Returns:
+            An `AsyncResult`; with the flag `block` None for each engine.
+
+        Raises:
+            ImportError: Dill is not installed here.
+            RemoteError: With the flag `block`: dill is missing on an engine. Of several engines it is a
+                `CompositeError`.
+        """
         return self._use(asked_for.use_dill)
 
     def use_cloudpickle(self) -> Any:
         """Has functions of `__main__` bring their globals along, whatever the engines have by these names.
 
         Cloudpickle is used without being asked wherever plain pickle cannot do it.
+
+        Returns:
+            An `AsyncResult`; with the flag `block` None for each engine.
         """
         return self._use(asked_for.use_cloudpickle)
 
     def use_pickle(self) -> Any:
-        """Undoes `use_dill` and `use_cloudpickle`."""
+        """Undoes `use_dill` and `use_cloudpickle`, here and on these engines.
+
+        Returns:
+            An `AsyncResult`; with the flag `block` None for each engine.
+        """
         return self._use(asked_for.use_pickle)
 
     def _use(self, switch: Callable[[], None]) -> Any:
@@ -417,14 +889,32 @@ class DirectView(View):
 
     @property
     def importer(self) -> AbstractContextManager[None]:
-        """`sync_imports()`."""
+        """`sync_imports()`, as a property."""
         return self.sync_imports()
 
     @contextmanager
     def sync_imports(self, local: bool = True, quiet: bool = False) -> Iterator[None]:
-        """Imports made in the block happen here and on the engines. `as` names are not seen: use the module's own.
+        """Has imports made in the `with` block happen here and on the engines.
 
-        Raises `ImportError` here, or a remote one at the end of the block.
+        `as` names are not seen there: use the module's own.
+
+        Args:
+            local: Only True: imports on the engines alone are for `execute`.
+            quiet: Whether nothing is printed.
+
+        Returns:
+            A context manager.
+
+        Raises:
+            NotImplementedError: `local` is False.
+            ImportError: Here, or at the end of the block as a remote one of the engines.
+
+        Example:
+            >>> with rc[:].sync_imports():
+            ...     import math
+            importing math on engine(s)
+            >>> rc[:].apply_sync(lambda: math.floor(2.5))
+            [2, 2, 2, 2]
         """
         if not local:
             raise NotImplementedError("imports on the engines alone: use view.execute('import ...')")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from broadleaf.client.results.async_result import AsyncResult
+from broadleaf.client.results.parts import Value
 from broadleaf.client.tasks.nested_waits import wait_until
 from broadleaf.errors import RemoteError, hides_frames
 from broadleaf.serialize.functions.bodies import function_name
@@ -22,8 +23,17 @@ __tracebackhide__ = hides_frames
 Numbered = tuple[int, AsyncResult]
 
 
-class LazyMapIterator(PublicNames):
-    """Iterates over the values of a map while it submits it; see `LoadBalancedView.imap`."""
+class LazyMapIterator(PublicNames, Generic[Value]):
+    """An iterator over the values of a map that submits it as values are taken; see `LoadBalancedView.imap`.
+
+    Args:
+        view: The view whose engines run it.
+        function: What to call with an item of each sequence.
+        sequences: The sequences.
+        ordered: Whether values come in the order of the sequences.
+        max_outstanding: Maximum number of tasks under way; 0: no bound.
+        return_exceptions: Whether an item that raised comes as its exception in place of a value.
+    """
 
     raises_original = False
     """Whether a failure is raised as what the task raised, as executors do, in place of a `RemoteError`."""
@@ -76,10 +86,10 @@ class LazyMapIterator(PublicNames):
             else:
                 result.on_done(_putter(self, numbered))
 
-    def __iter__(self) -> LazyMapIterator:
+    def __iter__(self) -> LazyMapIterator[Value]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Value:
         self._submit_more()
         if self._n_waiting == 0:
             if self._input_error is not None:
@@ -107,12 +117,12 @@ class LazyMapIterator(PublicNames):
             raise raised
         # Before the caller works on the value, so that the engines have work meanwhile.
         self._submit_more()
-        return value
+        return value  # type: ignore[no-any-return]
 
-    def __aiter__(self) -> LazyMapIterator:
+    def __aiter__(self) -> LazyMapIterator[Value]:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> Value:
         from broadleaf.client.results.async_iteration import Wake, resolved
 
         self._submit_more()

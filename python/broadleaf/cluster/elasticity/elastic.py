@@ -48,12 +48,22 @@ class Elastic:
         def write_cluster_file(self) -> None: ...
 
     def all_blocks(self) -> list[Block]:
-        """The blocks of all sets, as they were last looked at."""
+        """The blocks of all sets, as they were last looked at.
+
+        Returns:
+            The blocks in the order of their submission.
+        """
         return self._started_sets.blocks()
 
     def blocks(self) -> list[Block]:
-        """The batch jobs or connections that its engines on other hosts came with: their state and its reason, hosts,
-        engines and deadline."""
+        """The batch jobs or connections that the cluster's engines on other hosts came with.
+
+        Returns:
+            Of each its state and the reason for it, its hosts, engines and deadline, as they are now.
+
+        Raises:
+            ClusterConnectionError: The cluster stops.
+        """
         with self.lock:
             if not self.running or not self.all_blocks():
                 blocks = self.all_blocks()
@@ -63,7 +73,14 @@ class Elastic:
                 return self.look_at_blocks(control.status())
 
     def look_at_blocks(self, status: Mapping[str, Any]) -> list[Block]:
-        """The blocks of all sets, looked at just now; `status` is the controller's."""
+        """The blocks of all sets, looked at just now.
+
+        Args:
+            status: The controller's status, as `status_sync` returns it.
+
+        Returns:
+            The blocks in the order of their submission.
+        """
         blocks = self._started_sets.blocks()
         self.engines_from.poll(blocks)
         for block in blocks:
@@ -86,13 +103,20 @@ class Elastic:
     def drain_sync(
         self, targets: Targets | Block = None, *, within_s: float | None = None, stateless: bool = False
     ) -> None:
-        """Releases engines: they take no new tasks, end those that they have, and stop for good. Returns when they are
-        gone.
+        """Releases engines: they take no new tasks, end those that they have, and stop for good.
 
-        `targets` are ids of engines, 'all', the name of a host, the id of an engine set or of a block, or a block.
-        Queued tasks that may run elsewhere do. After `within_s` seconds, if given, engines are stopped even if they
-        have not ended what they run. Raises `RequestFailed` and releases nothing if clients may have left data on one
-        of them, unless they may go with it: `stateless`.
+        Returns when they are gone. Queued tasks that may run elsewhere do.
+
+        Args:
+            targets: An engine's id, several, 'all', which is the default, the name of a host, the id of an engine set
+                or of a block, or a block.
+            within_s: Seconds after which engines are stopped even if they have not ended what they run; None: never.
+            stateless: Whether data that clients may have left on the engines may go with them.
+
+        Raises:
+            RequestFailed: Clients may have left data on one of the engines. Nothing is released.
+            KeyError: There is no host, block or engine set of that name.
+            ClusterConnectionError: The cluster has stopped.
         """
         with self.control() as control:
             with self.lock:
@@ -134,14 +158,24 @@ class Elastic:
         return engines, [h["host"] for h in status["hosts"] if h["name"] in names], chosen
 
     def scale_sync(self, n: int, *, stateless: bool = False, within_s: float | None = None) -> None:
-        """Has the cluster have `n` engines: asks for more, or releases some as `drain_sync` does; returns before they
-        have come or gone.
+        """Has the cluster have `n` engines: asks for more, or releases some as `drain_sync` does.
 
-        On other hosts blocks are started and released as wholes: there are at least `n` engines then. From then on the
-        number is kept: blocks that end are replaced, and those whose job is about to, before it does. A steward does
-        that: a thread of this process, or a process of its own for a detached cluster whose engine set allows it.
-        Raises `ClusterStartError` when a submission is refused or there can be no more, `ScalingError` when clients may
-        have left data on engines that would have to go, unless `stateless`.
+        Returns before they have come or gone. On other hosts blocks are started and released as wholes: there are at
+        least `n` engines then. From then on the number is kept: blocks that end are replaced, and those whose job is
+        about to, before it does. A steward does that: a thread of this process, or a process of its own for a detached
+        cluster whose engine set allows it.
+
+        Args:
+            n: Number of engines.
+            stateless: Whether data that clients may have left on the engines may go with them.
+            within_s: Seconds after which engines that are released are stopped even if they have not ended what they
+                run; None: never.
+
+        Raises:
+            ScalingError: Clients may have left data on engines that would have to go. Others have gone.
+            ClusterStartError: A submission was refused, or there can be no more engines.
+            ValueError: `n` is negative.
+            ClusterConnectionError: The cluster has stopped.
         """
         if n < 0:
             raise ValueError(f"a cluster has 0 engines or more, not {n}")
@@ -161,15 +195,25 @@ class Elastic:
             )
 
     def adapt_sync(self, minimum: int, maximum: int, *, idle_s: float = 300.0, stateless: bool = False) -> None:
-        """Has the number of engines follow the queue, from `minimum` to `maximum`.
+        """Has the number of engines follow the queue.
 
         A steward sees to it for as long as this process lives; for as long as the cluster, if that is detached and its
         engine set allows for a steward in a process of its own (`keeps_its_size`).
 
         Blocks are asked for when tasks wait, one after the other; those that are pending and not needed any more are
-        cancelled; those without a task for `idle_s` seconds are released, but none on which clients may have left data,
-        unless `stateless`. Tasks wait while there is no engine. After three starts in a row that failed nothing more is
-        asked for: `scaling_paused` says why. `scale_sync` ends it, and so does another call.
+        cancelled; those that are idle are released. Tasks wait while there is no engine. After three starts in a row
+        that failed nothing more is asked for: `scaling_paused` says why. `scale_sync` ends it, and so does another
+        call.
+
+        Args:
+            minimum: Minimum number of engines.
+            maximum: Maximum number of engines.
+            idle_s: Seconds without a task after which a block is released.
+            stateless: Whether data that clients may have left on the engines may go with them. Otherwise those engines
+                stay.
+
+        Raises:
+            ValueError: They are not 0 <= `minimum` <= `maximum`.
         """
         if not 0 <= minimum <= maximum:
             raise ValueError(f"minimum and maximum are 0 <= minimum <= maximum, not {minimum} and {maximum}")
@@ -214,7 +258,7 @@ class Elastic:
         return self._steward.why_paused if self._steward is not None else ""
 
     def stop_steward(self) -> None:
-        """The cluster stays as large as it is from now on, whoever had it scaled."""
+        """Has the cluster stay as large as it is from now on, whoever had it scaled."""
         steward, self._steward = self._steward, None
         if steward is not None:
             steward.stop()

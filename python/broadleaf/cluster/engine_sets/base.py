@@ -125,57 +125,117 @@ class EngineSet(ABC):
     def submit(self, request: BlockRequest) -> list[Block]:
         """Starts what was asked for, as one block or several, and returns at once.
 
-        Raises `ClusterStartError` with the reason, in the scheduler's words, if it refuses all of it.
+        Args:
+            request: What is asked for.
+
+        Returns:
+            The blocks.
+
+        Raises:
+            ClusterStartError: The scheduler refuses all of it; the message has its words.
         """
 
     def block_engines(self, first: int) -> int | None:
-        """Engines of each block that `Cluster.scale` and `adapt` ask for; None where a block has as many as it is asked
-        for. The cluster's first block has `first`, 0 if there is none.
+        """How many engines each block has that `Cluster.scale` and `adapt` ask for.
 
-        Raises `ClusterStartError` where there can be no more blocks.
+        Args:
+            first: Engines of the cluster's first block; 0 if there is none.
+
+        Returns:
+            That number. None where a block has as many as it is asked for.
+
+        Raises:
+            ClusterStartError: There can be no more blocks.
         """
         return None
 
     @abstractmethod
     def poll(self, blocks: Sequence[Block]) -> None:
-        """Sets `state` and `reason` of the blocks, all with one call of the scheduler.
+        """Sets `state` and `reason` of blocks, all with one call of the scheduler.
 
         It is called many times a second while a cluster starts: it has to ask the scheduler seldom.
+
+        Args:
+            blocks: The blocks.
         """
 
     @abstractmethod
     def cancel(self, blocks: Sequence[Block]) -> None:
-        """Ends the blocks, and returns when their processes here are gone. Those that have ended are no error."""
+        """Ends blocks, and returns when their processes here are gone. Those that have ended are no error.
+
+        Args:
+            blocks: The blocks.
+        """
 
     @abstractmethod
     def log(self, block: Block) -> str:
-        """What the block has written; '' where there is nothing."""
+        """What a block has written.
+
+        Args:
+            block: The block.
+
+        Returns:
+            The text; '' where there is nothing.
+        """
 
     def look_now(self) -> None:  # noqa: B027 (nothing, for a set that always looks)
         """Has the next `poll` ask the scheduler, even if it did so a moment ago."""
 
     def require(self) -> None:  # noqa: B027 (nothing, for a set that is always there)
-        """Called before anything starts. Raises `ClusterStartError` where this set cannot be used."""
+        """Called before anything starts: checks that this set can be used.
+
+        Raises:
+            ClusterStartError: It cannot.
+        """
 
     def start_again(self, block: Block, request: BlockRequest) -> None:
-        """Starts a block again that has ended, under its id; of sets that `restarts_blocks`."""
+        """Starts a block again that has ended, under its id; of sets that `restarts_blocks`.
+
+        Args:
+            block: The block.
+            request: What its engines are to know.
+
+        Raises:
+            ClusterStartError: It does not start.
+        """
         raise NotImplementedError
 
     def adopt(self, blocks: Sequence[Block]) -> None:  # noqa: B027 (nothing, for a set that `facts` tell all)
-        """Takes over blocks that another process has submitted; called before any other verb for them."""
+        """Takes over blocks that another process has submitted; called before any other verb for them.
+
+        Args:
+            blocks: The blocks.
+        """
 
     def options(self) -> dict[str, Any]:
-        """Its options, ready for JSON: another process makes the same set of them."""
+        """Its options, from which another process makes the same set.
+
+        Returns:
+            A dict, ready for JSON.
+        """
         return dataclasses.asdict(self)
 
     def script(self, request: BlockRequest) -> str:
-        """What `submit` would run, for people to read. Nothing secret is in it."""
+        """What `submit` would run, for people to read.
+
+        Args:
+            request: What would be asked for.
+
+        Returns:
+            The text. Nothing secret is in it.
+        """
         return self.join_command()
 
     def join_command(self, *arguments: str) -> str:
         """Shell text that runs a relay on the host where it is executed.
 
-        It reads its order (see `join_order`) from the file that `arguments` name, else from standard input.
+        It reads its order (see `join_order`) from the file that the arguments name, else from standard input.
+
+        Args:
+            *arguments: Arguments of that program.
+
+        Returns:
+            The text.
         """
         code = _JOIN.format(version=python_version())
         if self.python:
@@ -190,11 +250,18 @@ class EngineSet(ABC):
     def join_order(
         self, request: BlockRequest, *, block: str = "", name: str = "", n: int = 0, tunnel_port: int = 0
     ) -> dict[str, Any]:
-        """What `join_command` is to read, ready for JSON; it holds a key.
+        """What `join_command` is to read.
 
-        `block` may be left to the environment variable ``BROADLEAF_BLOCK``, `name` to the host. `tunnel_port` is a port
-        of the host's own loopback interface that leads to the controller: the relay takes it if it gets there by none
-        of the controller's addresses.
+        Args:
+            request: What was asked for.
+            block: The block's id; it may be left to the environment variable ``BROADLEAF_BLOCK``.
+            name: The host's name in the cluster; by default the host's own.
+            n: Number of engines; by default `engines_per_host`.
+            tunnel_port: A port of the host's own loopback interface that leads to the controller: the relay takes it if
+                it gets there by none of the controller's addresses.
+
+        Returns:
+            A dict, ready for JSON. It holds a key.
         """
         return {
             "connection": dict(request.connection),

@@ -33,7 +33,9 @@ class OnDask(EngineSet):
     name: ClassVar[str] = "dask"
 
     client: Any = ""
+    """A `distributed.Client`, or the address of a scheduler."""
     workers: Sequence[str] | None = None
+    """Addresses or names of the workers that a relay runs in; by default one of Dask's choice on each host."""
 
     def __post_init__(self) -> None:
         if isinstance(self.workers, str):

@@ -41,7 +41,9 @@ class MPI(EngineSet):
     restarts_blocks: ClassVar[bool] = True
 
     mpiexec: str = ""
+    """Program that starts the ranks; by default the one beside `python`, else the one of the search path."""
     mpi_args: Sequence[str] = field(default_factory=list)
+    """Its arguments, such as ``["-hosts", "a,b"]``."""
 
     def __post_init__(self) -> None:
         if isinstance(self.mpi_args, str):
@@ -99,7 +101,16 @@ class MPI(EngineSet):
         return [str(beside) if beside.exists() else "mpiexec"]
 
     def command(self, block: Block, request: BlockRequest, log_path: Path) -> list[str]:
-        """The command that starts a block's world. Nothing secret is in it."""
+        """The command that starts a block's world.
+
+        Args:
+            block: The block.
+            request: What was asked for.
+            log_path: Where its ranks write until they are engines.
+
+        Returns:
+            The command's words. Nothing secret is in it.
+        """
         rank = [*shlex.split(self.wrap), self.python or sys.executable, "-m", "broadleaf.mpi", "--connection",
                 str(request.cluster_dir / files.ENGINE_FILE), "--world", block.id, "--log", str(log_path)]  # fmt: skip
         if self.setup:

@@ -30,9 +30,13 @@ class OnRay(EngineSet):
     name: ClassVar[str] = "ray"
 
     hosts: int = 1
+    """Number of nodes."""
     cpus: int = 1
+    """CPUs of Ray's on each."""
     gpus: int = 0
+    """GPUs of Ray's on each, which the engines there see."""
     address: str = "auto"
+    """Address of the Ray cluster, where this process uses none."""
 
     def __post_init__(self) -> None:
         self._ready: dict[str, list[Any]] = {}

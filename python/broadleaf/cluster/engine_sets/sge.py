@@ -50,12 +50,19 @@ class SGE(EngineSet):
     is_adoptable: ClassVar[bool] = True
 
     slots: int = 0
+    """Slots of the job, or of the array."""
     pe: str = ""
+    """Parallel environment."""
     array: bool = False
+    """Whether to submit an array of jobs, which can start one by one."""
     walltime: str = ""
+    """Time limit of the job: "2h", "30m", or as `-l h_rt` takes it."""
     queue: str = ""
+    """Queue."""
     project: str = ""
+    """Project."""
     sge: Sequence[str] = field(default_factory=list)
+    """Lines for all other options of `qsub`, such as ``"-l mem_free=8G"``."""
 
     def __post_init__(self) -> None:
         self._next_news_at = 0.0
@@ -147,8 +154,10 @@ class SGE(EngineSet):
         self._next_news_at = 0.0
 
     def poll(self, blocks: Sequence[Block]) -> None:
-        """Asks `qstat` once for all of them, and once more why those wait that do: every 30 s, and when a job's log
-        says that it has ended."""
+        """Asks `qstat` once for all of them, and once more why those wait that do.
+
+        It does so every 30 s, and when a job's log says that it has ended.
+        """
         jobs = {block.facts["job"]: block for block in blocks if not block.is_over}
         logs = {job: self.log(block) for job, block in jobs.items()}
         for job, block in jobs.items():

@@ -62,11 +62,17 @@ class Slurm(EngineSet):
     is_adoptable: ClassVar[bool] = True
 
     nodes: int = 0
+    """Number of nodes; 0 leaves it to Slurm."""
     walltime: str = ""
+    """Time limit of the job: "1:00:00", "30" (minutes), "2h"."""
     partition: str = ""
+    """Partition."""
     account: str = ""
+    """Account."""
     sbatch: Sequence[str] = field(default_factory=list)
+    """Arguments for all other options of `sbatch`, such as ``"--mem=8G"``."""
     array: bool = False
+    """Whether to submit a job array with a node in each of its jobs, which can start one by one."""
 
     def __post_init__(self) -> None:
         self._next_news_at = 0.0

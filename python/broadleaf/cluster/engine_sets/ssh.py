@@ -53,22 +53,30 @@ class SSH(EngineSet):
     """Engines on these hosts, over SSH.
 
     A host is ``[user@]name``, a name of `ssh_config` as well. ``"a:16"`` has 16 engines; ``"a:2222:16"`` and
-    ``"ssh://a:2222"`` are reached at port 2222. `jump` is a host to go through, as ssh's ``-J``. There must be a way to
-    log in without typing: a key or an agent. `ssh_args` are more arguments of ssh.
+    ``"ssh://a:2222"`` are reached at port 2222. There must be a way to log in without typing: a key or an agent.
 
     A host that cannot connect to this one gets to it through its ssh connection, from a port of its own loopback
     interface; with ``tunnel="never"`` its start fails. Payload takes that way too, and not the one from host to host.
 
     Each host's connection stays open while its engines run. When it breaks, they end.
+
+    Raises:
+        ValueError: `tunnel` is neither 'auto' nor 'never', or a host is not written like this.
     """
 
     name: ClassVar[str] = "ssh"
 
     hosts: Sequence[str] = field(default_factory=list)
+    """The hosts; of a text, those between its commas."""
     jump: str = ""
+    """Host to go through, as ssh's ``-J``."""
     tunnel: str = "auto"
+    """'auto': a host that cannot connect to this one gets to it through its ssh connection. 'never': its start
+    fails."""
     ssh_args: Sequence[str] = field(default_factory=list)
+    """More arguments of ssh."""
     connect_timeout_s: float = 10.0
+    """Time that ssh has to connect, in seconds."""
 
     def __post_init__(self) -> None:
         if isinstance(self.hosts, str):
@@ -130,7 +138,15 @@ class SSH(EngineSet):
         ]
 
     def command(self, index: int, tunnel: str = "") -> list[str]:
-        """The command that logs in to a host and starts its relay; `tunnel` is ssh's argument of ``-R``."""
+        """The command that logs in to a host and starts its relay.
+
+        Args:
+            index: The position of the host in `hosts`.
+            tunnel: The argument of ssh's ``-R``; '' for none.
+
+        Returns:
+            The command's words.
+        """
         host = self._parsed[index]
         options = openssh.options(self.connect_timeout_s)
         if host.port:
@@ -147,7 +163,15 @@ class SSH(EngineSet):
         return "\n".join(shlex.join(self.command(index)) for index in range(len(self._parsed)))
 
     def start_ssh(self, block: Block, request: BlockRequest) -> Popen[bytes]:
-        """Starts a block's ssh. What the relay is to know, a key among it, goes through a nameless file."""
+        """Starts a block's ssh. What the relay is to know, a key among it, goes through a nameless file.
+
+        Args:
+            block: The block.
+            request: What was asked for.
+
+        Returns:
+            The process.
+        """
         import subprocess
 
         name = block.facts["host"].rpartition("@")[2]

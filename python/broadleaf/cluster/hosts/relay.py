@@ -23,18 +23,27 @@ _STOP_GRACE_S = 15.0
 
 
 class Relay:
-    """A relay of this host, with `n` engines, that belongs to a cluster of another.
+    """A relay of this host, with engines, that belongs to a cluster of another.
 
-    `connection_file` is the cluster's `Cluster.relay_file`, or the content of one. `name` is the host's in the cluster,
-    by default this machine's. `controller` overrides the address in the file. `listen` is where other relays reach this
-    one for payload: an address, or a network interface, and a port; by default the address that the controller is
-    reached from. A relay that is `outbound_only` is never dialled: its payload goes through the controller's host.
-    `client_file` is the cluster's `Cluster.connection_file`: tasks on engines of this host that are to submit tasks
-    themselves need it. It ends with its cluster, with `stop`, and when this process ends. `ends_at` is when the batch
-    job that it runs in ends, in seconds since 1970: it takes no new tasks shortly before.
+    It ends with its cluster, with `stop`, and when this process ends. Its engines look for modules where this process
+    does, then where the one that started the cluster does, and work in that one's working directory if this host has
+    it.
 
-    Its engines look for modules where this process does, then where the one that started the cluster does, and work in
-    that one's working directory if this host has it.
+    Args:
+        connection_file: The cluster's `Cluster.relay_file`, or the content of one.
+        n: Number of engines; by default the cores that this process may use.
+        name: The host's name in the cluster; by default this machine's.
+        controller: HOST:PORT of the controller, in place of the address in the file.
+        listen: Where other relays reach this one for payload: an address, or a network interface, and a port; by
+            default the address that the controller is reached from.
+        outbound_only: Whether it is never dialled. Its payload goes through the controller's host.
+        client_file: The cluster's `Cluster.connection_file`, for tasks on engines of this host that submit tasks.
+        ends_at: When the batch job that it runs in ends, in seconds since 1970: it takes no new tasks shortly before.
+
+    Raises:
+        ClusterStartError: It does not start, or reaches no controller; the message has the end of the log.
+        ClusterFileError: The file is no relay file, or its cluster listens on its own host only.
+        ValueError: `n` is negative, or an address is not HOST:PORT.
     """
 
     def __init__(
@@ -55,8 +64,20 @@ class Relay:
 
     @classmethod
     def for_guests(cls, connection: dict[str, Any], *, name: str) -> Relay:
-        """A relay whose engines are processes that it does not start. It outlives this process, and ends with the last
-        of them."""
+        """A relay whose engines are processes that it does not start.
+
+        It outlives this process, and ends with the last of them.
+
+        Args:
+            connection: The content of the cluster's `Cluster.relay_file`.
+            name: The host's name in the cluster.
+
+        Returns:
+            The relay.
+
+        Raises:
+            ClusterStartError: It does not start, or reaches no controller.
+        """
         relay = cls.__new__(cls)
         relay._ends_with_guests = True
         relay._ends_at = None
@@ -147,7 +168,14 @@ class Relay:
         return self.run_dir / files.NODE_LOG
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """The exit code, or None when it still runs after `timeout_s`."""
+        """Waits until it has ended.
+
+        Args:
+            timeout_s: Seconds to wait; None: for ever.
+
+        Returns:
+            The exit code, or None when it still runs.
+        """
         import subprocess
 
         try:
@@ -156,8 +184,13 @@ class Relay:
             return None
 
     def give_notice(self, ends_in_s: float) -> None:
-        """Tells the controller that this host will be ended in so many seconds: its engines take no new tasks, finish
-        those that they run, and leave, and the relay with them."""
+        """Tells the controller that this host will be ended.
+
+        Its engines take no new tasks, finish those that they run, and leave, and the relay with them.
+
+        Args:
+            ends_in_s: Seconds until then.
+        """
         if self._host.lifeline is not None:
             try:
                 os.write(self._host.lifeline, f"ends in {ends_in_s:.3f}\n".encode())

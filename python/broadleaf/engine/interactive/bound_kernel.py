@@ -20,9 +20,17 @@ _connection_file = ""
 def bind_kernel(**_: Any) -> str:
     """Lets Jupyter's consoles connect to this engine, as `%connect_info` says; call it in a task or a cell.
 
-    Returns the path of the connection file. What a console runs waits its turn behind tasks, and sees and changes
-    the engine's variables. The process that serves consoles ends with the engine. Raises `RuntimeError` outside an
-    engine, or where it does not start, with its last lines.
+    What a console runs waits its turn behind tasks, and sees and changes the engine's variables. The process that
+    serves consoles ends with the engine.
+
+    Args:
+        **_: Arguments of IPython Parallel's function, without effect.
+
+    Returns:
+        The path of the connection file.
+
+    Raises:
+        RuntimeError: This is no engine, or the kernel did not start; then the message has its last lines.
     """
     global _process, _connection_file
     if not own_cluster.is_engine():

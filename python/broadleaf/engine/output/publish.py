@@ -37,10 +37,23 @@ def current_task() -> int | None:
 
 
 def publish_data(data: dict[str, Any]) -> None:
-    """Makes `data` known to the client of the task that runs: it reads it as `AsyncResult.data`, also meanwhile.
+    """Makes data known to the client of the task that runs: it reads them as `AsyncResult.data`, also meanwhile.
 
-    Later values of a key replace earlier ones. Raises `TypeError` for what is no dict, `SerializationError` for what
-    cannot be pickled or is larger than a message, and `RuntimeError` outside a task on an engine.
+    Args:
+        data: Values by key. Later values of a key replace earlier ones.
+
+    Raises:
+        TypeError: `data` is no dict.
+        SerializationError: A value cannot be pickled, or they are larger than a message.
+        RuntimeError: No task runs here.
+
+    Example:
+        >>> def halfway():
+        ...     ipp.datapub.publish_data({"done": 0.5})
+        >>> result = rc[0].apply_async(halfway)
+        >>> result.get()
+        >>> result.data
+        {'done': 0.5}
     """
     if not isinstance(data, dict):
         raise TypeError(f"publish_data takes a dict, not {type(data).__name__}")

@@ -11,7 +11,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def interactive(function: F) -> F:
-    """Decorator: the function's globals are those of `__main__` here, and the engine's namespace there."""
+    """Decorator: the function's globals are those of `__main__` here, and the engine's namespace there.
+
+    Functions that are defined in a session or script are that without it.
+
+    Args:
+        function: A function of a module.
+
+    Returns:
+        A copy of the function; another callable itself.
+    """
     if type(function) is FunctionType:
         made = FunctionType(
             function.__code__,

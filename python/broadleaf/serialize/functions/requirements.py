@@ -14,7 +14,14 @@ Function = Callable[..., Any]
 
 
 class dependent:
-    """A function with a condition: `condition(*args, **kwargs)` must not be False on the engine that runs it."""
+    """A function with a condition, which must not be False on the engine that runs it; `depend` makes it.
+
+    Args:
+        function: The function.
+        condition: What is called before it.
+        *args: Positional arguments of the condition.
+        **kwargs: Keyword arguments of the condition.
+    """
 
     def __init__(self, function: Function, condition: Function, /, *args: Any, **kwargs: Any) -> None:
         self.f = function
@@ -24,7 +31,11 @@ class dependent:
         self.__name__: str = getattr(function, "__name__", "f")
 
     def check_dependency(self) -> None:
-        """Raises `UnmetDependency` unless the condition holds here, and that of the function within, if it has one."""
+        """Checks the condition here, and that of the function within, if it has one.
+
+        Raises:
+            UnmetDependency: A condition does not hold.
+        """
         if self.df(*self.dargs, **self.dkwargs) is False:
             raise UnmetDependency(f"{getattr(self.df, '__name__', 'the condition')} does not hold on this engine")
         within = getattr(self.f, "check_dependency", None)
@@ -36,9 +47,22 @@ class dependent:
 
 
 class depend:
-    """Decorator: run the function only on engines where `condition(*args, **kwargs)` does not return False.
+    """Decorator: run the function only on engines where a condition does not return False.
 
-    A load-balanced task whose condition does not hold on one engine is tried on another.
+    A load-balanced task whose condition does not hold on one engine is tried on another. Where it holds on none, the
+    task is refused with `ImpossibleDependency`.
+
+    Args:
+        condition: What is called on the engine before the function.
+        *args: Its positional arguments.
+        **kwargs: Its keyword arguments.
+
+    Example:
+        >>> @ipp.depend(lambda n: engine_id >= n, 2)
+        ... def where():
+        ...     return engine_id
+        >>> rc.load_balanced_view().apply_sync(where) in (2, 3)
+        True
     """
 
     def __init__(self, condition: Function, /, *args: Any, **kwargs: Any) -> None:
@@ -53,8 +77,24 @@ class depend:
 def require(*objects: Any, **mapping: Any) -> depend:
     """Decorator: import modules, and set objects, in the engine's namespace before the function is called.
 
-    Modules are given by name or as such; functions and classes go by their name; anything else by keyword. A module
-    that cannot be imported on one engine sends the task to another.
+    A module that cannot be imported on one engine sends a load-balanced task to another.
+
+    Args:
+        *objects: Modules, by name or as such; functions and classes, which go by their name.
+        **mapping: Anything else, by the name that it gets.
+
+    Returns:
+        What makes a function one with this condition, as `depend` does.
+
+    Raises:
+        TypeError: An object has no name and was not given by keyword.
+
+    Example:
+        >>> @ipp.require("math", factor=10)
+        ... def scaled(x):
+        ...     return factor * math.sqrt(x)
+        >>> rc[0].apply_sync(scaled, 4)
+        20.0
     """
     names: list[str] = []
     for obj in objects:

@@ -1,0 +1,33 @@
+"""The examples in the docstrings of everything public run as they stand."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import sys
+from pathlib import Path
+
+import broadleaf as ipp
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+
+import docstrings
+
+EXAMPLES = {
+    name: text for name, value, _ in docstrings.public() if (text := inspect.getdoc(value) or "") and ">>>" in text
+}
+
+
+def test_there_are_examples():
+    assert {"Client.wait_for_engines", "DirectView.push", "LoadBalancedView.imap", "AsyncResult.get"} <= set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_give_what_they_say(name, rc):
+    # What the pages of the reference say that examples begin with.
+    names = {"ipp": ipp, "rc": rc, "__name__": "__main__"}
+    test = doctest.DocTestParser().get_doctest(EXAMPLES[name], names, name, None, None)
+    said: list[str] = []
+    doctest.DocTestRunner().run(test, out=said.append)
+    assert not said, "".join(said)
