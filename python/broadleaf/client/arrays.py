@@ -1,4 +1,4 @@
-"""Arrays born in shared memory: sending one to the engines of this host copies nothing."""
+"""Arrays allocated in shared memory: sending one to the engines of this host copies nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def zeros(shape: int | tuple[int, ...], dtype: DTypeLike = float, order: Order =
 
 
 def asarray(values: ArrayLike, dtype: DTypeLike | None = None, order: Order = "C") -> NDArray[Any]:
-    """The values as an array born in shared memory: they are copied, unless they are one already."""
+    """The values as an array in shared memory: they are copied unless they already are one."""
     import numpy as np
 
     given = np.asarray(values, dtype)
@@ -46,7 +46,7 @@ def _make(shape: int | tuple[int, ...], dtype: DTypeLike, order: Order, zeroed: 
 
     kind = np.dtype(dtype)
     if kind.hasobject:
-        raise ValueError(f"an array of {kind} holds Python objects, which cannot lie in shared memory")
+        raise ValueError(f"an array of {kind} holds Python objects, which cannot be in shared memory")
     dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(length < 0 for length in dimensions):
         raise ValueError("negative dimensions are not allowed")

@@ -23,14 +23,14 @@ class ClusterManager:
 
     @property
     def clusters(self) -> dict[str, Cluster]:
-        """Those known now, by key."""
+        """The known clusters, by key."""
         return dict(self._clusters)
 
     def load_clusters(self, profile: str | None = None) -> dict[str, Cluster]:
         """Looks for clusters on disk, of one profile or of all, and returns those that run, by key.
 
-        Files of clusters that are gone are removed, but for their logs, which stay for a week. What is of another host
-        or container is left alone: whether it is gone is known there.
+        Files of clusters that are gone are removed, except their logs, which stay for a week. Clusters of other hosts
+        or containers are left alone: only there is it known whether they are gone.
         """
         pattern = f"profiles/{profile or '*'}/*/{files.CLUSTER_FILE}"
         for path in sorted(config.base_dir().glob(pattern)):
@@ -40,7 +40,7 @@ class ClusterManager:
             try:
                 cluster = Cluster.from_file(path)
             except (files.ClusterFileError, ValueError, TypeError, KeyError):
-                continue  # not ours to judge: another version's or launcher's, or half written
+                continue  # not ours to judge: it belongs to another version or launcher, or is half written
             if cluster.running:
                 self._clusters[key] = cluster
             elif owner.may_judge(path.parent):
@@ -77,7 +77,7 @@ class ClusterManager:
         return f"{cluster.profile}:{cluster.cluster_id}"
 
     def get_cluster(self, key: str) -> Cluster:
-        """The cluster of this key; KeyError says which there are."""
+        """The cluster with this key; KeyError lists the known ones."""
         try:
             return self._clusters[key]
         except KeyError:
@@ -85,6 +85,6 @@ class ClusterManager:
             raise KeyError(f"no cluster {key!r}; known: {known}") from None
 
     def remove_cluster(self, key: str) -> None:
-        """Forgets a cluster; it goes on running if it does."""
+        """Forgets a cluster; if it is running, it keeps running."""
         self.get_cluster(key)
         del self._clusters[key]

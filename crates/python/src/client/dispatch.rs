@@ -1,4 +1,4 @@
-//! What the controller says, taken into the client's state.
+//! Applies messages of the controller to the client's state.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use super::shared::{Incoming, Notice, Shared, json};
 use crate::payload::lock;
 
 impl Shared {
-    /// Takes in one frame.
+    /// Handles one frame.
     pub(super) fn dispatch(
         &self,
         frame: Frame,
@@ -32,7 +32,8 @@ impl Shared {
                         continue;
                     };
                     self.data.adopt(&mut record.payload);
-                    // Before the result is: who waits for it may submit again, and asks whether an engine is idle.
+                    // Done before the result is stored: whoever waits for it may submit again, and checks whether an
+                    // engine is idle.
                     self.outstanding.fetch_sub(1, Ordering::AcqRel);
                     n_resolved += 1;
                     resolved_bytes += entry.weight_bytes;
@@ -117,7 +118,7 @@ impl Shared {
         lock(&self.table).find(seq)
     }
 
-    /// Counts `n` tasks less to wait for, of `weight_bytes` each.
+    /// Subtracts `n` tasks of `weight_bytes` each from the outstanding ones.
     pub(super) fn on_resolved(&self, n: u64, weight_bytes: u64) {
         self.outstanding.fetch_sub(n, Ordering::AcqRel);
         self.outstanding_bytes

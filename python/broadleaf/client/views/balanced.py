@@ -94,7 +94,7 @@ class LoadBalancedView(View):
 
     def apply_async(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncResult:
         """Calls `function(*args, **kwargs)` on an engine and returns an `AsyncResult`."""
-        # This is the hot path: a flag changed clears the submitter, so nothing is looked up here.
+        # This is the hot path: changing a flag clears the submitter, so nothing is looked up here.
         submit = self._submit_one
         if submit is None:
             self._prepare()
@@ -149,7 +149,7 @@ class LoadBalancedView(View):
                 )
         cut, n_items, items = self._cut(sequences, chunksize)
         if items == 1:
-            # No chunks then: an item needs no list around it on its way there and back.
+            # No chunks in this case: an item needs no list around it in either direction.
             result = self._submit_map(function, zip(*cut, strict=False), n_items, n_items, 1)
             result.bare = True
         else:
@@ -176,7 +176,7 @@ class LoadBalancedView(View):
     def _cut(
         self, sequences: tuple[Any, ...], chunksize: int | None, prepare: Callable[[Any], Any] = as_sequence
     ) -> tuple[list[Any], int, int]:
-        """The sequences as what can be cut, how many items they have, and how many go into a chunk."""
+        """The sequences in a form that can be cut, how many items they have, and how many go into a chunk."""
         if not sequences:
             raise TypeError("must have some sequences to map onto")
         if chunksize is not None and chunksize < 0:

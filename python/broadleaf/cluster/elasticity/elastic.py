@@ -24,7 +24,7 @@ _LOOK_EVERY_S = 0.05
 
 
 class ScalingError(BroadleafError, RuntimeError):
-    """A cluster cannot have the size that was asked for."""
+    """A cluster cannot have the requested size."""
 
 
 class Elastic:
@@ -48,7 +48,7 @@ class Elastic:
         def write_cluster_file(self) -> None: ...
 
     def all_blocks(self) -> list[Block]:
-        """The blocks of all sets, as they were last looked at."""
+        """The blocks of all sets, as last seen."""
         return self._started_sets.blocks()
 
     def blocks(self) -> list[Block]:
@@ -63,7 +63,7 @@ class Elastic:
                 return self.look_at_blocks(control.status())
 
     def look_at_blocks(self, status: Mapping[str, Any]) -> list[Block]:
-        """The blocks of all sets, looked at just now; `status` is the controller's."""
+        """The current blocks of all sets; `status` is the controller's."""
         blocks = self._started_sets.blocks()
         self.engines_from.poll(blocks)
         for block in blocks:
@@ -109,7 +109,7 @@ class Elastic:
             self.write_cluster_file()
 
     def _meant(self, status: Mapping[str, Any], targets: Targets | Block) -> tuple[list[int], list[int], list[Block]]:
-        """Engines, hosts by number, and blocks that are wholly meant. Raises KeyError for what there is not."""
+        """Engines, hosts by number, and whole blocks. Raises KeyError for unknown targets."""
         blocks = self.look_at_blocks(status)
         there = [entry for entry in status["engines"] if entry["state"] != "gone"]
         if targets is None or targets == "all":
@@ -134,8 +134,8 @@ class Elastic:
         return engines, [h["host"] for h in status["hosts"] if h["name"] in names], chosen
 
     def scale_sync(self, n: int, *, stateless: bool = False, within_s: float | None = None) -> None:
-        """Has the cluster have `n` engines: asks for more, or releases some as `drain_sync` does; returns before they
-        have come or gone.
+        """Gives the cluster `n` engines: asks for more, or releases some as `drain_sync` does; returns before they have
+        come or gone.
 
         On other hosts blocks are started and released as wholes: there are at least `n` engines then. From then on the
         number is kept: blocks that end are replaced, and those whose job is about to, before it does. A steward does
@@ -144,7 +144,7 @@ class Elastic:
         have left data on engines that would have to go, unless `stateless`.
         """
         if n < 0:
-            raise ValueError(f"a cluster has 0 engines or more, not {n}")
+            raise ValueError(f"n must not be negative, and is {n}")
         self.stop_steward()
         steward = Steward(self._as_cluster(), Aim(n, n, None, stateless), one_at_a_time=False, within_s=within_s)
         with self.control() as control:
@@ -157,7 +157,7 @@ class Elastic:
             raise ScalingError(
                 f"clients may have left data on {what} {', '.join(decision.kept_for_data)}, which were sent tasks by "
                 "name (push, scatter, execute, apply of a direct view), and more engines than those must go: gather "
-                "it, or say stateless=True to give it up"
+                "it, or pass stateless=True to discard it"
             )
 
     def adapt_sync(self, minimum: int, maximum: int, *, idle_s: float = 300.0, stateless: bool = False) -> None:
@@ -172,7 +172,7 @@ class Elastic:
         asked for: `scaling_paused` says why. `scale_sync` ends it, and so does another call.
         """
         if not 0 <= minimum <= maximum:
-            raise ValueError(f"minimum and maximum are 0 <= minimum <= maximum, not {minimum} and {maximum}")
+            raise ValueError(f"minimum and maximum must satisfy 0 <= minimum <= maximum, not {minimum} and {maximum}")
         self.stop_steward()
         aim = Aim(minimum, maximum, idle_s, stateless)
         self._keep(Steward(self._as_cluster(), aim, one_at_a_time=True), aim, one_at_a_time=True)

@@ -55,8 +55,8 @@ class Relay:
 
     @classmethod
     def for_guests(cls, connection: dict[str, Any], *, name: str) -> Relay:
-        """A relay whose engines are processes that it does not start. It outlives this process, and ends with the last
-        of them."""
+        """A relay whose engines are processes that it does not start. It outlives this process and ends with the last
+        of these engines."""
         relay = cls.__new__(cls)
         relay._ends_with_guests = True
         relay._ends_at = None
@@ -207,7 +207,7 @@ def _controller_of(connection: dict[str, Any], origin: str) -> tuple[str, int]:
         )
     hosts = connection.get("addresses") or [tcp["host"]]
     if len(hosts) == 1:
-        return hosts[0], tcp["port"]  # whoever dials it says why not
+        return hosts[0], tcp["port"]  # the process that dials it reports the reason
     try:
         return addresses.first_reachable(hosts, tcp["port"], _DIAL_TIMEOUT_S), tcp["port"]
     except OSError as error:

@@ -24,7 +24,8 @@ class dependent:
         self.__name__: str = getattr(function, "__name__", "f")
 
     def check_dependency(self) -> None:
-        """Raises `UnmetDependency` unless the condition holds here, and that of the function within, if it has one."""
+        """Raises `UnmetDependency` unless the condition holds here, and so does that of the wrapped function, if it has
+        one."""
         if self.df(*self.dargs, **self.dkwargs) is False:
             raise UnmetDependency(f"{getattr(self.df, '__name__', 'the condition')} does not hold on this engine")
         within = getattr(self.f, "check_dependency", None)
@@ -70,7 +71,7 @@ def require(*objects: Any, **mapping: Any) -> depend:
 
 
 def provide(modules: tuple[str, ...], objects: dict[str, Any]) -> bool:
-    """Imports `modules` and sets `objects` in the namespace. Raises `UnmetDependency` for a module there is not."""
+    """Imports `modules` and sets `objects` in the namespace. Raises `UnmetDependency` for a missing module."""
     import __main__
 
     namespace = current_namespace()
@@ -78,7 +79,7 @@ def provide(modules: tuple[str, ...], objects: dict[str, Any]) -> bool:
 
 
 def provide_in(namespace: dict[str, Any], modules: tuple[str, ...], objects: dict[str, Any]) -> bool:
-    """`provide` for a namespace of the caller's."""
+    """Like `provide`, for a namespace of the caller."""
     for name in modules:
         try:
             importlib.import_module(name)

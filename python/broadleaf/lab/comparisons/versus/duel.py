@@ -141,7 +141,7 @@ def duel(
         why = f" {len(failed)} failed: {failed[-1].a_error or failed[-1].b_error}" if failed else ""
         raise RunError(
             f"only {len(ratios)} pairs ended well in {budget_s:g} s, {FIRST_LOOK // 2} are needed.{why} Allow more "
-            "with --budget, or let the commands do less."
+            f"time with --budget, or make the commands do less."
         )
     # The interval told is the one that looking often allows for.
     interval = trimmed_interval(ratios, _FINAL_ALPHA)
