@@ -19,7 +19,7 @@ use broadleaf_proto::task::{DoneRecord, FunctionRecord, OutputRecord, Payload, R
 use broadleaf_proto::{
     AssignRecord, Chunk, ClientId, CoalescedRecord, EngineId, FrameHeader, FrameKind, FunctionHash,
     FunctionId, HostId, Mode, ObjectId, OptionsId, PROTOCOL_VERSION, RefusedRun, SegmentId,
-    SegmentRef, Status, SubmitRecord, TargetSet, TaskKey, TaskOptions, TaskSeq, TransferPlan,
+    SegmentRef, Status, SubmitRecord, TargetSet, TaskKey, TaskOptions, TaskSeq, RequestedTopology,
 };
 use bytes::Bytes;
 
@@ -122,7 +122,7 @@ fn options() -> DefineOptions {
             label: "a label".into(),
             timeout_ns: Some(1_000_000_000),
             coalesce: true,
-            plan: TransferPlan::Kary(3),
+            topology: RequestedTopology::Kary(3),
             ..TaskOptions::default()
         },
     }

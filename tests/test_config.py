@@ -94,7 +94,7 @@ def test_the_documentation_lists_every_option():
 def test_every_number_has_a_bound_that_fits_the_native_parts():
     for option in config.OPTIONS.values():
         if option.kind in ("int", "float"):
-            assert option.least <= option.default <= option.most < 2**48 + 1, option.name
-            assert option.check(option.most, "argument") == option.most
+            assert option.minimum <= option.default <= option.maximum < 2**48 + 1, option.name
+            assert option.check(option.maximum, "argument") == option.maximum
             with pytest.raises(ConfigError, match=f"{option.name}.*at most"):
-                option.check(option.most * 2, "argument")
+                option.check(option.maximum * 2, "argument")

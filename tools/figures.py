@@ -67,7 +67,7 @@ def load(root: Path) -> tuple[list[Table], list[dict[str, Any]]]:
     used = {name for table in declared["tables"] for name in table["results"]}
     there = {path.stem for path in (root / "benchmarks" / "results").glob("*.json")}
     if used != there:
-        raise Mismatch(f"results that no table shows, or that are not there: {', '.join(sorted(used ^ there))}")
+        raise Mismatch(f"results that no table shows, or that do not exist: {', '.join(sorted(used ^ there))}")
     return [_table(root, table, declared["systems"]) for table in declared["tables"]], declared["plots"]
 
 
@@ -253,7 +253,7 @@ def outdated(root: Path, write: bool) -> list[str]:
 def main() -> None:
     """Makes what is outdated, or only names it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is outdated")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is out of date")
     check = parser.parse_args().check
     try:
         found = outdated(ROOT, write=not check)

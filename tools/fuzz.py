@@ -64,8 +64,8 @@ def keep(program: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=60, help="for each target")
-    parser.add_argument("--keep", action="store_true", help="add what reaches something new to the corpora")
+    parser.add_argument("--seconds", type=int, default=60, help="seconds for each target")
+    parser.add_argument("--keep", action="store_true", help="add inputs that reach something new to the corpora")
     parser.add_argument("targets", nargs="*", help="all of them by default")
     arguments = parser.parse_args()
     folder = build()

@@ -45,7 +45,7 @@ def digest(root: Path, inputs: list[str], command: list[str]) -> str | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run a command unless it has succeeded before on the same files.")
-    parser.add_argument("--record", type=Path, required=True, help="where the last success is kept")
+    parser.add_argument("--record", type=Path, required=True, help="file that records the last success")
     parser.add_argument("--again", action="store_true", help="run whether or not anything has changed")
     parser.add_argument("--inputs", nargs="*", default=["."], help="what the command depends on")
     parser.add_argument("command", nargs="+")

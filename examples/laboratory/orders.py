@@ -14,7 +14,7 @@ parser.add_argument("--tasks", type=int, default=10_000, help="orders to take")
 parser.add_argument("--batch", type=int, default=1, help="orders per write")
 parser.add_argument("--no-log", action="store_true", help="log warnings only")
 parser.add_argument("--no-lines", action="store_true", help="no log lines in the loop")
-parser.add_argument("--lazy", action="store_true", help="format a line only if it is written")
+parser.add_argument("--lazy", action="store_true", help="format a line only if it will be written")
 parser.add_argument("--buffered", action="store_true", help="do not flush after every line")
 options = parser.parse_args()
 

@@ -3,7 +3,7 @@
 
 use broadleaf_core::{Input, Output};
 use broadleaf_proto::control::{
-    self, ControlRequest, DefineOptions, DependencyRule, TargetSet, TaskName, TransferPlan,
+    self, ControlRequest, DefineOptions, DependencyRule, RequestedTopology, TargetSet, TaskName,
 };
 use broadleaf_proto::task::{FunctionRecord, Payload};
 use broadleaf_proto::wire::Reader;
@@ -224,7 +224,7 @@ impl Trial {
             after: rule(choices.byte()),
             follow: rule(choices.byte()),
             coalesce: choices.below(2) == 0,
-            plan: TransferPlan::Kary(choices.number() as u32),
+            topology: RequestedTopology::Kary(choices.number() as u32),
         }
     }
 

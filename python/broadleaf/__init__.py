@@ -238,7 +238,7 @@ __all__ = [
 
 _sys.meta_path.append(_OldPaths)
 
-# Once more by each client, for programs that import joblib later.
+# Each client does this again, for programs that import joblib later.
 _offer_backends()
 
 

@@ -50,23 +50,24 @@ class ConnectionRefused(Exception):
     'version', 'python', 'identity', 'full', 'malformed'."""
 
 class LinkClosed(Exception):
-    """The connection to the controller is closed or lost, or is that of the process this one was forked from."""
+    """The connection to the controller is closed or lost, or belongs to the process that this one was forked from."""
 
 @type_check_only
 class ClientHooks(Protocol):
-    """What the client endpoint needs of Python."""
+    """What the client endpoint needs from Python."""
     def resolve_function(self, function: Callable[..., Any], out_of_band: bool) -> tuple[bytes, bool, list[Any]]:
-        """Pickled body, whether it may be cached by the function's identity for good, and the buffers that travel with
-        each call: none unless `out_of_band`. A body with buffers is loaded as an object with `bind(buffers)`."""
+        """Returns the pickled body, whether it may be cached permanently by the function's identity, and the buffers
+        that travel with each call (none unless `out_of_band`). A body with buffers is loaded as an object with
+        `bind(buffers)`."""
     def on_new_function(self) -> None:
-        """A body that was not sent before is about to be; what it needs first can be sent from here."""
+        """Called before a body is sent for the first time; may send what it needs first."""
     def dump_args(self, args: tuple[Any, ...], kwargs: dict[str, Any], out_of_band: bool) -> tuple[bytes, list[Any]]:
         """Pickle 5 bytes and out-of-band buffers (objects of the buffer protocol); with `out_of_band` the smallest
         too."""
     def explain_too_large(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, sizes: tuple[int, int]
     ) -> BaseException:
-        """The exception for a call that does not fit into a message; `sizes` are its bytes and their limit."""
+        """The exception for a call that does not fit into a message; `sizes` are its size and the limit, in bytes."""
     def load_value(self, data: Any, buffers: list[Any]) -> Any:
         """The value of a pickle, which is bytes or another object with a buffer."""
     def decode_failure(self, status: int, payload: bytes, engine_id: int, pending: Pending, part: int) -> BaseException:
@@ -82,8 +83,8 @@ class ClientHooks(Protocol):
 class Link:
     """One connection of a client to its controller. Thread-safe.
 
-    In a child forked from the process that made it, it is `closed` and its calls raise `LinkClosed`. The same goes for
-    what was made with it.
+    In a child forked from the process that made it, it is `closed` and its calls raise `LinkClosed`. The same applies
+    to everything made with it.
     """
 
     live_output: bool
@@ -99,31 +100,32 @@ class Link:
         """Interns task options given as JSON with the fields of TaskOptions; returns their id."""
     @property
     def engines_version(self) -> int:
-        """Changes with the engines known, and with the link's end."""
+        """Changes when the known engines change, and when the link ends."""
     def engines(self) -> list[tuple[int, str, int, str]]:
-        """(engine id, uuid, pid, host) of every engine known now, by id."""
+        """(engine id, uuid, pid, host) of every known engine, by id."""
     def frees_engine(self) -> bool:
-        """Whether a wait on this thread is that of a task of the link's cluster: its engine runs others meanwhile."""
+        """Whether a task of the link's cluster waits on this thread; its engine then runs other tasks in the
+        meantime."""
     def wait_for(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Waits until `is_done()`, which results bring about."""
+        """Waits until `is_done()`, which results make true."""
     def wait_for_engines(self, n: int, timeout_s: float | None) -> bool:
-        """Whether there were n engines in time. Raises LinkClosed, also when the link closed with n engines known."""
+        """Whether there were n engines in time. Raises LinkClosed if the link closed, even if n engines were known."""
     def request(self, request: str, timeout_s: float | None = ...) -> str:
         """Sends a control request given as JSON; returns the reply as JSON."""
     def define_preparation(self, content: bytes) -> int:
-        """The id of a preparation, for a request 'Prepare': engines call `EngineHooks.prepare` with its content."""
+        """The id of a preparation for a 'Prepare' request: engines call `EngineHooks.prepare` with its content."""
     def post(self, request: str) -> None:
         """Sends a control request given as JSON, whose reply is dropped. Never waits for the controller."""
     def keep_sent_again(self, keep: bool) -> None:
-        """From `True` to as many calls with `False`, large buffers that balanced calls send again stay in their
-        segments in between. They are recognised by address and content."""
+        """Between a call with `True` and the matching call with `False`, large buffers that load-balanced calls send
+        again stay in their segments. They are recognized by address and content."""
     def flush(self) -> None: ...
     def outstanding(self) -> int:
-        """Tasks submitted and not resolved."""
+        """Number of tasks submitted and not resolved."""
     def outstanding_seqs(self) -> list[int]: ...
     def wait_all(self, timeout_s: float | None) -> bool: ...
     def wait_tasks(self, seqs: Sequence[int], timeout_s: float | None) -> bool:
-        """Waits until none of these tasks is unresolved, whatever others do."""
+        """Waits until all of these tasks are resolved, regardless of others."""
     def counters(self) -> dict[str, int]: ...
     def close(self) -> None: ...
 
@@ -135,15 +137,15 @@ class History:
         """Notes that tasks `first` to `first + n - 1` were submitted."""
     def __len__(self) -> int: ...
     def seqs(self) -> list[int]:
-        """The numbers, oldest first."""
+        """The task numbers, oldest first."""
     def select(self, seqs: Sequence[int]) -> list[int]:
-        """Those of `seqs` that are in it, and those that may have been before it forgot them."""
+        """Those of `seqs` that are in the history, and those that may have been in it before it forgot them."""
     def clear(self) -> None:
         """Forgets everything."""
 
 @final
 class Submitter:
-    """Submits for one view: options, targets and result type fixed once, so a call is cheap."""
+    """Submits for one view, with options, targets and result type fixed once, so a call is cheap."""
     def __new__(
         cls,
         link: Link,
@@ -155,10 +157,9 @@ class Submitter:
         delivery: str = "private",
         histories: Sequence[History] = ...,
     ) -> Submitter:
-        """`n_targets` is 0 for balanced tasks, else the number of targets of mode 'each'.
-
-        `coalesce` is that of the options. `delivery` says what engines may do with the large buffers they get:
-        'private', 'readonly' or 'shared'; ValueError for another. `histories` note every task.
+        """`n_targets` is 0 for load-balanced tasks, and otherwise the number of targets of mode 'each'. `coalesce` is
+        the option of that name. `delivery` says what engines may do with the large buffers they get: 'private',
+        'readonly' or 'shared'; other values raise ValueError. `histories` record every task.
         """
     def __call__(
         self,
@@ -169,8 +170,8 @@ class Submitter:
         follow: Sequence[int] = (),
         caller_waits: bool = False,
     ) -> Pending:
-        """One request: one part (balanced) or one part per target, in target order. `caller_waits`: the caller waits
-        for the result at once (apply_sync), so no other thread is woken to read it."""
+        """One request: one part (balanced) or one part per target, in target order. `caller_waits` says that the caller
+        waits for the result at once (apply_sync), so no other thread is woken to read it."""
     def many(
         self,
         function: Callable[..., Any],
@@ -185,8 +186,9 @@ class Submitter:
         """One request whose i-th part is the i-th tuple sent with the i-th options (mode 'each', one target each)."""
 
     def subscribe(self, function: Callable[..., Any], tasks: Sequence[tuple[int, int]], run_again: bool) -> Pending:
-        """The results of tasks of any client, as (client id, number), or of those tasks run again: one part for each.
-        A part that the controller cannot give ends as refused with 'NotKept'. `function` is the pending's."""
+        """The results of any client's tasks, given as (client id, number), or of running those tasks again: one part
+        for each. A part that the controller does not have ends as refused with 'NotKept'. `function` becomes the
+        pending's function."""
 
 class Pending:
     """A request of one or more parts that are resolved one by one. Subclassed by AsyncResult."""
@@ -196,7 +198,7 @@ class Pending:
     def __len__(self) -> int: ...
     @property
     def n_parts(self) -> int:
-        """Number of parts, whatever a subclass makes of `len`."""
+        """Number of parts, even if a subclass redefines `len`."""
     @property
     def origin(self) -> Any: ...
     @property
@@ -217,25 +219,25 @@ class Pending:
         """The part that was resolved as number `rank` (0 first)."""
     def status(self, part: int) -> int: ...
     def value(self, part: int) -> Any:
-        """Decoded once, then kept. Raises what `decode_failure` gives if the part did not return."""
+        """Decoded once, then cached. Raises what `decode_failure` gives if the part did not return."""
     def returned(self) -> list[Any] | None:
         """The values of all parts, in order, if every part returned; else None."""
     def values(self) -> list[Any] | None:
-        """All values in order; None when a part has none. Every part must be resolved."""
+        """All values in order; None if a part has no value. Every part must be resolved."""
     def failure(self, part: int) -> BaseException | None: ...
     def times(self, part: int) -> tuple[int, int, int, int]:
         """(started_ns, completed_ns, received_ns, engine id): wall clock; 0, and -1 for no engine."""
     def text_since(self, part: int, stream: int, position_bytes: int) -> tuple[str, int]:
-        """What stream 1 or 2 of a part has had from a position on, and the position of its end. Only the newest is
-        kept, and the text says how much is missing. Bytes that are not UTF-8 are replaced by U+FFFD."""
+        """The text of stream 1 or 2 of a part from a position on, and the position of its end. Only the latest text is
+        kept, and it says how much is missing. Bytes that are not UTF-8 are replaced by U+FFFD."""
     def messages(self, part: int) -> list[bytes]:
         """Messages of stream 3 so far."""
     def written_parts(self) -> list[int]:
         """The parts that have written to any stream so far, in order."""
     def abandon(self, parts: Sequence[int]) -> None:
-        """Makes the unresolved ones of these parts cancelled. Their tasks still count as unresolved until they end."""
+        """Marks the unresolved parts among these as cancelled. Their tasks still count as unresolved until they end."""
     def n_failed(self) -> int:
-        """How many parts are resolved and did not return."""
+        """Number of parts that are resolved but did not return."""
     def on_done(self, callback: Callable[[], object]) -> None:
         """Calls back once, when all parts are resolved (at once if they are), from whichever thread learns of it."""
     def get_single(self, timeout_s: float | None) -> Any:
@@ -246,20 +248,21 @@ class EngineHooks(Protocol):
     unmet_type: type[BaseException]
     def load_function(self, body: bytes) -> Callable[..., Any]: ...
     def prepare(self, content: bytes) -> None:
-        """Makes a preparation; called between tasks, as soon as it has come. What it raises goes to the log."""
+        """Runs a preparation; called between tasks, as soon as it arrives. Exceptions go to the log."""
     def load_args(self, data: bytes, buffers: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
     def run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """The value of a coroutine that a task returned."""
     def dump_value(self, value: Any) -> tuple[bytes, list[Any]]: ...
     def dump_error(self, error: BaseException, arguments: tuple[Any, ...]) -> bytes: ...
     def run_nested(self, run: Callable[[], None]) -> None:
-        """Calls `run`, which runs a task in the middle of the current one, which waits."""
+        """Calls `run`, which runs a task while the current one waits."""
     def end_child(self, error: BaseException | None) -> NoReturn:
-        """Ends the process, a child that a task has forked and that comes back from it, with what it raised."""
+        """Ends this process, a child that a task forked and that returned from the task, with the exception that it
+        raised."""
 
 @type_check_only
 class CapturedOutput(Protocol):
-    """Where an engine's output goes: numbers of descriptors, and a path."""
+    """Where an engine's output goes: file descriptors, and a path."""
 
     @property
     def stdout_read(self) -> int:
@@ -269,7 +272,7 @@ class CapturedOutput(Protocol):
         """Read end of the pipe behind descriptor 2."""
     @property
     def recent(self) -> int:
-        """Memory for the newest output: a memfd, or a file without a name in /dev/shm."""
+        """Memory for the latest output: a memfd, or a nameless file in /dev/shm."""
     @property
     def recent_bytes(self) -> int:
         """Its size."""
@@ -291,23 +294,23 @@ class Engine:
         """Runs tasks until told to stop or the node is gone. A KeyboardInterrupt raised by the SIGINT handler while a
         task runs becomes that task's error; `interrupt_pending` says whether the signal is meant for the task."""
     def run_next(self) -> None:
-        """What `run_nested` is given."""
+        """The argument of `run_nested`."""
     def current_task(self) -> int | None: ...
     def counters(self) -> dict[str, int]:
-        """This engine's own segments: segments, segment_bytes, warm_bytes, copies, copied_bytes; and mappings."""
+        """Figures on this engine's own segments: segments, segment_bytes, warm_bytes, copies, copied_bytes and
+        mappings."""
     def interrupt_pending(self) -> bool:
-        """Takes a request to interrupt the task that runs now: true once per request."""
+        """Consumes a request to interrupt the running task: true once per request."""
     def replace(self, destination: Any, source: Any) -> bool:
-        """Shows the bytes of `source` in the place of those of `destination`, without a copy.
-
-        Both are contiguous buffers. False, and nothing is done, unless each is the whole of a buffer received in a
-        segment, both are of the same length, and `source` was not written to.
+        """Maps the bytes of `source` over those of `destination`, without a copy. Both are contiguous buffers. Returns
+        False and does nothing unless each is a whole buffer received in a segment, both have the same length, and
+        `source` was not written to.
         """
     def retire_buffers(self) -> None:
-        """Large received buffers that the running task drops from here on are unmapped after its reply has left."""
+        """From here on, large received buffers that the running task drops are unmapped after its reply has left."""
     def write_output(self, stream: int, data: bytes) -> None:
-        """Takes what Python writes to stream 1 or 2: whole lines leave at once for the client of the running task, or
-        for the log if there is none."""
+        """Accepts what Python writes to stream 1 or 2. Whole lines are sent at once to the client of the running task,
+        or to the log if there is none."""
     def flush_output(self, stream: int | None = None) -> None:
         """Sends the unfinished line of a stream, or of both, and waits until all that is queued has left."""
     def send_message(self, data: bytes) -> None:
@@ -319,7 +322,7 @@ class ForkServer:
     def __new__(cls, connection: str) -> ForkServer: ...
     def fileno(self) -> int: ...
     def next_command(self) -> str | None:
-        """JSON of the next command, or None when none is complete yet; raises LinkClosed when the node is gone."""
+        """The next command as JSON, or None if none is complete yet; raises LinkClosed when the node is gone."""
     def send_event(self, event: str) -> None: ...
 
 @final
@@ -348,29 +351,29 @@ class Buffer:
 class SharedMemory:
     """Writable memory that is sent to engines of this host without a copy. Its address never changes."""
     def __new__(cls, n_bytes: int, zeroed: bool) -> SharedMemory:
-        """Raises MemoryError. Without `zeroed` the content is anything."""
+        """Raises MemoryError. Without `zeroed` the content is undefined."""
     def __len__(self) -> int: ...
     if sys.version_info >= (3, 12):
         def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def encode_plain(value: Any) -> bytes | None:
-    """The fast encoding of exact None, bool, int (64 bit), float, str, bytes, tuples of them, dicts from str;
-    None for all else, arrays included: they need buffers."""
+    """The compact encoding of exact None, bool, int (64 bit), float, str, bytes, tuples of them and dicts from str.
+    Returns None for everything else, including arrays, which need buffers."""
 
 def decode_plain(data: bytes) -> Any: ...
 def submitted_depth() -> int:
-    """How deep a task is nested that this process submits now; 0 where no task runs."""
+    """The depth of a task that this process submits now; 0 if no task is running."""
 
 def generate_keys() -> str:
     """Fresh Ed25519 keys as JSON: server, client and engine, each {private, public} in base64."""
 
 def hold_key(connection: str) -> str:
-    """Takes the private key out of a connection file's text and keeps it, out of Python's sight, for this process and
-    those forked from it: `Client`, `Engine` and `ForkServer` use it for a text of the same cluster that has none.
+    """Removes the private key from a connection file's text and keeps it, hidden from Python, for this process and
+    those forked from it. `Client`, `Engine` and `ForkServer` use it for a text of the same cluster that has no key.
     Raises ValueError for a text without a key."""
 
 def give_key() -> str:
-    """The key that is held, to pass on to an interpreter that this process starts. Raises RuntimeError in an engine."""
+    """The held key, to pass on to an interpreter that this process starts. Raises RuntimeError in an engine."""
 
 def run_node(config: str) -> int:
     """Runs a node on the calling thread until it is stopped; returns its exit code. Releases the GIL.

@@ -48,9 +48,9 @@ class Option:
     acts: str
     meaning: str
     choices: tuple[str, ...] = ()
-    least: float = 0
-    most: float = 0
-    """Greatest value of a number: what the native parts can take, or more than anyone means."""
+    minimum: float = 0
+    maximum: float = 0
+    """The largest value of a number: what the native parts accept, or more than anyone needs."""
     form: tuple[str, str] = ("", "")
     """Regular expression of a text's form, and that form in words."""
 
@@ -94,10 +94,10 @@ class Option:
             raise ValueError(f"expected a number, got {value!r}") from None
         if self.kind == "int" and isinstance(value, float) and number != value:
             raise ValueError(f"expected a whole number, got {value!r}")
-        if not self.least <= number < float("inf"):
-            raise ValueError(f"must be at least {self.least:g} and finite, got {value!r}")
-        if number > self.most:
-            raise ValueError(f"must be at most {self.most:.15g}, got {value!r}")
+        if not self.minimum <= number < float("inf"):
+            raise ValueError(f"must be at least {self.minimum:g} and finite, got {value!r}")
+        if number > self.maximum:
+            raise ValueError(f"must be at most {self.maximum:.15g}, got {value!r}")
         return number
 
 
@@ -128,80 +128,81 @@ OPTIONS: dict[str, Option] = {
     for option in (
         # Scheduling
         Option("prefetch_target_us", "int", 8000, "node", "Work that the controller keeps ahead on each engine, in "
-               "microseconds. An engine's prefetch window is this time divided by its mean task time.", most=_HOUR_US),
+               "microseconds. An engine's prefetch window is this time divided by its mean task time.",
+               maximum=_HOUR_US),
         Option("prefetch_min", "int", 2, "node", "Minimum number of tasks in an engine's prefetch window, the running "
-               "task included.", least=1, most=_CLAIM_SLOTS),
+               "task included.", minimum=1, maximum=_CLAIM_SLOTS),
         Option("prefetch_max", "int", 1000, "node", "Maximum number of tasks in an engine's prefetch window.",
-               least=1, most=_CLAIM_SLOTS),
+               minimum=1, maximum=_CLAIM_SLOTS),
         Option("steal", "bool", True, "node", "Whether an idle engine takes over tasks that wait on a busy engine and "
                "have not started."),
         Option("steal_after_us", "int", 500, "node", "Minimum work behind an engine's running task before an idle "
                "engine takes some of it, in microseconds. A running task that has already taken this long also counts.",
-               most=_HOUR_US),
+               maximum=_HOUR_US),
         Option("chunk_target", "int", 1024, "client", "Number of chunks that a map without `chunksize` is cut into. "
                "There are more if this would give fewer than 8 chunks per engine, or chunks of more than 16,384 items.",
-               least=1, most=_HISTORY_TASKS),
+               minimum=1, maximum=_HISTORY_TASKS),
         Option("ship_local_modules", "bool", False, "client", "Whether to send modules from the client's working "
                "directory or its script's folder to the engines. They are sent before the first function or argument "
                "that may need them, and again after a reload."),
         # Batching
         Option("client_linger_us", "int", 100, "client", "Maximum batching delay for submitted tasks, in microseconds. "
-               "The delay is ten times as long once more than 64 tasks per engine are unresolved.", most=_SECOND_US),
+               "The delay is ten times as long once more than 64 tasks per engine are unresolved.", maximum=_SECOND_US),
         Option("client_spin_us", "int", 200, "client", "How long a waiting thread busy-polls for replies before it "
                "blocks, in microseconds. It polls only after it sent no more tasks than engines and cores can run at "
-               "once. 0 = never.", most=_SECOND_US),
+               "once. 0 = never.", maximum=_SECOND_US),
         Option("client_flush_bytes", "int", 32 * 1024, "client", "Batch size that ends the batching delay of submitted "
-               "tasks, in bytes.", most=_FLUSH_BYTES),
+               "tasks, in bytes.", maximum=_FLUSH_BYTES),
         Option("engine_flush_us", "int", 200, "engine", "Maximum batching delay for results on an engine, in "
-               "microseconds.", most=_SECOND_US),
+               "microseconds.", maximum=_SECOND_US),
         Option("engine_flush_bytes", "int", 32 * 1024, "engine", "Batch size that ends the batching delay of results, "
-               "in bytes.", most=_FLUSH_BYTES),
+               "in bytes.", maximum=_FLUSH_BYTES),
         # Payload
         Option("inline_buffer_bytes", "int", 65536, "client, engine", "Largest buffer that travels inside its message, "
-               "in bytes. Larger buffers go through shared memory.", most=_INLINE_BYTES),
+               "in bytes. Larger buffers go through shared memory.", maximum=_INLINE_BYTES),
         Option("shared_memory", "bool", True, "client, engine", "Whether large buffers go through shared memory "
                "between processes of one host."),
         Option("pool_max_bytes", "int", 0, "client, engine", "Maximum size of all shared segments that a process "
-               "holds, free ones included, in bytes. 0 = a quarter of the available memory.", most=_ANY_BYTES),
+               "holds, free ones included, in bytes. 0 = a quarter of the available memory.", maximum=_ANY_BYTES),
         Option("shared_memory_warm_s", "int", 5, "node, client, engine", "How long a free segment of shared memory is "
                "kept for reuse, in seconds. Memory that was used before is several times as fast as new memory.",
-               most=_YEAR_S),
+               maximum=_YEAR_S),
         # Bounds
         Option("max_outstanding_tasks", "int", 262_144, "node", "Maximum number of unresolved tasks per client. "
-               "Further submissions wait.", least=1, most=_HISTORY_TASKS),
+               "Further submissions wait.", minimum=1, maximum=_HISTORY_TASKS),
         Option("max_outstanding_bytes", "int", 256 * _MIB, "node", "Maximum size of the unresolved tasks of one "
-               "client, in bytes. Further submissions wait.", least=1, most=_ANY_BYTES),
+               "client, in bytes. Further submissions wait.", minimum=1, maximum=_ANY_BYTES),
         Option("congestion_bytes", "int", 64 * _MIB, "node", "Size of a client's unread messages, in bytes, above "
                "which none of its tasks is started. Above it, output, displays and published data of its tasks are "
-               "dropped.", most=_ANY_BYTES),
+               "dropped.", maximum=_ANY_BYTES),
         Option("history_tasks", "int", 65_536, "node", "Number of resolved tasks remembered per client, so that later "
-               "tasks can depend on them.", most=_HISTORY_TASKS),
+               "tasks can depend on them.", maximum=_HISTORY_TASKS),
         Option("kept_results_bytes", "int", 4 * _MIB, "node", "Size of the result store, in bytes. It keeps ended "
                "tasks for other clients and for clients that come back: values, arguments, and 320 bytes per task. 0 = "
-               "keep none.", most=_ANY_BYTES),
+               "keep none.", maximum=_ANY_BYTES),
         Option("function_cache_bytes", "int", 256 * _MIB, "node", "Maximum size of the functions that one client "
-               "defines, in bytes.", most=_ANY_BYTES),
+               "defines, in bytes.", maximum=_ANY_BYTES),
         # Observation
         Option("log_level", "choice", "info", "node", "Lowest level of events that are recorded.",
                choices=("off", "error", "info", "debug")),
         Option("log_sink", "str", "ring", "node", "Where events go besides the event ring: `ring` (nowhere else), "
                "`stderr` (the node's log), or the path of a file."),
         Option("trace_events", "int", 65_536, "node", "Number of events that the event ring keeps.",
-               most=_HISTORY_TASKS),
+               maximum=_HISTORY_TASKS),
         # Liveness and failure
         Option("restart_engines", "bool", False, "node", "Whether an engine that died is started again."),
         Option("max_restarts", "int", 10, "node", "Maximum number of restarts of one engine within a minute. After "
-               "that it stays down.", most=1_000_000),
+               "that it stays down.", maximum=1_000_000),
         Option("restart_backoff_max_s", "float", 10.0, "node", "Maximum delay before an engine that keeps dying is "
                "restarted, in seconds. The first delay is 0.1 s. It doubles with each restart within a minute.",
-               most=_YEAR_S),
+               maximum=_YEAR_S),
         Option("interrupt_grace_s", "float", 2.0, "node", "How long a task may run on after it was interrupted by a "
-               "timeout or an abort, in seconds. Then its engine is killed.", most=_YEAR_S),
+               "timeout or an abort, in seconds. Then its engine is killed.", maximum=_YEAR_S),
         Option("stop_grace_s", "float", 5.0, "node", "How long an engine that is told to stop may spend on its current "
-               "task, in seconds.", most=_YEAR_S),
+               "task, in seconds.", maximum=_YEAR_S),
         Option("start_timeout_s", "float", 60.0, "cluster, node", "How long the node, and then each engine, may take "
-               "to start, in seconds.", least=0.1, most=_YEAR_S),
-        Option("broadcast_plan", "choice", "auto", "node", "Topology by which large arguments reach several hosts. "
+               "to start, in seconds.", minimum=0.1, maximum=_YEAR_S),
+        Option("broadcast_topology", "choice", "auto", "node", "Topology by which large arguments reach several hosts. "
                "`auto` picks the fastest one for the measured latency and bandwidth.",
                choices=("auto", "flat", "binomial", "k-ary", "chain")),
         Option("tree_arity", "int", 0, "node", "Number of branches per node of the tree of hosts. 0 = automatic: the "
@@ -217,19 +218,19 @@ OPTIONS: dict[str, Option] = {
                least=65_536, most=1 << 30),
         Option("payload_socket_bytes", "int", 262_144, "node", "Maximum payload waiting in one socket between two "
                "hosts, in bytes. A larger value keeps long links full; a smaller one keeps their queues short.",
-               least=4096, most=1 << 30),
+               minimum=4096, maximum=1 << 30),
         Option("payload_cores", "int", 0, "node", "Number of cores on each host, counted from the last, that may "
                "handle payload between hosts. The others stay free for small tasks. 0 = automatic: on hosts with at "
-               "most four cores, prefer the last core while it has capacity.", most=65_536),
+               "most four cores, prefer the last core while it has capacity.", maximum=65_536),
         Option("payload_niceness", "int", 10, "node", "`nice` level of the threads that move payload between hosts. A "
                "lower level keeps payload moving beside engines that compute; a higher one keeps the round trips of "
-               "small tasks short.", most=19),
+               "small tasks short.", maximum=19),
         Option("host_timeout_s", "float", 10.0, "node", "How long a relay's host may be silent before the controller "
                "treats it as lost, in seconds. The same holds for the controller as its relays see it.",
-               least=1, most=_YEAR_S),
+               minimum=1, maximum=_YEAR_S),
         Option("drain_s", "float", 30.0, "node", "How long before the end of its batch job a host stops taking "
                "tasks, in seconds; at most a tenth of the job's time. A relay that is sent SIGTERM has as long to "
-               "finish what runs.", most=_YEAR_S),
+               "finish what runs.", maximum=_YEAR_S),
         # Network
         Option("listen", "str", "", "node", "TCP address to listen on, as `host:port`. The host may be the name of a "
                "network interface, such as `ib0`. Port 0 = any free port. Empty = unix socket only.",
@@ -244,14 +245,15 @@ OPTIONS: dict[str, Option] = {
         Option("capture_descriptors", "bool", True, "host", "Whether a task's client receives what child processes, C "
                "code and system calls write. If off, it goes to the engine's log."),
         Option("keep_failed_frames", "int", 0, "engine", "Number of failed tasks whose frames, with their variables, "
-               "an engine keeps for `AsyncResult.debug()`.", most=65_536),
+               "an engine keeps for `AsyncResult.debug()`.", maximum=65_536),
         Option("preload", "list", ["auto"], "host", "Modules to import before engines are forked, separated by commas. "
                "`auto` adds numpy if the client has imported it, and IPython in an IPython session."),
         Option("affinity", "str", "none", "engine", "Cores that an engine may use: `none` (every core of the cluster), "
                "`spread` (one core each, in turn), or a list such as `0-3,8`.",
                form=(r"none|spread|\d+(-\d+)?(,\d+(-\d+)?)*", "none, spread, or a list such as 0-3,8")),
         Option("threads_per_engine", "int", 0, "host", "Number of threads that numerical libraries use in an engine. 0 "
-               "= usable cores divided by engines, unless OMP_NUM_THREADS or a similar variable is set.", most=65_536),
+               "= usable cores divided by engines, unless OMP_NUM_THREADS or a similar variable is set.",
+               maximum=65_536),
     )
 }  # fmt: skip
 
@@ -365,7 +367,7 @@ def markdown_list() -> str:
     for option in OPTIONS.values():
         kind = ", ".join(f"`{choice}`" for choice in option.choices) or option.kind
         if option.kind in ("int", "float"):
-            kind += f", {option.least:,} to {option.most:,}"
+            kind += f", {option.minimum:,} to {option.maximum:,}"
         about = f"*{kind}; default `{format_value(option.default)}`; acts in {option.acts}*"
         lines += [f"`{option.name}`", f": {option.meaning}", "", f"  {about}", ""]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Publishing data from a running task, by the name IPython Parallel gives it."""
+"""Publishing data from a running task, under IPython Parallel's name for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds what IPython Parallel has under a name and Broadleaf has not. Only then `broadleaf.compat` is loaded."""
+"""Finds names that IPython Parallel has and Broadleaf lacks. Only then is `broadleaf.compat` loaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OldPaths:
 
 
 def find_attribute(package: str, name: str) -> Any:
-    """What IPython Parallel's package has as `name`. Raises `AttributeError`."""
+    """The attribute `name` of IPython Parallel's package. Raises `AttributeError`."""
     directories = sys.modules[package].__path__
     # An import asks for an attribute first, and only then looks for a module.
     is_module = any(os.path.exists(f"{directory}/{name}{end}") for directory in directories for end in ("", ".py"))

@@ -9,7 +9,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes(pid: int, host: str = "") -> int | None:
-    """Memory that a process uses, shared pages included; None if it is on another host, or cannot be asked."""
+    """Memory that a process uses, including shared pages; None if it is on another host or cannot be read."""
     if host not in ("", socket.gethostname()):
         return None
     try:

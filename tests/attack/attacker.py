@@ -1,4 +1,4 @@
-"""A client that does random things until its time is over: `attacker.py CONNECTION SEED SECONDS [MOST_DESCRIPTORS]`.
+"""A client that does random things until its time is over: `attacker.py CONNECTION SEED SECONDS [MAX_DESCRIPTORS]`.
 
 Prints a line of JSON: how often it did what, the errors that were to be expected of a cluster whose engines are killed,
 and what must never be: wrong values, and errors of other kinds.
@@ -62,9 +62,9 @@ def attack(connection: dict[str, Any], seed: int, seconds: float) -> dict[str, A
 
 
 def main() -> None:
-    path, seed, seconds, *most_descriptors = sys.argv[1:]
-    if most_descriptors:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (int(most_descriptors[0]),) * 2)
+    path, seed, seconds, *max_descriptors = sys.argv[1:]
+    if max_descriptors:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(max_descriptors[0]),) * 2)
     connection = json.loads(Path(path).read_text())
     print(json.dumps(attack(connection, int(seed), float(seconds))))
 

@@ -66,9 +66,9 @@ def test_one_unit_for_what_is_compared():
 
 def test_parameters_are_in_words():
     rows = table.rows(
-        [record(case="hosts", metric="bytes_into_host", values=[1.0, 1.0], hosts=2, bytes=64_000_000, plan="chain")]
+        [record(case="hosts", metric="bytes_into_host", values=[1.0, 1.0], hosts=2, bytes=64_000_000, topology="chain")]
     )
-    assert rows[0].cells[0] == "4 workers, 2 hosts, 64 MB, plan chain"
+    assert rows[0].cells[0] == "4 workers, 2 hosts, 64 MB, topology chain"
     assert rows[0].cells[4:6] == ("1 x the data", "")
 
 

@@ -79,7 +79,7 @@ def test_three_failed_starts_in_a_row_pause():
 
 
 class Scheduler:
-    """A cluster in a scheduler's hands, on a clock of its own: it refuses, holds back for ever, kills and preempts."""
+    """A cluster in a scheduler's hands, on a clock of its own: it refuses, holds back forever, kills and preempts."""
 
     LIFE_S = 60.0
     NOTICE_S = 6.0

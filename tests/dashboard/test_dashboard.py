@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture(scope="module")
 def url(cluster: ipp.Cluster) -> Iterator[str]:
-    dashboard = Dashboard(cluster, interval_s=0.1, most_share=1.0)
+    dashboard = Dashboard(cluster, interval_s=0.1, max_share=1.0)
     yield dashboard.url
     dashboard.close()
 
@@ -165,7 +165,7 @@ def test_a_death_is_told_with_its_certificate() -> None:
         result = rc[1].apply_async(os.kill, 0, 0)
         result.get(timeout=60)
         pid = rc[1].apply_sync(os.getpid)
-        with Dashboard(cluster, interval_s=0.1, most_share=1.0) as dashboard, EventStream(dashboard.url) as stream:
+        with Dashboard(cluster, interval_s=0.1, max_share=1.0) as dashboard, EventStream(dashboard.url) as stream:
             assert stream.until(bool)["deaths"] == []
             os.kill(pid, signal.SIGKILL)
             frame = stream.until(lambda frame: frame["deaths"])
@@ -186,7 +186,7 @@ def test_broadcasts_are_told_as_they_travel() -> None:
     cluster.start_cluster_sync()
     relays = [ipp.Relay(cluster.relay_file, 1, name=f"host{i}") for i in range(2)]
     try:
-        with cluster.connect_client_sync() as rc, Dashboard(cluster, interval_s=0.1, most_share=1.0) as dashboard:
+        with cluster.connect_client_sync() as rc, Dashboard(cluster, interval_s=0.1, max_share=1.0) as dashboard:
             rc.wait_for_engines(3, timeout=60)
             data = np.arange(500_000.0)
             rc[:].push({"a": data}, block=True)
@@ -218,7 +218,7 @@ def test_broadcasts_are_told_as_they_travel() -> None:
 def test_a_cluster_that_stops_is_told() -> None:
     cluster = ipp.Cluster(n=1)
     cluster.start_cluster_sync()
-    with Dashboard(cluster, interval_s=0.1, most_share=1.0) as dashboard, EventStream(dashboard.url) as stream:
+    with Dashboard(cluster, interval_s=0.1, max_share=1.0) as dashboard, EventStream(dashboard.url) as stream:
         stream.until(bool)
         cluster.stop_cluster_sync()
         assert "clos" in (why := stream.until(bool, "lost")["why"]) or "stopped" in why
@@ -246,7 +246,7 @@ def test_the_dashboard_of_a_cluster_ends_with_it() -> None:
 
 def test_nothing_is_asked_of_a_cluster_that_nobody_watches() -> None:
     cluster = SimulatedCluster(1, idle=True)
-    with Dashboard(cluster, interval_s=0.01, most_share=1.0) as dashboard:
+    with Dashboard(cluster, interval_s=0.01, max_share=1.0) as dashboard:
         assert ask(dashboard.url, f"/?token={token_of(dashboard.url)}")[0] == 200
         assert cluster.n_looks == 0
         with EventStream(dashboard.url) as stream:
@@ -265,7 +265,7 @@ def test_nothing_is_left_behind(cluster: ipp.Cluster) -> None:
         return len(os.listdir("/proc/self/fd")), sorted(thread.name for thread in threading.enumerate())
 
     def round_trip() -> None:
-        dashboard = Dashboard(cluster, interval_s=0.05, most_share=1.0)
+        dashboard = Dashboard(cluster, interval_s=0.05, max_share=1.0)
         streams = [EventStream(dashboard.url) for _ in range(5)]
         for stream in streams:
             stream.until(bool)

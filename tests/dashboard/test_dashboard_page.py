@@ -79,7 +79,7 @@ def test_the_page_shows_a_cluster(tmp_path: Path) -> None:
             await tab.call("Page.reload")
             await tab.until(f"{text('#tiles')}.includes('2 / 3')")
 
-        with Dashboard(rc.cluster, interval_s=0.2, most_share=1.0) as dashboard:
+        with Dashboard(rc.cluster, interval_s=0.2, max_share=1.0) as dashboard:
             in_browser(tmp_path, use)
 
 
@@ -116,7 +116,7 @@ def test_a_thousand_engines_fit(tmp_path: Path) -> None:
         await tab.until(f"{LOOKS} > {looks}")
         await tab.until(f"{INK} > 0.1")
 
-    with Dashboard(cluster, interval_s=0.3, most_share=1.0) as dashboard:
+    with Dashboard(cluster, interval_s=0.3, max_share=1.0) as dashboard:
         in_browser(tmp_path, use)
 
 
@@ -147,5 +147,5 @@ def test_a_part_of_the_timeline_can_be_dragged_open(tmp_path: Path) -> None:
         await tab.value("document.querySelector('#timeline-buttons button').click()")
         await tab.until(f"{pressed} === 1")
 
-    with Dashboard(cluster, interval_s=0.3, most_share=1.0) as dashboard:
+    with Dashboard(cluster, interval_s=0.3, max_share=1.0) as dashboard:
         in_browser(tmp_path, use)

@@ -89,8 +89,8 @@ while True:
 
 
 @contextmanager
-def killer(engine_pid, least_bytes):
-    arguments = [sys.executable, "-c", KILLER, str(os.getpid()), str(engine_pid), str(least_bytes)]
+def killer(engine_pid, min_bytes):
+    arguments = [sys.executable, "-c", KILLER, str(os.getpid()), str(engine_pid), str(min_bytes)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline() == "watching\n"

@@ -185,7 +185,7 @@ def test_a_child_that_is_interrupted_again_and_again_ends(rc):
 
 # Clients
 
-SAYS = "open a new Client after fork"
+SAYS = "open a new Client after the fork"
 
 
 USES = {

@@ -28,7 +28,7 @@ def test_results_that_were_dropped_leave_no_memory():
             result = rc[engine].apply_sync(np.ones, 4 * MIB)
             assert result.nbytes == 32 * MIB
             del result
-        assert until(lambda: shared_bytes(rc.cluster) - before < MIB), "freed segments stay for ever"
+        assert until(lambda: shared_bytes(rc.cluster) - before < MIB), "freed segments stay forever"
 
 
 def test_a_busy_engine_gives_back_what_is_free(tmp_path):
@@ -59,7 +59,7 @@ def test_what_a_client_pushed_and_replaced_leaves_no_memory():
         for _ in range(3):
             rc[:].push({"table": np.ones(4 * MIB)}, block=True)
         rc[:].push({"table": None}, block=True)
-        assert until(lambda: shared_bytes(rc.cluster) - before < MIB), "freed segments stay for ever"
+        assert until(lambda: shared_bytes(rc.cluster) - before < MIB), "freed segments stay forever"
 
 
 def test_results_that_cross_hosts_are_closed_by_the_controllers_node():

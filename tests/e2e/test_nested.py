@@ -464,7 +464,7 @@ def test_a_forked_child_of_a_task_is_no_engine(lview):
 
 
 def test_get_client_outside_of_a_task():
-    with pytest.raises(ipp.ClusterConnectionError, match="this is no task"):
+    with pytest.raises(ipp.ClusterConnectionError, match="only in a task on an engine"):
         ipp.get_client()
 
 

@@ -137,7 +137,7 @@ def test_code_output_and_names(rc, other):
 
 
 def test_options(rc, lview, other):
-    with lview.temp_flags(label="x" * OVER_A_FRAME), pytest.raises(ValueError, match="give a shorter label"):
+    with lview.temp_flags(label="x" * OVER_A_FRAME), pytest.raises(ValueError, match="use a shorter label"):
         lview.apply_async(abs, 1)
     assert lview.apply_async(abs, -1).get(timeout=10) == 1
 

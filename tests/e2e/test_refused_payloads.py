@@ -49,7 +49,7 @@ def test_a_large_payload_without_buffers():
     with ipp.Cluster(n=1) as client:
         view = client[0]
         assert view.apply_async(sizes, [b"x" * (256 * MIB)], np.zeros(MIB)).get(timeout=60) == [1, MIB]
-        # Each text is small enough for the plain encoding, all of them are not.
+        # Each text is small enough for the compact encoding, all of them are not.
         texts = tuple(chr(0x4E00 + n) * 5_461 for n in range(16_384))
         for many in (texts, {str(n): text for n, text in enumerate(texts)}):
             assert view.apply_async(len, many).get(timeout=60) == len(many)

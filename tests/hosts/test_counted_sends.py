@@ -15,7 +15,7 @@ HOSTS = 6
 
 @pytest.mark.parametrize("algorithm", ["flat", "binomial", "k-ary", "chain"])
 def test_every_host_sends_the_payload_as_often_as_the_plan_says(hosted, algorithm):
-    cluster = hosted(HOSTS, rate_mbit=400, broadcast_plan=algorithm, tree_arity=2)
+    cluster = hosted(HOSTS, rate_mbit=400, broadcast_topology=algorithm, tree_arity=2)
     data = np.random.default_rng(0).integers(0, 256, N_BYTES, dtype=np.uint8)
     before = [cluster.network.sent_bytes(host) for host in cluster.network.hosts]
     assert cluster.client[:].apply_sync(len, data) == [N_BYTES] * HOSTS

@@ -68,13 +68,13 @@ def expect_all_but(cluster, result, before, data, dead):
 @pytest.fixture
 def five(hosted):
     # Slow enough that two thirds of the data take longer than finding the processes to end.
-    cluster = hosted(5, rate_mbit=60, host_timeout_s=3, broadcast_plan="chain")
+    cluster = hosted(5, rate_mbit=60, host_timeout_s=3, broadcast_topology="chain")
     cluster.host_of = {e: h.index for h in cluster.network.hosts[1:] for e in cluster.engines_of(h)}
     return cluster
 
 
 def test_bytes_cross_into_each_host_once(hosted):
-    cluster = hosted(3, 3, broadcast_plan="chain")
+    cluster = hosted(3, 3, broadcast_topology="chain")
     data = payload()
     before = [cluster.network.received_bytes(h) for h in cluster.network.hosts]
     values = cluster.client[:].apply_sync(checksum, data)

@@ -70,7 +70,7 @@ def test_expressions_mean_what_they_say_to_evaluator_and_solver(text, truth):
         ("n ** 2 > 1", "not allowed"),
         ("a is True", "not allowed"),
         ("py in 'x'", "levels in parentheses"),
-        ("a and", "no expression"),
+        ("a and", "not an expression"),
         ("[x for x in (1,)] == 1", "not allowed"),
         ("n < 'x'", "no order"),
         ("py > 'x'", "no order"),

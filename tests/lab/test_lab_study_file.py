@@ -101,7 +101,7 @@ FLAG = HEAD + '[factors.a]\nset.flag = "-a"\n'
     [
         ("", "study.command", "either a command or a callable"),
         ('[study]\ncommand = ["x"]\ncallable = "m:f"\n', "study.command", "either a command or a callable"),
-        ('[study]\ncommand = "x"\n', "study.command", "no list of words"),
+        ('[study]\ncommand = "x"\n', "study.command", "not a list of words"),
         ('[study]\ncallable = "m"\n', "study.callable", 'Write "module:function"'),
         (HEAD + 'scor = "x"\n', "study.scor", "Did you mean 'score'"),
         (HEAD + 'score = "x"\n', "study.score", 'Write "json:KEY"'),
@@ -118,7 +118,7 @@ FLAG = HEAD + '[factors.a]\nset.flag = "-a"\n'
         (HEAD + '[factors.a]\nset.config = { u = "1" }\n', "factors.a.set.config", "at least two"),
         (HEAD + '[factors.a]\nset.config = { u = "1", v = "2" }\nlevels = ["u", "w"]\n', "factors.a.set.config", "'w'"),
         (HEAD + '[factors.a]\nset.python = "x"\n', "factors.a.levels", "needs its levels"),
-        (FLAG + 'tier = "x"\n', "factors.a.tier", "no whole number"),
+        (FLAG + 'tier = "x"\n', "factors.a.tier", "not a whole number"),
         (FLAG + 'scale = "log2"\n', "factors.a", "levels that are numbers"),
         (FLAG + 'when = "b"\n', "factor 'a', key 'when'", "no factor 'b'"),
         (HEAD + '[factors."a b"]\nset.flag = "x"\n', "factors.a b", "letters, digits"),
@@ -178,5 +178,5 @@ def test_durations(text, seconds):
 
 @pytest.mark.parametrize("text", [0, -1, True, "", "m", "3 weeks"])
 def test_what_is_no_duration(text):
-    with pytest.raises(StudyFileError, match="no duration"):
+    with pytest.raises(StudyFileError, match="not a duration"):
         parse_duration_s(text, "here")

@@ -97,5 +97,5 @@ def test_a_front_keeps_one_of_those_alike():
 
 def test_a_response_cannot_have_the_name_of_a_column(tmp_path):
     (tmp_path / "study.toml").write_text(STUDY.replace('["joules"]', '["n_tasks"]'))
-    with pytest.raises(StudyFileError, match="is a column already"):
+    with pytest.raises(StudyFileError, match="is already a column"):
         Study.load(tmp_path)

@@ -1,4 +1,4 @@
-"""The plain encoding gives back what pickle would, and refuses what it is not meant for."""
+"""The compact encoding gives back what pickle would, and refuses what it is not meant for."""
 
 import math
 import pickle

@@ -25,8 +25,8 @@ def test_table_for_100_engines():
 
 
 def test_best_for_1000_engines():
-    least_published = min(range(12), key=lambda d: plan.published_sends(1000, d))
-    assert (least_published, plan.published_sends(1000, 5)) == (5, 64.25)
+    fewest_published = min(range(12), key=lambda d: plan.published_sends(1000, d))
+    assert (fewest_published, plan.published_sends(1000, 5)) == (5, 64.25)
     assert (plan.best_depth(1000, 2).depth, rounded(plan.smooth_sends(1000, 2, 8))) == (8, 20.9)
     assert (plan.best_depth(1000, 3).depth, rounded(plan.smooth_sends(1000, 3, 5))) == (5, 20.1)
 
@@ -37,8 +37,8 @@ def test_engines_at_a_leaf_of_the_best_tree():
 
 
 def test_two_and_four_branches_tie_behind_three():
-    assert plan.least_sends(10**5, 2) == pytest.approx(plan.least_sends(10**5, 4))
-    assert min(range(2, 20), key=lambda arity: plan.least_sends(10**5, arity)) == 3
+    assert plan.min_sends(10**5, 2) == pytest.approx(plan.min_sends(10**5, 4))
+    assert min(range(2, 20), key=lambda arity: plan.min_sends(10**5, arity)) == 3
 
 
 def test_published_formula_is_least_at_the_square_root():
@@ -125,13 +125,13 @@ def test_the_real_optimum_is_the_lowest_point_of_the_curve(engines, arity, inner
     grid = [step / 100 for step in range(2500)]
     assert curve(best) <= min(map(curve, grid)) * (1 + 1e-9)
     if inner == leaf and best > 0:
-        assert plan.least_sends(engines, arity) == pytest.approx(plan.smooth_sends(engines, arity, best))
+        assert plan.min_sends(engines, arity) == pytest.approx(plan.smooth_sends(engines, arity, best))
 
 
 @pytest.mark.parametrize(("engines", "arity"), [(1, 2), (2, 2), (10, 2), (1000, 3), (12345, 8)])
 def test_least_sends_are_those_at_the_optimum(engines, arity):
     depth = plan.optimum_depth(engines, arity)
-    assert plan.least_sends(engines, arity) == pytest.approx(plan.smooth_sends(engines, arity, depth))
+    assert plan.min_sends(engines, arity) == pytest.approx(plan.smooth_sends(engines, arity, depth))
 
 
 @given(st.integers(1, 5000))

@@ -51,7 +51,7 @@ def test_chain_overtakes_the_binomial_tree_where_the_reference_says(hosts, mib):
 @settings(deadline=None)
 @given(st.integers(1, 500), st.integers(0, 10**10), LINKS)
 def test_every_transfer_takes_at_least_what_it_must(hosts, n_bytes, link):
-    least = transfer.least_possible_time(hosts, n_bytes, link)
+    least = transfer.min_possible_time(hosts, n_bytes, link)
     for found in plan.transfers(hosts, n_bytes, link):
         # Scatter and gather counts log2 p as it is, without rounding up to whole messages.
         slack = link.latency_s if found.algorithm == "scatter-allgather" else 0
@@ -146,7 +146,7 @@ def test_bytes_of_the_others():
         (lambda: plan.choose(1, 1, among=[]), "no algorithm to choose from"),
         (lambda: plan.host_bytes("ring", 1, 1), "no algorithm is called 'ring'"),
         (lambda: plan.Link.measured(1, 0), "bandwidth must be above 0"),
-        (lambda: plan.Link(-1, 1), "a link has a latency"),
+        (lambda: plan.Link(-1, 1), "a link needs a latency"),
     ],
 )
 def test_wrong_numbers_are_refused_by_name(call, message):

@@ -1,4 +1,4 @@
-//! Nanoseconds of the controller per plain task: submit, assign, done and result. With and without keeping the ended.
+//! Nanoseconds of the controller per plain task: submit, assign, done and result. With and without the result store.
 
 #![expect(
     clippy::disallowed_types,

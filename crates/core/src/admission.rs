@@ -1,14 +1,14 @@
-//! Who may wait to be let in: connections whose peer has not said who it is.
+//! Who may wait to be let in: connections whose peer has not identified itself.
 //!
-//! Anyone who reaches the port can open such connections, so they are few, they have a deadline, and they are counted by
-//! where they come from: what strangers open is never taken from this host's own processes, nor from addresses that have
-//! proven a key before.
+//! Anyone who can reach the port can open such connections. So they are limited, have a deadline, and are counted by
+//! origin: strangers never use up the budget of this host's own processes, or of addresses that have proven a key
+//! before.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::Nanos;
 
-/// Addresses remembered for having proven a key; the latest stay.
+/// Number of addresses remembered for having proven a key; the latest ones stay.
 const KNOWN_ADDRESSES: usize = 1024;
 
 /// An address, IPv4 as mapped into IPv6.
@@ -23,7 +23,7 @@ pub enum Origin {
     Remote(Address),
 }
 
-/// Connections that share a bound.
+/// Connections that share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
     /// Those over the unix socket.
@@ -37,11 +37,11 @@ pub enum Budget {
 /// The connections that wait.
 #[derive(Debug)]
 pub struct Admission {
-    /// Most connections of one budget.
+    /// Maximum number of connections in one budget.
     limit: usize,
-    /// Time that a peer has.
+    /// How long a peer has.
     deadline_ns: Nanos,
-    /// Of each budget, oldest first: arrival number and peer.
+    /// For each budget, oldest first: arrival number and peer.
     queues: [BTreeMap<u64, usize>; 3],
     waiting: BTreeMap<usize, Waiting>,
     known: VecDeque<Address>,
@@ -71,7 +71,7 @@ impl Admission {
         }
     }
 
-    /// A peer came; returns the one that must go in its place, if any: the oldest of the same budget.
+    /// A peer arrived; returns the one that must be closed to make room, if any: the oldest of the same budget.
     pub fn on_arrival(&mut self, now: Nanos, peer: usize, origin: Origin) -> Option<usize> {
         let budget = match origin {
             Origin::Local => Budget::Local,
@@ -97,7 +97,7 @@ impl Admission {
         displaced
     }
 
-    /// A peer has proven its key and said who it is: its address is known from here on.
+    /// A peer has proven its key and identified itself: its address is known from here on.
     pub fn on_introduced(&mut self, peer: usize) {
         let Some(Origin::Remote(address)) = self.remove(peer).map(|w| w.origin) else {
             return;
@@ -114,8 +114,8 @@ impl Admission {
         self.remove(peer);
     }
 
-    /// There is no descriptor for another connection: the peer that must go, the oldest stranger first. None of this
-    /// host's own.
+    /// There is no descriptor for another connection: returns the peer to close, the oldest stranger first, and never
+    /// one of this host.
     pub fn make_room(&mut self) -> Option<usize> {
         let peer = [Budget::Strangers, Budget::Known]
             .into_iter()
@@ -124,7 +124,7 @@ impl Admission {
         Some(peer)
     }
 
-    /// A peer whose time is over; ask again until there is none.
+    /// A peer whose time is over; call again until there is none.
     pub fn next_overdue(&mut self, now: Nanos) -> Option<usize> {
         let (due_ns, peer) = self.oldest()?;
         (due_ns <= now).then(|| {
@@ -138,22 +138,22 @@ impl Admission {
         self.oldest().map(|(due_ns, _)| due_ns)
     }
 
-    /// Which budget a waiting peer is of.
+    /// The budget of a waiting peer.
     pub fn budget_of(&self, peer: usize) -> Option<Budget> {
         self.waiting.get(&peer).map(|w| w.budget)
     }
 
-    /// Most connections of one budget.
+    /// Maximum number of connections in one budget.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Connections that wait, of a budget.
+    /// Waiting connections in a budget.
     pub fn n_waiting(&self, budget: Budget) -> usize {
         self.queues[budget as usize].len()
     }
 
-    /// Connections that had to go in another's place, ever.
+    /// Total number of connections closed to make room for others.
     pub fn n_displaced(&self) -> u64 {
         self.n_displaced
     }

@@ -22,7 +22,7 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Violation> {
 }
 
 impl Controller {
-    /// Verifies every invariant; costs time proportional to everything there is.
+    /// Verifies every invariant; takes time proportional to the size of the whole state.
     ///
     /// # Errors
     /// The first [`Violation`] found.
@@ -34,7 +34,9 @@ impl Controller {
             places.count(task.place);
             timers += usize::from(task.timer_at != 0);
         }
-        ensure(self.ended.is_empty(), || "ends were not told".into())?;
+        ensure(self.ended.is_empty(), || {
+            "some endings were not reported".into()
+        })?;
         self.check_queues(&places)?;
         for engine in &self.engines {
             self.check_engine(engine)?;
@@ -79,7 +81,7 @@ impl Controller {
         })?;
         ensure(
             task.client.is_some() || matches!(task.place, Place::Offered(..)),
-            || at("left by its client, and not at an engine"),
+            || at("its client left, and it is not on an engine"),
         )?;
         if let Some(client) = task.client {
             let known = self.known(client, task.seq);
@@ -145,19 +147,17 @@ impl Controller {
             || at("is over its window"),
         )?;
         ensure(engine.limbo.is_empty() || engine.limbo_at != 0, || {
-            at("keeps tasks in limbo without end")
+            at("keeps tasks in limbo forever")
         })?;
         let timed = match engine.state {
             State::Up | State::Gone => engine.timer_at == 0,
-            State::Draining => true, // It may have as long as it takes.
+            State::Draining => true, // It may take as long as it needs.
             _ => engine.timer_at != 0 || !self.supervisor.booted,
         };
-        ensure(timed, || {
-            at("has a timer where none belongs, or none where one does")
-        })?;
+        ensure(timed, || at("has a timer it should not have, or lacks one"))?;
         let gone = engine.state == State::Gone;
         ensure(!gone || engine.pinned.len() == 0, || {
-            at("keeps tasks waiting for ever")
+            at("keeps tasks waiting forever")
         })
     }
 
@@ -217,11 +217,11 @@ impl Controller {
             "what is kept is miscounted, or over its bound".into()
         })?;
         ensure(self.departed.is_empty(), || {
-            "a departed client is still here".into()
+            "a departed client is still listed".into()
         })?;
         for (id, client) in &self.clients {
             ensure(!client.away || client.outstanding_tasks > 0, || {
-                format!("client {} is away for nothing", id.0)
+                format!("client {} is away without a reason", id.0)
             })?;
         }
         let n = self.awaited.values().map(Vec::len).sum::<usize>();
@@ -277,7 +277,7 @@ impl Controller {
     }
 }
 
-/// Tasks by where they say they are.
+/// Tasks by where they claim to be.
 #[derive(Default)]
 struct Places {
     waiting: usize,

@@ -7,7 +7,7 @@ use rustc_hash::FxBuildHasher;
 use crate::history::History;
 use crate::ranges::Ranges;
 
-/// Option sets and functions one client may define.
+/// Number of option sets and functions that one client may define.
 pub(crate) const MAX_DEFINITIONS: usize = 1 << 20;
 
 /// A client's set of task options.
@@ -15,8 +15,8 @@ pub(crate) const MAX_DEFINITIONS: usize = 1 << 20;
 pub(crate) enum Defined {
     /// Its slot.
     At(u32),
-    /// There was no room for it. Records with it are refused, and each stands for so many tasks; `None` for one on each
-    /// engine there is.
+    /// There was no room for it. Records with it are refused, and each stands for this many tasks; `None` for one on
+    /// each existing engine.
     OverLimit(Option<usize>),
 }
 
@@ -26,23 +26,23 @@ pub(crate) enum Defined {
 pub(crate) struct Client {
     pub name: String,
     pub congested: bool,
-    /// It asked that its tasks go on without it.
+    /// It asked for its tasks to continue without it.
     pub leaves: bool,
-    /// Its link is closed, and its tasks go on.
+    /// Its link is closed, and its tasks continue.
     pub away: bool,
-    /// It starts engines where there are none: tasks wait for them.
+    /// It starts engines if there are none, so tasks wait for them.
     pub awaits_engines: bool,
     pub outstanding_tasks: u64,
     pub outstanding_bytes: u64,
-    /// What of those bytes lies in segments.
+    /// The part of those bytes that is in segments.
     pub ranges: Ranges,
     pub history: History,
-    /// Slots in the function cache; `None` for one above the cache's bound.
+    /// Slots in the function cache; `None` for a function above the cache's limit.
     pub functions: IndexMap<FunctionId, Option<u32>, FxBuildHasher>,
     pub options: IndexMap<OptionsId, Defined, FxBuildHasher>,
-    /// What the option sets that it defined count for, those of its tasks that it replaced included.
+    /// The size charged for the option sets that it defined, including replaced ones that its tasks still use.
     pub options_bytes: u64,
-    /// Bytes of the bodies of its functions.
+    /// Total size of its functions' bodies.
     pub function_bytes: u64,
     /// Tasks of any client whose results it waits for.
     pub n_subscribed: u64,

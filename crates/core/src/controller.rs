@@ -27,7 +27,7 @@ use crate::timers::{Timer, Timers};
 use crate::worlds::Worlds;
 use crate::{Config, Counters, Input, Nanos, Output};
 
-/// A task's end, for those that depend on it.
+/// A task's end, for its dependents.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {
     pub slot: u32,
@@ -35,13 +35,13 @@ pub(crate) struct Ended {
     pub engine: EngineId,
 }
 
-/// Routes and schedules. See the crate's documentation.
+/// Routes and schedules tasks. See the crate's documentation.
 #[derive(Clone, Debug)]
 pub struct Controller {
     pub(crate) config: Config,
     pub(crate) tasks: TaskTable,
     pub(crate) clients: IndexMap<ClientId, Client, FxBuildHasher>,
-    /// By id; a place that nobody has is `Gone`.
+    /// By id; an unused slot is `Gone`.
     pub(crate) engines: Vec<Engine>,
     pub(crate) hosts: Hosts,
     pub(crate) worlds: Worlds,
@@ -55,12 +55,12 @@ pub struct Controller {
     pub(crate) timers: Timers,
     pub(crate) supervisor: Supervisor,
     pub(crate) totals: Counters,
-    /// Ends not yet told to dependents.
+    /// Ends not yet reported to dependents.
     pub(crate) ended: VecDeque<Ended>,
     pub(crate) kept: Kept,
-    /// By slot of a live task: who besides its client gets its result, under which number.
+    /// By slot of a live task: who besides its client gets its result, and under which number.
     pub(crate) awaited: IndexMap<u32, Vec<(ClientId, TaskSeq)>, FxBuildHasher>,
-    /// How many those are.
+    /// The number of those.
     pub(crate) n_awaited: u64,
     /// Clients that start engines.
     pub(crate) n_awaiting: u32,
@@ -68,11 +68,11 @@ pub struct Controller {
     pub(crate) departed: Vec<ClientId>,
     /// What engines do before they run a client's tasks.
     pub(crate) preparations: Preparations,
-    /// Offers made; orders engines by last use.
+    /// Number of offers made; orders engines by last use.
     pub(crate) tick: u64,
     /// Memory of the placement heap: (outstanding, last used, engine).
     pub(crate) heap: Vec<Reverse<(u32, u64, u32)>>,
-    /// When an engine idles beside tasks that wait too short to be worth moving: the time to look again.
+    /// If an engine is idle beside waiting tasks that are too short to be worth moving: when to look again.
     pub(crate) steal_at: Option<Nanos>,
 }
 
@@ -114,7 +114,7 @@ impl Controller {
         }
     }
 
-    /// Takes one input. Tasks it made ready are placed by the next [`Self::schedule`].
+    /// Takes one input. The next [`Self::schedule`] places the tasks that became ready.
     pub fn on_input(&mut self, now: Nanos, input: Input, out: &mut Vec<Output>) {
         if !self.supervisor.booted {
             self.boot(now);
@@ -167,7 +167,7 @@ impl Controller {
         self.timers.next().into_iter().chain(self.steal_at).min()
     }
 
-    /// Does what is due by `now`; [`Self::schedule`] is to be called after it.
+    /// Does what is due by `now`; call [`Self::schedule`] after it.
     pub fn on_deadline(&mut self, now: Nanos, out: &mut Vec<Output>) {
         self.steal_at = self.steal_at.filter(|at| *at > now);
         while let Some(timer) = self.timers.pop_due(now) {
@@ -182,14 +182,14 @@ impl Controller {
         }
     }
 
-    /// The engines that take tasks, by id: what a new client is told.
+    /// The engines that take tasks, by id, as a new client is told.
     pub fn engines(&self) -> Vec<EngineInfo> {
         let up = self.engines.iter().filter(|e| e.state == State::Up);
         up.filter_map(|e| e.info.clone()).collect()
     }
 
-    /// Whether an engine of the controller's host may say hello for this place: nobody has it, and the cluster is
-    /// not stopping.
+    /// Whether an engine on the controller's host may say hello for this slot: it is free, and the cluster is not
+    /// stopping.
     pub fn expects(&self, engine: EngineId) -> bool {
         let taken = self
             .engines
@@ -197,13 +197,13 @@ impl Controller {
             .is_some_and(|e| match e.state {
                 State::Up | State::Draining | State::Leaving | State::Dying => true,
                 State::Starting { .. } | State::Restarting => false,
-                State::Gone => e.guest.is_some(), // Nobody but a rank of its world may have it.
+                State::Gone => e.guest.is_some(), // Only a rank of its world may have it.
             });
         let is_own = self.host_of(engine) == HostId::CONTROLLER;
         !taken && is_own && engine.0 < MAX_ENGINES && !self.supervisor.stopping
     }
 
-    /// A place for an engine that was started by hand; taken by its `EngineUp`.
+    /// A slot for an engine that was started by hand; its `EngineUp` takes it.
     pub fn vacant_engine(&self) -> EngineId {
         let next = self.engines.len() as u32;
         let is_vacant = |e: &&Engine| {
@@ -262,7 +262,7 @@ impl Controller {
                 self.dependencies.forget_dependents(key.slot() as u32);
             }
             if let Place::Offered(engine, offer) = task.place {
-                // Left to finish if it runs; taken back if it does not.
+                // If it runs, it may finish; otherwise it is taken back.
                 task.client = None;
                 if task.stopping == Stopping::No {
                     task.stopping = Stopping::Cancel;
@@ -300,7 +300,8 @@ impl Controller {
         }
     }
 
-    /// Functions count for each client that defined them, so that one that defines too many is in nobody's way.
+    /// Functions count for each client that defined them, so that a client that defines too many does not affect
+    /// others.
     fn on_function(&mut self, client: ClientId, record: &FunctionRecord) {
         let Some(known) = self.clients.get_mut(&client) else {
             self.totals.ignored += 1;
@@ -318,7 +319,7 @@ impl Controller {
             return;
         }
         known.function_bytes += bytes;
-        // What is kept is never in the way of something new.
+        // Stored results never get in the way of new tasks.
         while self.functions.bytes().saturating_add(bytes) > limit_bytes
             && self.forget_oldest_kept()
         {}
@@ -352,7 +353,7 @@ impl Controller {
         }
     }
 
-    /// Gives a reference on a set of options up; with the last one its client has room for another.
+    /// Releases a reference to a set of options; with the last one its client has room for another.
     pub(crate) fn release_options(&mut self, slot: u32) {
         if let Some(set) = self.options.release(slot)
             && let Some(owner) = set.owner.and_then(|id| self.clients.get_mut(&id))
@@ -402,7 +403,7 @@ impl Controller {
         }));
     }
 
-    /// A task ends: its client is told how much of its output was dropped.
+    /// A task ends: tells its client how much of its output was dropped.
     pub(crate) fn tell_unread(&mut self, engine: EngineId, key: TaskKey, out: &mut Vec<Output>) {
         let unread = &mut self.engines[engine.0 as usize].unread;
         if !unread.is_of(key.0) {
@@ -418,7 +419,7 @@ impl Controller {
         }));
     }
 
-    /// Gives a reference on a function up; the last one frees its slot for another function.
+    /// Releases a reference to a function; the last one frees its slot for another function.
     pub(crate) fn release_function(&mut self, slot: u32) {
         if self.functions.release(slot) {
             if self.hosts.any_up() {
@@ -439,7 +440,7 @@ impl Controller {
         }));
     }
 
-    /// What is known of a client's task number.
+    /// What is known about a client's task number.
     pub(crate) fn known(&self, client: ClientId, seq: TaskSeq) -> Known {
         self.clients
             .get(&client)

@@ -8,7 +8,7 @@ use crate::engines::{Engine, State};
 use crate::functions::FunctionTimes;
 use crate::{Controller, Nanos};
 
-/// Counters since the start, and gauges of this moment.
+/// Counters since the start, and current gauges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Tasks submitted (one per target for mode `Each`).
@@ -25,31 +25,31 @@ pub struct Counters {
     pub steals: u64,
     /// Revokes that came back won.
     pub revoked: u64,
-    /// Tasks waiting for dependencies now.
+    /// Tasks that are waiting for dependencies.
     pub waiting: u64,
-    /// Tasks queued for any engine of a set now.
+    /// Tasks queued for any engine of a set.
     pub ready: u64,
-    /// Tasks queued for one given engine now.
+    /// Tasks queued for one particular engine.
     pub pinned: u64,
-    /// Tasks offered to engines now.
+    /// Tasks currently offered to engines.
     pub offered: u64,
-    /// Tasks in the table now, those awaiting a death certificate included.
+    /// Tasks in the table, including those awaiting a death certificate.
     pub live: u64,
-    /// Clients connected now.
+    /// Connected clients.
     pub clients: u64,
-    /// Functions cached now.
+    /// Cached functions.
     pub functions: u64,
-    /// Their bodies' bytes.
+    /// Total size of their bodies.
     pub function_bytes: u64,
-    /// Ended tasks kept now.
+    /// Ended tasks in the result store.
     pub kept_tasks: u64,
-    /// What they count for.
+    /// The size charged for them.
     pub kept_bytes: u64,
-    /// Records dropped because they named nothing known (a bad or outdated peer).
+    /// Records dropped because they named something unknown (from a bad or outdated peer).
     pub ignored: u64,
     /// Each engine's.
     pub engines: Vec<EngineCounters>,
-    /// Each connected relay's.
+    /// One entry for each connected relay.
     pub hosts: Vec<HostCounters>,
 }
 
@@ -60,7 +60,7 @@ pub struct HostCounters {
     pub host: HostId,
     /// Whether it is being released.
     pub drains: bool,
-    /// When it ends by itself, if it does.
+    /// When it ends by itself, if ever.
     pub ends_at: Option<Nanos>,
 }
 
@@ -77,9 +77,9 @@ pub struct EngineCounters {
     pub pid: u32,
     /// Offers not done.
     pub outstanding: u64,
-    /// Those of them that wait for other tasks.
+    /// Offers that wait for other tasks.
     pub waiting: u64,
-    /// Tasks that wait for this engine only.
+    /// Tasks that wait only for this engine.
     pub queued: u64,
     /// Tasks that ended on it.
     pub completed: u64,
@@ -89,17 +89,17 @@ pub struct EngineCounters {
     pub mean_task_ns: u64,
     /// Time its tasks took.
     pub busy_ns: u64,
-    /// Times it was started again.
+    /// Number of restarts.
     pub restarts: u64,
-    /// Its last death, and when that was.
+    /// Its last death, and the time of it.
     pub last_death: Option<(DeathCertificate, Nanos)>,
     /// Its host's name, while it lives.
     pub host: String,
-    /// Whether it was sent a task that named it, which may have left something in its memory.
+    /// Whether it received a task addressed to it, which may have left data in its memory.
     pub holds_data: bool,
-    /// Since when it has had nothing to do.
+    /// Since when it has been idle.
     pub idle_since: Option<Nanos>,
-    /// What it is believed to run: the function's name, and since when.
+    /// What it is believed to be running: the function's name, and since when.
     pub running: Option<(Bytes, Nanos)>,
 }
 
@@ -151,7 +151,7 @@ impl Controller {
             .then(|| (self.functions.name(task.function), engine.head_since))
     }
 
-    /// The functions whose tasks took most time, at most so many, that one first.
+    /// The functions whose tasks took most time, at most this many, slowest first.
     pub fn busiest_functions(&self, most: usize) -> Vec<FunctionTimes> {
         let mut called: Vec<_> = self.functions.called().collect();
         called.sort_by_key(|f| core::cmp::Reverse((f.times.total_ns, f.tag)));
@@ -164,7 +164,7 @@ impl Controller {
         self.functions.called()
     }
 
-    /// By what an event is to name a live task's function; 0 where there is no such task.
+    /// The id by which an event names a live task's function; 0 if there is no such task.
     pub fn function_tag(&self, key: TaskKey) -> u32 {
         self.tasks
             .get(key)

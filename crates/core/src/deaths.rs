@@ -1,7 +1,7 @@
-//! The deaths of engines: certified, their tasks moved, retried or lost, their places filled again.
+//! The deaths of engines: each is certified, its tasks are moved, retried or lost, and its slot is filled again.
 //!
-//! A death is two pieces of news in either order: the link closes, and the fork server sees the process
-//! exit. Each waits for the other for a bounded time.
+//! A death arrives as two notices in either order: the link closes, and the fork server sees the process exit. Each
+//! waits for the other for a limited time.
 
 use broadleaf_proto::control::{DeathCause, Event, RefusalReason};
 use broadleaf_proto::ids::{EngineId, TaskKey};
@@ -41,7 +41,7 @@ impl Controller {
         }
         engine.state = State::Dying;
         if !engine.limbo.is_empty() {
-            // What ended a rank is told by mpiexec, after all ranks have ended.
+            // mpiexec says what ended a rank after all ranks have ended.
             let wait_ns = match engine.guest {
                 Some(_) => self.config.exit_wait_ns,
                 None => self.config.certificate_wait_ns,
@@ -52,8 +52,8 @@ impl Controller {
         self.set_engine_timer(index, now.saturating_add(self.config.exit_wait_ns));
     }
 
-    /// The link is gone: what was offered and never started is queued again, what was started is
-    /// retried, ended or put into limbo.
+    /// The link is gone: offers that were never started are queued again; started ones are retried, ended or put into
+    /// limbo.
     pub(crate) fn drop_link(
         &mut self,
         now: Nanos,
@@ -64,7 +64,7 @@ impl Controller {
         self.engines[index].link_down = true;
         let id = self.engines[index].id;
         let offers: Vec<(u32, TaskKey)> = self.engines[index].offers().collect();
-        // Latest first: each goes to the front of its queue, which so keeps its order.
+        // Latest first: each goes to the front of its queue, which thus keeps its order.
         for (offer, key) in offers.into_iter().rev() {
             self.unoffer(now, key, id, offer);
             let task = self.tasks.at(key);
@@ -113,7 +113,7 @@ impl Controller {
         }
     }
 
-    /// No process could be made for an engine: memory or a limit on processes is exhausted, which may pass.
+    /// No process could be created for an engine: memory or a limit on processes is exhausted, which may be temporary.
     pub(crate) fn on_not_started(
         &mut self,
         now: Nanos,
@@ -137,7 +137,7 @@ impl Controller {
         self.bury(now, index, out);
     }
 
-    /// The engine is dead, as far as will be known: certifies it and decides what comes next.
+    /// The engine is dead and no more will be known: certifies the death and decides what comes next.
     pub(crate) fn bury(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
         self.clear_engine_timer(index);
         self.lose_limbo(index, out);
@@ -184,7 +184,7 @@ impl Controller {
         if engine.restart == Some(true) {
             return Some(0);
         }
-        // One started by hand has nobody to start it again.
+        // Nobody can restart one that was started by hand.
         if !engine.is_spawned() || !self.config.restart_engines {
             return None;
         }
@@ -201,18 +201,18 @@ impl Controller {
         Some(self.backoff_ns(n))
     }
 
-    /// How long to wait before what has failed `n` times before is tried again.
+    /// The delay before a retry after `n` failures.
     fn backoff_ns(&mut self, n: u32) -> Nanos {
         let backoff_ns = self
             .config
             .restart_backoff_ns
             .saturating_mul(1 << n.min(31))
             .min(self.config.restart_backoff_max_ns);
-        // Up to a quarter more, so that engines that died together do not start together.
+        // Up to a quarter longer, so that engines that died together do not start together.
         backoff_ns.saturating_add(self.supervisor.below(backoff_ns / 4))
     }
 
-    /// Nothing will start this engine again: ends what waited for it.
+    /// Nothing will start this engine again: ends the tasks that waited for it.
     pub(crate) fn give_up(&mut self, index: usize, out: &mut Vec<Output>) {
         self.clear_engine_timer(index);
         let id = self.engines[index].id;
@@ -225,7 +225,7 @@ impl Controller {
             if self.supervisor.stopping {
                 self.refuse(key, &RefusalReason::Stopping, out);
             } else if engine.info.is_none() && engine.exit.is_none() {
-                // It never was: there is no death to certify.
+                // It never existed: there is no death to certify.
                 self.refuse(key, &RefusalReason::NoSuchEngine(id), out);
             } else {
                 self.lose(key, id, false, out);
@@ -236,7 +236,7 @@ impl Controller {
         self.try_finish(out);
     }
 
-    /// Ends what is queued for engines that will not come.
+    /// Ends tasks that are queued for engines that will not come.
     pub(crate) fn refuse_hopeless(&mut self, out: &mut Vec<Output>) {
         let hopeless: Vec<u32> = self.groups.iter().map(|(group, _)| group).collect();
         for group in hopeless {

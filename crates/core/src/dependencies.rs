@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
-/// Where a task never ran.
+/// The engine of a task that never ran.
 pub(crate) const NOWHERE: EngineId = EngineId(u32::MAX);
 
 /// Whether a wait is over.
@@ -30,7 +30,7 @@ struct Tally {
     rule: DependencyRule,
     total: u32,
     resolved: u32,
-    /// Of those resolved, the ones the rule counts.
+    /// The number of resolved ones that the rule counts.
     counted: u32,
 }
 
@@ -70,11 +70,11 @@ pub(crate) struct Wait {
     follow: Tally,
     /// Engines of the `follow` dependencies that count.
     engines: SmallVec<[u32; 2]>,
-    /// The dependencies not resolved yet, for `explain`: a sample.
+    /// A sample of the unresolved dependencies, for `explain`.
     pub pending: SmallVec<[TaskSeq; 2]>,
 }
 
-/// Dependencies named by `explain`.
+/// Number of dependencies that `explain` names.
 const PENDING_SAMPLE: usize = 2;
 
 impl Wait {
@@ -98,7 +98,7 @@ impl Wait {
         self.after.total - self.after.resolved + self.follow.total - self.follow.resolved
     }
 
-    /// Takes the end of one dependency into account.
+    /// Records the end of one dependency.
     pub fn count(&mut self, kind: Kind, status: Status, engine: EngineId) {
         let tally = match kind {
             Kind::After => &mut self.after,
@@ -110,8 +110,7 @@ impl Wait {
             _ => tally.rule.failure,
         };
         if kind == Kind::Follow && counts {
-            // A task that ran nowhere, or two that must both be followed to different engines,
-            // cannot be followed.
+            // A task that ran nowhere cannot be followed, nor can two that ran on different engines.
             let same = self.engines.first().is_none_or(|e| *e == engine.0);
             counts = engine != NOWHERE && (same || !tally.rule.all);
             if counts && !self.engines.contains(&engine.0) {
@@ -140,7 +139,7 @@ impl Wait {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dependencies {
     waiting: IndexMap<TaskKey, Wait, FxBuildHasher>,
-    /// By the dependency's slot in the task table, which it keeps for life.
+    /// Indexed by the dependency's slot in the task table, which never changes.
     dependents: IndexMap<u32, Vec<(TaskKey, Kind)>, FxBuildHasher>,
 }
 

@@ -1,5 +1,5 @@
-//! Engines that are released: they take nothing new, end what they were given, and leave. With its last engine a host
-//! leaves, if it is released or its time is nearly over.
+//! Engines that are released: they take no new tasks, finish what they have, and leave. A host leaves with its last
+//! engine if it is released or its time is nearly over.
 
 use broadleaf_proto::control::{ControlReply, Event, TargetSet};
 use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey, TaskSeq};
@@ -9,29 +9,29 @@ use crate::targets::Targets;
 use crate::tasks::Place;
 use crate::{Controller, Nanos, Output};
 
-/// Engines that a refusal names one by one.
+/// Number of engines that a refusal names one by one.
 const MOST_NAMED: usize = 16;
 
 impl Engine {
-    /// Whether it has ended all that only it can end.
+    /// Whether it has finished everything that only it can finish.
     fn is_drained(&self) -> bool {
         self.outstanding == 0 && self.stack.is_empty() && self.pinned.len() == 0
     }
 
-    /// Since when it has had nothing to do.
+    /// Since when it has been idle.
     pub fn idle_since(&self) -> Option<Nanos> {
         (self.state == State::Up && self.is_drained()).then_some(self.head_since)
     }
 
-    /// Whether a client may have left something in its memory: it has been sent a task that named it.
+    /// Whether a client may have left data in its memory: it has received a task addressed to it.
     fn may_hold_data(&self) -> bool {
         self.holds_data || self.pinned.len() > 0
     }
 }
 
 impl Controller {
-    /// Releases engines, and all engines of hosts together with the hosts. All of it or nothing: without `stateless`
-    /// none may hold what a client has put there.
+    /// Releases engines, and hosts together with all their engines. It is all or nothing: without `stateless`, none of
+    /// them may hold a client's data.
     pub(crate) fn drain(
         &mut self,
         now: Nanos,
@@ -87,7 +87,7 @@ impl Controller {
         };
         Some(format!(
             "nothing was drained: clients may have left data on engines {listed}{more}, which were sent tasks by name \
-             (push, scatter, execute, apply of a direct view); gather it, or say stateless=True to give it up"
+             (push, scatter, execute, apply of a direct view); gather it, or pass stateless=True to discard it"
         ))
     }
 
@@ -110,7 +110,7 @@ impl Controller {
         }
     }
 
-    /// An engine takes nothing new from now on. By `stop_by` it is stopped even if it has not ended what it has.
+    /// An engine takes no new tasks from now on. At `stop_by` it is stopped even if it has not finished.
     fn drain_engine(
         &mut self,
         now: Nanos,
@@ -125,7 +125,7 @@ impl Controller {
             State::Up => {
                 engine.state = State::Draining;
                 let id = engine.id;
-                // Latest first: each goes to the front of its queue, which so keeps its order.
+                // Latest first: each goes to the front of its queue, which thus keeps its order.
                 let movable: Vec<(u32, TaskKey)> = engine.movable().collect();
                 for (offer, key) in movable.into_iter().rev() {
                     self.take_back(id, key, offer, out);
@@ -149,7 +149,7 @@ impl Controller {
         }
     }
 
-    /// Has engines leave that have ended what they had, and hosts that have no engine left.
+    /// Makes engines leave that have finished, and hosts without engines.
     pub(crate) fn release_drained(&mut self, now: Nanos, out: &mut Vec<Output>) {
         if !self.supervisor.drains {
             return;
@@ -180,7 +180,7 @@ impl Controller {
             self.engines.iter().any(going) || self.hosts.releasing().next().is_some();
     }
 
-    /// A client starts engines where there are none, or does so no more: whether balanced tasks wait for them.
+    /// A client starts engines if there are none, or stops doing so: decides whether load-balanced tasks wait for them.
     pub(crate) fn await_engines(&mut self, client: ClientId, awaits: bool, out: &mut Vec<Output>) {
         let known = self.clients.get_mut(&client);
         let Some(known) = known.filter(|c| c.awaits_engines != awaits) else {
@@ -197,7 +197,7 @@ impl Controller {
         }
     }
 
-    /// From now on some hosts end by themselves: queued tasks that may take long keep to those where they fit.
+    /// From now on some hosts end by themselves: queued tasks that may take long go only to hosts where they fit.
     pub(crate) fn regroup_timed(&mut self, out: &mut Vec<Output>) {
         let timed = |options: u32| self.options.at(options).options.timeout_ns.is_some();
         let queued = self.tasks.iter();
@@ -211,8 +211,8 @@ impl Controller {
         }
     }
 
-    /// Whether a task that may take so long would end on an engine's host in time. One that is longer than all the time
-    /// that the host had does not wait for a better one.
+    /// Whether a task that may take this long would end in time on an engine's host. A task longer than the host's
+    /// whole time does not wait for a better host.
     pub(crate) fn fits(&self, engine: EngineId, needs_ns: Option<Nanos>, now: Nanos) -> bool {
         let host = self.host_of(engine);
         match (needs_ns, self.hosts.time_of(host)) {

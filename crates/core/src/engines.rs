@@ -1,4 +1,4 @@
-//! Engines: their places, what is offered to each, and their prefetch windows.
+//! Engines: their slots, what is offered to each, and their prefetch windows.
 
 use std::collections::VecDeque;
 
@@ -12,28 +12,28 @@ use crate::ready::ReadyQueue;
 use crate::unread::Unread;
 use crate::{Config, Nanos};
 
-/// Places an engine may have; also the most targets of one request.
+/// Number of engine slots; also the maximum number of targets of one request.
 pub(crate) const MAX_ENGINES: u32 = 65_536;
 
-/// Where an engine is in its life.
+/// The state of an engine's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Wanted; its hello is awaited until its timer.
+    /// Requested; its hello is awaited until its timer expires.
     Starting {
-        /// Whether the present fork server was told.
+        /// Whether the current fork server was told.
         spawn_sent: bool,
     },
     /// Takes tasks.
     Up,
-    /// Takes nothing new, and is told to stop once it has ended what it has. Its timer, if any, ends the wait for that.
+    /// Takes no new tasks, and is told to stop once it has finished. Its timer, if any, ends the wait for that.
     Draining,
-    /// Told to stop (or killed); takes none any more. Its timer is the next step of force.
+    /// Told to stop (or killed); takes no more tasks. Its timer triggers the next step of force.
     Leaving,
-    /// Half of the news of its death is here; its timer ends the wait for the other half.
+    /// One notice of its death has arrived; its timer ends the wait for the other.
     Dying,
-    /// Dead; started again at its timer.
+    /// Dead; started again when its timer expires.
     Restarting,
-    /// Dead or never wanted, and nothing will start it.
+    /// Dead or never requested, and nothing will start it.
     Gone,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Exit {
     pub last_output: String,
 }
 
-/// Which rank of which MPI world has a place.
+/// Which rank of which MPI world has a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Guest {
     pub world: String,
@@ -56,16 +56,16 @@ pub(crate) struct Guest {
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Engine {
     pub id: EngineId,
-    /// Where its place is.
+    /// The host of its slot.
     pub host: HostId,
     pub state: State,
-    /// Whose place it is, for as long as the cluster lasts; `None` for engines that fork servers start.
+    /// The rank that owns the slot as long as the cluster lasts; `None` for engines that fork servers start.
     pub guest: Option<Guest>,
     /// Its timer in the set of timers; 0 for none.
     pub timer_at: Nanos,
     /// The timer of its limbo tasks; 0 for none.
     pub limbo_at: Nanos,
-    /// What it said in its hello, while it lives.
+    /// The content of its hello, while it is alive.
     pub info: Option<EngineInfo>,
     /// The process that the fork server started for it; 0 for none.
     pub spawned_pid: u32,
@@ -75,40 +75,40 @@ pub(crate) struct Engine {
     pub ended_by_us: Option<DeathCause>,
     /// Whether the kill was sent.
     pub killed: bool,
-    /// Whether its place is to be filled again after its death; `None` leaves it to the settings.
+    /// Whether to fill its slot again after its death; `None` leaves it to the settings.
     pub restart: Option<bool>,
-    /// Dead, and among those meant when all engines are to be started again: it was not stopped for good.
+    /// Dead, and included when all engines are restarted: it was not stopped for good.
     pub is_revivable: bool,
     /// Its last death, and when that was.
     pub last_death: Option<(DeathCertificate, Nanos)>,
-    /// Times in a row that no process could be made for it.
+    /// Number of consecutive failures to create a process for it.
     pub failed_starts: u32,
-    /// Until when that is tried again.
+    /// Until when to retry.
     pub start_by: Nanos,
-    /// When it was started again within the last minute.
+    /// Times of its restarts within the last minute.
     pub restart_times: VecDeque<Nanos>,
     /// Tasks that ran on it when it died.
     pub limbo: Vec<TaskKey>,
-    /// Output of its task that its client was not sent.
+    /// Output of its task that was not sent to the client.
     pub unread: Unread,
-    /// Whether it was sent a task that named it, which may have left something in its memory.
+    /// Whether it received a task addressed to it, which may have left data in its memory.
     pub holds_data: bool,
     /// Tasks that must run here.
     pub pinned: ReadyQueue,
     /// Without those of `stack`.
     pub(crate) offers: VecDeque<Offer>,
     pub(crate) first_offer: u32,
-    /// Its tasks that have waited for others and have not ended, each started while the one before it waited.
+    /// Its unfinished tasks that have waited for others, each started while the previous one waited.
     pub(crate) stack: Vec<Suspended>,
-    /// Offers neither done nor taken back nor waiting for other tasks.
+    /// Offers that are neither done nor taken back nor waiting for other tasks.
     pub outstanding: u32,
-    /// Those of them that could be taken back for another engine.
+    /// Offers that could be taken back for another engine.
     pub(crate) takeable: u32,
-    /// Those of them that are nested.
+    /// Offers that are nested.
     pub(crate) takeable_nested: u32,
-    /// Offers being taken back that must not be overtaken by later ones: those of mode `Each`.
+    /// Offers being taken back that later ones must not overtake: those of mode `Each`.
     pub returning: u32,
-    /// The scheduler's count when it was last given a task.
+    /// The scheduler's counter when it was last given a task.
     pub last_used: u64,
     /// Revokes under way on its behalf.
     pub stealing: u32,

@@ -52,13 +52,13 @@ impl Controller {
                 let place = engines_in_words(&group.key);
                 let is_late = |e: &&Engine| !self.fits(e.id, group.key.needs_ns, now);
                 if !up.is_empty() && up.iter().all(is_late) {
-                    format!("waits for {place} whose batch job does not end within its timeout")
+                    format!("waits for {place} whose batch job lasts longer than its timeout")
                 } else if up.is_empty() {
                     format!("waits for {place} to come up")
                 } else if up.iter().all(|e| !e.has_room()) {
                     format!("waits for {place}, all busy; {ahead}")
                 } else {
-                    format!("is about to be given to {place}; {ahead}")
+                    format!("is about to be sent to {place}; {ahead}")
                 }
             }
             Place::Pinned(engine) => {

@@ -16,16 +16,16 @@ struct Cached {
     times: Times,
 }
 
-/// What the tasks of a function took.
+/// The time that a function's tasks took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// Tasks that ended.
     pub tasks: u64,
-    /// Those of them that raised an error.
+    /// Tasks that raised an error.
     pub errors: u64,
-    /// Time of all of them together.
+    /// Total time.
     pub total_ns: u64,
-    /// Time of the longest.
+    /// Time of the longest one.
     pub max_ns: u64,
 }
 
@@ -34,7 +34,7 @@ pub struct Times {
 pub struct FunctionTimes {
     /// The start of its hash, by which events name it.
     pub tag: u32,
-    /// Its name, as its first client said: UTF-8, if that was honest.
+    /// Its name, as its first client gave it: UTF-8, if the client was honest.
     pub name: Bytes,
     /// Its tasks.
     pub times: Times,
@@ -50,8 +50,8 @@ pub(crate) struct Functions {
 }
 
 impl Functions {
-    /// Takes a reference on a function, keeping a copy of its body if it is new: the body itself shares the memory of all
-    /// that was received with it.
+    /// Takes a reference to a function, keeping a copy of its body if it is new: the body itself shares memory with
+    /// everything that was received with it.
     pub fn define(&mut self, hash: FunctionHash, name: &Bytes, body: &Bytes) -> u32 {
         if let Some(slot) = self.by_hash.get(&hash) {
             self.cache[*slot as usize].references += 1;
@@ -73,7 +73,7 @@ impl Functions {
         self.cache[slot as usize].references += 1;
     }
 
-    /// Gives a reference up; true when it was the last and the slot is free.
+    /// Releases a reference; true if it was the last and the slot is free.
     pub fn release(&mut self, slot: u32) -> bool {
         let cached = &mut self.cache[slot as usize];
         cached.references -= 1;
@@ -113,14 +113,14 @@ impl Functions {
             .map_or_else(Bytes::new, |c| c.name.clone())
     }
 
-    /// By what events name it.
+    /// The id by which events name it.
     pub fn tag(&self, slot: u32) -> u32 {
         self.cache
             .get(slot as usize)
             .map_or(0, |cached| cached.hash.tag())
     }
 
-    /// All that tasks have called.
+    /// All functions that tasks have called.
     pub fn called(&self) -> impl Iterator<Item = FunctionTimes> {
         let called = self.cache.iter().filter(|(_, c)| c.times.tasks > 0);
         called.map(|(_, cached)| FunctionTimes {

@@ -1,15 +1,15 @@
 //! A client's task numbers: where each live task is, and how the recent resolved ones ended.
 //!
-//! A ring indexed by the low bits of the number: one small write when a task is submitted and one
-//! when it is resolved. It grows only while live tasks would be overwritten; a live task overtaken
-//! by more than the ring's full size moves to a map beside it.
+//! A ring indexed by the low bits of the number: one small write when a task is submitted and one when it is resolved.
+//! It grows only if live tasks would be overwritten; a live task overtaken by more than the ring's full size moves to a
+//! separate map.
 
 use std::collections::BTreeMap;
 
 use broadleaf_proto::ids::{EngineId, TaskSeq};
 use broadleaf_proto::task::Status;
 
-/// What is known of a task number.
+/// What is known about a task number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     /// Not resolved: its slot in the task table.
@@ -36,12 +36,12 @@ const FIRST_ENTRIES: usize = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct History {
     ring: Vec<Entry>,
-    /// Size up to which the ring grows for the sake of remembering.
+    /// Size up to which the ring grows to remember tasks.
     keep: usize,
-    /// Size up to which it grows for the sake of live tasks.
+    /// Size up to which it grows to hold live tasks.
     most: usize,
     overtaken: BTreeMap<u64, u32>,
-    /// Numbers in a row that were refused together: the first, and the one after the last.
+    /// Consecutive numbers that were refused together: the first, and the one after the last.
     refused: BTreeMap<u64, u64>,
 }
 
@@ -109,8 +109,8 @@ impl History {
         }
     }
 
-    /// Remembers tasks with numbers in a row that were refused at once, without ever being live. However many they are,
-    /// they take the room of one.
+    /// Remembers tasks with consecutive numbers that were refused together, without ever being live. However many they
+    /// are, they take the space of one.
     pub fn refuse(&mut self, seq: TaskSeq, n_tasks: u64) {
         if self.refused.len() >= self.keep {
             self.refused.pop_first();
@@ -138,7 +138,7 @@ impl History {
         }
     }
 
-    /// Slots of all live tasks, oldest last seen first within the ring.
+    /// Slots of all live tasks, oldest first within the ring.
     pub fn live(&self) -> impl Iterator<Item = u32> {
         self.overtaken
             .values()

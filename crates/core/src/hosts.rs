@@ -1,7 +1,7 @@
 //! Hosts: which engines live where, and what the loss of a host means for them.
 //!
-//! The controller's own host is number 0 and has a fork server of its own; every other one is a relay,
-//! which spawns for as long as it is there.
+//! The controller's own host is number 0 and has a fork server of its own; every other one is a relay, which starts
+//! engines as long as it is connected.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ struct Host {
     name: String,
     is_up: bool,
     release: Release,
-    /// When it ends by itself, and the time that it had until then when it came.
+    /// When it ends by itself, and how much time it had left when it came.
     time: Option<(Nanos, Nanos)>,
     /// The timer of its draining; 0 for none.
     timer_at: Nanos,
@@ -37,7 +37,7 @@ enum Release {
     Told,
 }
 
-/// See the module. A host that is gone stays listed until one of its name takes its places over.
+/// See the module. A host that is gone stays listed until one with its name takes over its slots.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hosts(BTreeMap<HostId, Host>);
 
@@ -75,7 +75,7 @@ impl Hosts {
         }
     }
 
-    /// Its timer is due.
+    /// Its timer has expired.
     pub fn clear_timer(&mut self, host: HostId) {
         if let Some(host) = self.0.get_mut(&host) {
             host.timer_at = 0;
@@ -92,12 +92,12 @@ impl Hosts {
         core::mem::take(&mut host.timer_at)
     }
 
-    /// Timers that are set.
+    /// Number of timers that are set.
     pub fn n_timers(&self) -> usize {
         self.0.values().filter(|h| h.timer_at != 0).count()
     }
 
-    /// When a host ends by itself, and the time that it had when it came.
+    /// When a host ends by itself, and how much time it had left when it came.
     pub fn time_of(&self, host: HostId) -> Option<(Nanos, Nanos)> {
         self.0.get(&host).and_then(|h| h.time)
     }
@@ -125,24 +125,24 @@ impl Hosts {
 }
 
 impl Controller {
-    /// Functions that relays need not keep: freed since the last call. A later [`Output::Function`] may
-    /// give the same id to another, so tell relays before carrying out what came after.
+    /// Functions that relays need not keep: those freed since the last call. A later [`Output::Function`] may give the
+    /// same id to another function, so tell relays before carrying out later outputs.
     pub fn take_freed_functions(&mut self) -> Vec<FunctionId> {
         core::mem::take(&mut self.freed_functions)
     }
 
-    /// The host that an engine's place belongs to.
+    /// The host that an engine's slot belongs to.
     pub fn host_of(&self, engine: EngineId) -> HostId {
         let engine = self.engines.get(engine.0 as usize);
         engine.map_or(HostId::CONTROLLER, |e| e.host)
     }
 
-    /// Whether a relay of that name is connected.
+    /// Whether a relay with that name is connected.
     pub fn has_host_named(&self, name: &str) -> bool {
         self.hosts.0.values().any(|h| h.is_up && h.name == name)
     }
 
-    /// Whether an engine can be started on the host, and its end would be told.
+    /// Whether an engine can be started on the host, and its end would be reported.
     pub(crate) fn can_spawn(&self, host: HostId) -> bool {
         if host == HostId::CONTROLLER {
             self.supervisor.fork_server_up
@@ -160,7 +160,7 @@ impl Controller {
         self.hosts.is_up(host)
     }
 
-    /// Whether anything may be started on the engine's host, now or later.
+    /// Whether anything can be started on the engine's host, now or later.
     pub(crate) fn has_host(&self, index: usize) -> bool {
         let host = self.engines[index].host;
         host == HostId::CONTROLLER || self.hosts.is_wanted(host)
@@ -171,7 +171,7 @@ impl Controller {
         self.is_host_up(self.engines[index].host) && !self.has_host(index)
     }
 
-    /// A relay is here and wants engines. Places that a host of its name has left are filled first.
+    /// A relay has connected and wants engines. Slots left by a host of its name are filled first.
     pub(crate) fn on_host_up(
         &mut self,
         now: Nanos,
@@ -224,7 +224,7 @@ impl Controller {
         }
     }
 
-    /// Of a host that ends by itself, the engines are drained before; queued tasks that may take long look for others.
+    /// If the host ends by itself, its engines are drained before that, and queued long tasks go to other hosts.
     fn expect_end(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
         let Some((ends_at, had_ns)) = self.hosts.time_of(host) else {
             return;
@@ -259,8 +259,8 @@ impl Controller {
         self.on_host_timer(now, host, out);
     }
 
-    /// A relay's link is gone, and with it every engine there. What was offered to them counts as
-    /// started: nobody can say what they claimed, and lost is better than run twice.
+    /// A relay's link is gone, and with it every engine there. Their offers count as started: nobody can say what they
+    /// claimed, and losing a task is better than running it twice.
     pub(crate) fn on_host_down(&mut self, now: Nanos, host: HostId, out: &mut Vec<Output>) {
         let Some(gone) = self.hosts.0.get_mut(&host).filter(|h| h.is_up) else {
             self.totals.ignored += 1;
@@ -281,7 +281,7 @@ impl Controller {
                 last_output: String::new(),
             });
             if engine.state == State::Restarting {
-                self.give_up(index, out); // Its death was told before.
+                self.give_up(index, out); // Its death was reported before.
                 continue;
             }
             if engine.is_connected() {
@@ -289,13 +289,13 @@ impl Controller {
             }
             self.bury(now, index, out);
         }
-        // Without places there is nothing for a later one of its name to take over.
+        // Without slots there is nothing for a later host of its name to take over.
         if self.engines.iter().all(|engine| engine.host != host) {
             self.hosts.0.remove(&host);
         }
     }
 
-    /// The arguments of an offered task are where its engine is.
+    /// The arguments of an offered task have arrived on its engine's host.
     pub(crate) fn on_delivered(&mut self, now: Nanos, engine: EngineId, key: TaskKey) {
         match self.tasks.get(key).map(|t| t.place) {
             Some(Place::Offered(at, _)) if at == engine => {
@@ -310,7 +310,7 @@ impl Controller {
         }
     }
 
-    /// Payload of an offered task could not be moved: it will not be run, or its value not be had.
+    /// Payload of an offered task could not be moved: it will not run, or its value is not available.
     pub(crate) fn on_undeliverable(
         &mut self,
         now: Nanos,

@@ -1,7 +1,8 @@
-//! Ended tasks, kept in bounded memory: how they ended, their results, and what it takes to run them again.
+//! The result store: ended tasks in bounded memory, with how they ended, their results, and what it takes to run them
+//! again.
 //!
-//! A queue of records and a ring of their small payloads, oldest first: keeping one and forgetting the oldest cost a
-//! few writes each, and allocate nothing. Looking one up costs a walk along the queue, which is only done on request.
+//! It is a queue of records and a ring of their small payloads, oldest first. Storing one and forgetting the oldest
+//! cost a few writes each and allocate nothing. A look-up walks along the queue, and is only done on request.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,19 +16,19 @@ use crate::settle::End;
 use crate::submit::{Part, Submission, refusal_payload};
 use crate::{Controller, Nanos, Output};
 
-/// What one kept task counts for beside its payloads: the queue's memory doubles when it grows.
+/// The size charged for one stored task besides its payloads: the queue's memory doubles when it grows.
 const RECORD_BYTES: u64 = 2 * size_of::<KeptTask>() as u64;
-/// Payloads up to this size are copied: they share a large buffer with what is not kept.
+/// Payloads up to this size are copied: they share a large buffer with data that is not stored.
 const COPIED_BYTES: usize = 64 * 1024;
 
-/// From how many bytes on the ring's front is given up.
+/// Size from which the unused front of the ring is released.
 const DEAD_BYTES: usize = 16 * 1024;
 
-/// What is kept of a payload.
+/// The stored part of a payload.
 #[derive(Clone, Debug)]
 enum KeptPayload {
     Nothing,
-    /// So many bytes in the ring of small payloads.
+    /// This many bytes in the ring of small payloads.
     Small(u32),
     Large(Box<Payload>),
 }
@@ -50,7 +51,7 @@ impl KeptPayload {
         !matches!(self, Self::Nothing)
     }
 
-    /// What can be kept of a payload in so many bytes; nothing if it lies in segments, unless `segments` may be held.
+    /// What can be stored of a payload in this many bytes; nothing if it is in segments, unless `segments` may be held.
     fn of(payload: &Payload, segments: bool, most_bytes: u64) -> Self {
         if payload.weight_bytes() > most_bytes || !payload.segments.is_empty() && !segments {
             Self::Nothing
@@ -62,14 +63,14 @@ impl KeptPayload {
     }
 }
 
-/// One ended task. It holds a reference on its function and on its option set.
+/// One ended task. It holds a reference to its function and to its option set.
 #[derive(Clone, Debug)]
 pub(crate) struct KeptTask {
     pub client: ClientId,
     pub seq: TaskSeq,
     pub function: u32,
     pub options: u32,
-    /// Memory of the set of options beside its record, as if it were this task's alone.
+    /// Memory of the option set besides its record, as if only this task used it.
     options_bytes: u64,
     pinned: Option<EngineId>,
     engine: EngineId,
@@ -77,11 +78,11 @@ pub(crate) struct KeptTask {
     submitted_ns: Nanos,
     started_ns: u64,
     completed_ns: u64,
-    /// Where its small payloads begin, in all bytes that ever went into the ring.
+    /// Where its small payloads begin, counting all bytes that ever went into the ring.
     small_at: u64,
-    /// Nothing if they lie in segments, or are too large.
+    /// Nothing if they are in segments, or too large.
     arguments: KeptPayload,
-    /// Nothing if it is too large, or lies in segments and its client is there to hold it.
+    /// Nothing if it is too large, or if it is in segments and its client is connected to hold it.
     result: KeptPayload,
 }
 
@@ -102,9 +103,9 @@ pub(crate) struct Kept {
     tasks: VecDeque<KeptTask>,
     /// Small payloads, in the order of their tasks: each one's arguments, then its result.
     small: VecDeque<u8>,
-    /// Bytes at the front of `small` that are of no task any more: they go many at once.
+    /// Bytes at the front of `small` that belong to no task any more; they are removed in bulk.
     small_dead: usize,
-    /// Bytes that went out of `small`.
+    /// Bytes removed from `small`.
     small_gone: u64,
     held_bytes: u64,
     limit_bytes: u64,
@@ -149,12 +150,12 @@ impl Kept {
             && held <= self.limit_bytes
     }
 
-    /// Whether there is too much to keep one more of this weight.
+    /// Whether the store is too full for another task of this size.
     fn is_full(&self, weight_bytes: u64) -> bool {
         self.held_bytes + weight_bytes > self.limit_bytes
     }
 
-    /// Keeps a task for which there is room.
+    /// Stores a task for which there is room.
     fn push(&mut self, mut task: KeptTask, arguments: &[u8], result: &[u8]) {
         self.held_bytes += task.weight_bytes();
         task.small_at = self.small_gone + self.small.len() as u64;
@@ -165,7 +166,7 @@ impl Kept {
         self.tasks.push_back(task);
     }
 
-    /// Makes room in the ring, which never needs more than the bound and what is dead.
+    /// Makes room in the ring, which never needs more than the limit plus its unused part.
     fn grow(&mut self, more: usize) {
         let wanted = self.small.len() + more;
         let capacity = self.small.capacity();
@@ -177,7 +178,7 @@ impl Kept {
         }
     }
 
-    /// Takes the oldest task out.
+    /// Removes the oldest task.
     fn pop(&mut self) -> Option<KeptTask> {
         let task = self.tasks.pop_front()?;
         self.small_dead += task.small_bytes();
@@ -190,7 +191,7 @@ impl Kept {
         Some(task)
     }
 
-    /// Takes out those of the named tasks that are here.
+    /// Removes those of the named tasks that are here.
     fn take(&mut self, names: &BTreeSet<TaskName>) -> Vec<KeptTask> {
         let mut left = Self::new(self.limit_bytes);
         let mut taken = Vec::new();
@@ -242,7 +243,7 @@ impl Kept {
 }
 
 impl Controller {
-    /// Frees a task that ended, and keeps what can be kept of it.
+    /// Frees a task that ended, and stores what can be stored of it.
     pub(crate) fn keep(&mut self, key: TaskKey, client: ClientId, is_away: bool, end: &End) {
         if self.kept.is_off() {
             self.free(key);
@@ -289,7 +290,7 @@ impl Controller {
         self.release_options(task.options);
     }
 
-    /// Forgets the oldest task kept, if there is one.
+    /// Forgets the oldest stored task, if there is one.
     pub(crate) fn forget_oldest_kept(&mut self) -> bool {
         let oldest = self.kept.pop();
         if let Some(task) = &oldest {
@@ -332,7 +333,7 @@ impl Controller {
         }
     }
 
-    /// Sends a client the results of these tasks, those that live when they end.
+    /// Sends a client the results of these tasks; for live tasks, when they end.
     pub(crate) fn subscribe(
         &mut self,
         client: ClientId,
@@ -414,7 +415,7 @@ impl Controller {
         }
     }
 
-    /// A client that waits for others' results is gone.
+    /// A client that waited for others' results is gone.
     pub(crate) fn drop_subscriber(&mut self, client: ClientId) {
         if let Some(gone) = self.clients.get_mut(&client) {
             gone.n_subscribed = 0;
@@ -451,7 +452,7 @@ impl Controller {
                     Some((task.function, task.options, task.pinned, arguments))
                 });
             if let Some((function, options, ..)) = found {
-                // One running over the bound pushes the one it is copied from out.
+                // A task that exceeds the limit displaces the one it is copied from.
                 self.functions.retain(function);
                 self.options.retain(options);
             }

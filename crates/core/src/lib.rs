@@ -1,8 +1,7 @@
 //! The controller as a pure state machine: `(now, input) -> outputs`.
 //!
-//! No clock, socket, file, thread or operating-system randomness: a driver feeds [`Input`]s to a
-//! [`Controller`] and carries out its [`Output`]s, so that a whole cluster can run in one thread
-//! under a seed. A driver's loop:
+//! It uses no clock, socket, file, thread or operating-system randomness: a driver feeds [`Input`]s to a [`Controller`]
+//! and carries out its [`Output`]s, so that a whole cluster can run in one thread under a seed. A driver's loop:
 //!
 //! 1. `on_input` for each input of a batch, `on_deadline` once [`Controller::next_deadline`] is past;
 //! 2. `schedule` once;

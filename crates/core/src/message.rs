@@ -1,7 +1,8 @@
-//! What the driver tells the controller, and what the controller asks of the driver.
+//! What the driver tells the controller, and what the controller asks the driver to do.
 
 use broadleaf_proto::control::{
-    ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, ForkServerEvent, TransferPlan,
+    ControlReply, ControlRequest, DefineOptions, EngineInfo, Event, ForkServerEvent,
+    RequestedTopology,
 };
 use broadleaf_proto::engine::EngineEvent;
 use broadleaf_proto::ids::{ClientId, EngineId, HostId, TaskKey};
@@ -66,7 +67,7 @@ pub enum Input {
         /// The request.
         request: ControlRequest,
     },
-    /// The process that the cluster is bound to is gone: the cluster stops.
+    /// The process that the cluster depends on is gone: the cluster stops.
     OwnerDown,
     /// A relay was accepted: a host that engines can be started on.
     HostUp {
@@ -79,13 +80,12 @@ pub enum Input {
         /// Time until it ends by itself, with the batch job that it runs in.
         ends_in_ns: Option<Nanos>,
     },
-    /// The link of a relay closed, or it has not answered for too long. No news of its engines come
-    /// after it.
+    /// The link of a relay closed, or it has not answered for too long. No news of its engines comes after it.
     HostDown {
         /// The host.
         host: HostId,
     },
-    /// A relay said something of its engines. It counts only if they are of its host.
+    /// A relay reported something about its engines. It counts only for engines of its host.
     Relay {
         /// Its host.
         host: HostId,
@@ -98,7 +98,7 @@ pub enum Input {
     ForkServerDown,
     /// News from the fork server of the controller's host.
     ForkServer(ForkServerEvent),
-    /// An engine of the controller's host said hello and was accepted. Offers to it start at 0.
+    /// An engine of the controller's host said hello and was accepted. Its offers are numbered from 0.
     EngineUp {
         /// The engine.
         info: EngineInfo,
@@ -108,26 +108,25 @@ pub enum Input {
     EngineDown {
         /// The engine.
         engine: EngineId,
-        /// Offers still unclaimed on its board, now taken back: never started, and never to be.
+        /// Offers that were still unclaimed on its board, now taken back: they never started and never will.
         unclaimed_offers: Vec<u32>,
     },
-    /// A task ended on an engine. An engine may keep it back while it runs the next task, for a few
-    /// milliseconds at most: the timeout of the next starts with it.
+    /// A task ended on an engine. An engine may hold it back for at most a few milliseconds while it runs the next
+    /// task, whose timeout starts with it.
     Done {
         /// The engine.
         engine: EngineId,
         /// How it ended.
         record: DoneRecord,
     },
-    /// The arguments of an offered task, which lie in segments, have come to the host of its engine.
+    /// The arguments of an offered task, which are in segments, have arrived on its engine's host.
     Delivered {
         /// The engine.
         engine: EngineId,
         /// The task.
         key: TaskKey,
     },
-    /// An offer was taken back for good, or a value given up, because payload could not be brought
-    /// from host to host.
+    /// An offer was taken back for good, or a value given up, because payload could not be moved between hosts.
     Undeliverable {
         /// The engine.
         engine: EngineId,
@@ -136,7 +135,7 @@ pub enum Input {
         /// For the user.
         reason: String,
     },
-    /// A task waits for other tasks, or goes on. Comes after every `Done` of tasks that ended before.
+    /// A task waits for other tasks, or continues. Comes after every `Done` of tasks that ended before.
     Waits {
         /// The engine.
         engine: EngineId,
@@ -156,7 +155,7 @@ pub enum Input {
         engine: EngineId,
         /// The key of the `Revoke`.
         key: TaskKey,
-        /// Whether the engine had not started it, and now never will.
+        /// Whether the engine had not started it and now never will.
         won: bool,
     },
 }
@@ -164,8 +163,8 @@ pub enum Input {
 /// Something to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Send a function to an engine; it replaces what the engine knew by that id, if anything.
-    /// Comes before the first `Assign` naming it.
+    /// Send a function to an engine; it replaces any function with that id. Comes before the first `Assign` that names
+    /// it.
     Function {
         /// The engine.
         engine: EngineId,
@@ -178,8 +177,8 @@ pub enum Output {
         engine: EngineId,
         /// The task.
         record: AssignRecord,
-        /// How its arguments reach the engine's host, if that is another.
-        plan: TransferPlan,
+        /// How its arguments reach the engine's host, if it is another host.
+        topology: RequestedTopology,
     },
     /// Take an offer back from the claim board if the engine has not claimed it; answered by
     /// [`Input::Revoked`].
@@ -191,7 +190,7 @@ pub enum Output {
         /// Its offer.
         offer: u32,
     },
-    /// Interrupt the engine, only if this offer is the one it runs now.
+    /// Interrupt the engine, only if it is running this offer.
     Interrupt {
         /// The engine.
         engine: EngineId,
@@ -214,12 +213,12 @@ pub enum Output {
         /// The engine.
         engine: EngineId,
     },
-    /// Have the fork server start an engine for this place.
+    /// Have the fork server start an engine for this slot.
     Spawn {
         /// The place.
         engine: EngineId,
     },
-    /// Have the fork server give a guest this place.
+    /// Have the fork server give a guest this slot.
     Seat {
         /// The place.
         engine: EngineId,
@@ -228,14 +227,14 @@ pub enum Output {
         /// Its rank there.
         rank: u32,
     },
-    /// Have the fork server end everything and leave.
+    /// Have the fork server end everything and exit.
     StopForkServer,
-    /// Close the link of a relay, which said what cannot be; answered by [`Input::HostDown`].
+    /// Close the link of a relay that sent impossible reports; answered by [`Input::HostDown`].
     Expel {
         /// Its host.
         host: HostId,
     },
-    /// Close the link of a relay that is not needed any more; answered by [`Input::HostDown`].
+    /// Close the link of a relay that is no longer needed; answered by [`Input::HostDown`].
     Release {
         /// Its host.
         host: HostId,
@@ -247,14 +246,14 @@ pub enum Output {
         /// The result.
         record: ResultRecord,
     },
-    /// Tasks of a client were never accepted: the one result of each of them.
+    /// Tasks of a client were never accepted: the only result of each of them.
     Refused {
         /// The client.
         client: ClientId,
         /// Which, and why.
         record: RefusedRun,
     },
-    /// All tasks of a coalescing request are resolved: the one result of each of them.
+    /// All tasks of a coalescing request are resolved: the only result of each of them.
     Coalesced {
         /// The client.
         client: ClientId,
@@ -275,8 +274,7 @@ pub enum Output {
         /// The news.
         event: Event,
     },
-    /// The answer to a request. `Status`, `Trace`, `SetLog` and `Config` are the driver's to answer
-    /// and never come here.
+    /// The answer to a request. The driver answers `Status`, `Trace`, `SetLog` and `Config`; they never get here.
     Reply {
         /// The client.
         client: ClientId,

@@ -1,8 +1,8 @@
-//! Tasks that wait for tasks. An engine whose task waits runs others meanwhile, on top of it, but only those nested
-//! deeper than the task that waits.
+//! Tasks that wait for tasks. While an engine's task waits, the engine runs other tasks on top of it, but only those
+//! nested deeper than the waiting one.
 //!
-//! So an engine's stack holds at most one task of each depth, nothing that waits is held up by its equals, and there is
-//! always progress: of the tasks that have not ended, one nested deepest waits for nobody, and any engine that waits may
+//! So an engine's stack holds at most one task of each depth, and tasks of equal depth never hold up a waiting one.
+//! There is always progress: among the unfinished tasks, a deepest one waits for nothing, and any waiting engine may
 //! run it.
 
 use broadleaf_proto::engine::EngineEvent;
@@ -19,12 +19,12 @@ pub(crate) struct Suspended {
     /// The offer's number.
     pub number: u32,
     pub offer: Offer,
-    /// Whether it waits now. Only the last of a stack may not.
+    /// Whether it is waiting. Only the last task of a stack may not be.
     pub waits: bool,
 }
 
 impl Engine {
-    /// The depth that tasks must exceed which the engine may start now; `None` when none of its tasks waits.
+    /// The depth that a task must exceed for the engine to start it; `None` if none of its tasks waits.
     pub fn floor(&self) -> Option<u16> {
         let waiting = self.stack.iter().rev().find(|s| s.waits);
         waiting.map(|s| s.offer.depth)
@@ -35,8 +35,8 @@ impl Engine {
         self.stack.is_empty() || self.floor().is_none_or(|floor| depth > floor)
     }
 
-    /// What orders engines: an engine without tasks goes before one whose tasks all wait, and that before one with a task
-    /// that runs, from which it would only be stolen.
+    /// The order of engines: one without tasks comes before one whose tasks all wait, and that before one with a
+    /// running task, from which the new task would only be stolen.
     pub fn load(&self) -> u32 {
         (self.outstanding << 8) + self.stack.len() as u32
     }
@@ -45,12 +45,12 @@ impl Engine {
         self.stack.iter().find(|s| s.number == number)
     }
 
-    /// Tasks that wait now.
+    /// Number of waiting tasks.
     pub fn n_waiting(&self) -> usize {
         self.stack.iter().filter(|s| s.waits).count()
     }
 
-    /// The task to interrupt when it is not said which: the one believed to run, or the last to wait.
+    /// The task to interrupt if none is named: the one believed to run, or the last one that waits.
     pub fn current(&self) -> Option<(TaskKey, u32)> {
         let top = || self.stack.last().map(|top| (top.offer.key, top.number));
         self.head()
@@ -64,7 +64,7 @@ impl Engine {
             .is_some_and(|s| s.waits && !(is_top && self.outstanding == 0))
     }
 
-    /// The task of an offer waits from now on. False for what cannot be.
+    /// The task of an offer waits from now on. False if that is impossible.
     fn suspend(&mut self, number: u32) -> bool {
         if let Some(top) = self.stack.last_mut().filter(|top| !top.waits) {
             if top.number != number {
@@ -92,7 +92,7 @@ impl Engine {
         true
     }
 
-    /// The last task of the stack goes on. False for what cannot be.
+    /// The last task of the stack continues. False if that is impossible.
     fn resume(&mut self, number: u32) -> bool {
         let top = self.stack.last_mut();
         let Some(top) = top.filter(|top| top.number == number && top.waits) else {
@@ -148,7 +148,7 @@ impl Controller {
         if !books.suspend(offer) {
             return false;
         }
-        // What the engine may not start meanwhile goes back to its queue, and to the front of it: the latest first.
+        // Tasks that the engine may not start in the meantime go back to the front of their queue, latest first.
         let held_up: Vec<(u32, TaskKey)> = books
             .open_offers()
             .filter(|(number, _)| {
@@ -169,7 +169,7 @@ impl Controller {
         if !books.resume(offer) {
             return false;
         }
-        // What was believed to run had not started: its time begins anew when it does.
+        // The task believed to run had not started: its time begins again when it does.
         if let Some((key, _)) = believed
             && self.tasks.at(key).stopping == Stopping::No
         {

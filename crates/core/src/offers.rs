@@ -5,16 +5,16 @@ use broadleaf_proto::ids::{EngineId, TaskKey};
 use crate::Nanos;
 use crate::engines::Engine;
 
-/// What is known of an offer's claim.
+/// What is known about an offer's claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// Perhaps claimed, perhaps not.
+    /// It may or may not be claimed.
     Open,
-    /// A revoke is under way, on behalf of this idle engine if any.
+    /// A revoke is in progress, on behalf of this idle engine if any.
     Revoking(Option<EngineId>),
-    /// A revoke is under way, because the engine's task waits for others and the engine takes only those nested deeper.
+    /// A revoke is in progress, because the engine's task waits for others and the engine takes only deeper ones.
     Returning,
-    /// A revoke was lost: the engine has it.
+    /// The revoke failed: the engine has it.
     Claimed,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Offer {
     pub claim: Claim,
     /// It may run elsewhere.
     pub movable: bool,
-    /// How deep its task is nested.
+    /// The nesting depth of its task.
     pub depth: u16,
 }
 
@@ -57,7 +57,7 @@ impl Engine {
         number
     }
 
-    /// Counts an offer that came, or what it is after a change.
+    /// Adds an offer, or its state after a change, to the counts.
     #[inline]
     fn count(&mut self, offer: Offer) {
         if offer.is_takeable() {
@@ -68,7 +68,7 @@ impl Engine {
         }
     }
 
-    /// Takes an offer that goes, or what it was before a change, out of the counts.
+    /// Removes an offer, or its state before a change, from the counts.
     #[inline]
     fn discount(&mut self, offer: Offer) {
         if offer.is_takeable() {
@@ -93,7 +93,7 @@ impl Engine {
         self.index_of(number).map(|index| &self.offers[index])
     }
 
-    /// What is known of an offer that is on the books.
+    /// What is known about an offer in the sequence.
     pub fn claim(&self, number: u32) -> Option<Claim> {
         match self.suspended(number) {
             Some(suspended) => Some(suspended.offer.claim),
@@ -101,7 +101,7 @@ impl Engine {
         }
     }
 
-    /// Notes what was learnt of an offer's claim.
+    /// Records what was learned about an offer's claim.
     pub fn set_claim(&mut self, number: u32, claim: Claim) {
         if let Some(suspended) = self.stack.iter_mut().find(|s| s.number == number) {
             suspended.offer.claim = claim;
@@ -115,10 +115,10 @@ impl Engine {
         self.count(self.offers[index]);
     }
 
-    /// Strikes an offer out; true when it was the head, so that the next is now believed to run.
+    /// Removes an offer; true if it was the head, so that the next is now believed to run.
     pub fn strike(&mut self, number: u32) -> bool {
         if self.stack.is_empty() {
-            // The front is always on the books, and believed to run.
+            // The front is always an open offer, and believed to run.
             let is_front = number == self.first_offer;
             return self.take_out(number).is_some() && is_front;
         }
@@ -146,7 +146,7 @@ impl Engine {
         Some(offer)
     }
 
-    /// Place in the sequence of the offer believed to run, if it is one of those.
+    /// Position in the sequence of the offer believed to run, if there is one.
     fn head_index(&self) -> Option<usize> {
         if self.stack.is_empty() {
             return (!self.offers.is_empty()).then_some(0);
@@ -168,7 +168,7 @@ impl Engine {
         Some((self.offers[index].key?, number))
     }
 
-    /// Every offer on the books, oldest first.
+    /// Every open offer, oldest first.
     pub fn offers(&self) -> impl Iterator<Item = (u32, TaskKey)> {
         let suspended = self
             .stack
@@ -188,7 +188,7 @@ impl Engine {
         self.takeable - u32::from(head.is_some_and(|o| o.is_takeable()))
     }
 
-    /// Those of them that an engine could take whose task waits for others.
+    /// Those that an engine could take whose task waits for others.
     pub fn n_stealable_nested(&self) -> u32 {
         if self.takeable_nested == 0 {
             return 0;
@@ -198,7 +198,7 @@ impl Engine {
         self.takeable_nested - u32::from(head)
     }
 
-    /// Time that the tail of those will take, from what tasks took here; 0 while that is unknown.
+    /// How long the tail of those will take, estimated from earlier tasks here; 0 while that is unknown.
     pub fn tail_ns(&self) -> Nanos {
         u64::from(self.n_stealable()).saturating_mul(self.mean_task_ns)
     }
@@ -214,7 +214,7 @@ impl Engine {
             .filter_map(|(i, o)| Some((self.first_offer.wrapping_add(i as u32), o.key?)))
     }
 
-    /// Offers that no revoke was sent for, oldest first.
+    /// Offers without a revoke, oldest first.
     pub fn open_offers(&self) -> impl Iterator<Item = (u32, TaskKey)> {
         let open = |(_, o): &(usize, &Offer)| o.claim == Claim::Open;
         self.offers
@@ -224,7 +224,7 @@ impl Engine {
             .filter_map(|(i, o)| Some((self.first_offer.wrapping_add(i as u32), o.key?)))
     }
 
-    /// Those of them that may run elsewhere.
+    /// Those that may run elsewhere.
     pub fn movable(&self) -> impl Iterator<Item = (u32, TaskKey)> {
         self.offers
             .iter()

@@ -10,7 +10,7 @@ use crate::Nanos;
 use crate::ready::{GroupId, ReadyQueue};
 use crate::targets::Targets;
 
-/// A set of options as its tasks share it. Slot 0 is the predefined set.
+/// A set of options, shared by its tasks. Slot 0 is the predefined set.
 #[derive(Clone, Debug)]
 pub(crate) struct OptionSet {
     /// Without its targets.
@@ -19,7 +19,7 @@ pub(crate) struct OptionSet {
     pub targets: Option<Targets>,
     /// One for the client that defined it, and one for each live or kept task.
     pub references: u64,
-    /// The client that it counts for, while that is known.
+    /// The client that it is charged to, while that is known.
     pub owner: Option<ClientId>,
 }
 
@@ -35,18 +35,18 @@ impl OptionSet {
         }
     }
 
-    /// Memory that it takes beside its own record, in bytes.
+    /// Memory that it takes besides its own record, in bytes.
     pub fn extra_bytes(&self) -> u64 {
         let targets = self.targets.as_ref().map_or(0, Targets::held_bytes);
         (self.options.label.len() + targets) as u64
     }
 
-    /// What it counts for.
+    /// The size charged for it.
     pub fn weight_bytes(&self) -> u64 {
         size_of::<Self>() as u64 + self.extra_bytes()
     }
 
-    /// How many tasks one record with it stands for; `None` for one on each engine there is.
+    /// How many tasks one record with it stands for; `None` for one on each existing engine.
     pub fn n_parts(&self) -> Option<usize> {
         match (self.options.mode, &self.targets) {
             (Mode::Balanced, _) => Some(1),
@@ -74,7 +74,7 @@ impl OptionSets {
     pub fn retain(&mut self, slot: u32) {
         self.0[slot as usize].references += 1;
     }
-    /// Gives a reference up; the set, if that was the last.
+    /// Releases a reference; returns the set if that was the last.
     pub fn release(&mut self, slot: u32) -> Option<OptionSet> {
         let set = &mut self.0[slot as usize];
         set.references -= 1;
@@ -88,7 +88,7 @@ impl OptionSets {
     }
 }
 
-/// Which engines a balanced task may run on.
+/// Which engines a load-balanced task may run on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct GroupKey {
     /// These alone, sorted; `None` for all.
@@ -97,7 +97,7 @@ pub(crate) struct GroupKey {
     pub not: Vec<u32>,
     /// And not this one while there is another.
     pub avoid: Option<u32>,
-    /// And only where so much time is left.
+    /// And only where this much time is left.
     pub needs_ns: Option<Nanos>,
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct Group {
     pub queue: ReadyQueue,
 }
 
-/// The queues of balanced tasks, one for each set of engines. Slot 0 is that of all engines.
+/// The queues of load-balanced tasks, one for each set of engines. Slot 0 is for all engines.
 #[derive(Clone, Debug)]
 pub(crate) struct Groups {
     slots: Slab<Group>,
@@ -166,7 +166,7 @@ impl Groups {
     pub fn n_queued(&self) -> usize {
         self.slots.iter().map(|(_, g)| g.queue.len()).sum()
     }
-    /// Drops empty groups but that of all engines.
+    /// Drops empty groups except that of all engines.
     pub fn prune(&mut self) {
         let by_key = &mut self.by_key;
         self.slots.retain(|id, group| {

@@ -1,5 +1,5 @@
-//! Preparations: functions that every engine calls before it runs what a client submits after them,
-//! engines that start later included.
+//! Preparations: functions that every engine, even one that starts later, calls before it runs what the client submits
+//! afterwards.
 
 use broadleaf_proto::control::ControlReply;
 use broadleaf_proto::ids::{ClientId, EngineId, FunctionId};
@@ -10,7 +10,7 @@ use rustc_hash::FxBuildHasher;
 use crate::engines::State;
 use crate::{Controller, Output};
 
-/// Preparations that one client may have.
+/// Maximum number of preparations of one client.
 const MAX_PREPARATIONS: usize = 1024;
 
 /// See the module. Slots in the function cache by client and name, the latest last: engines make them
@@ -18,8 +18,8 @@ const MAX_PREPARATIONS: usize = 1024;
 pub(crate) type Preparations = IndexMap<(ClientId, String), u32, FxBuildHasher>;
 
 impl Controller {
-    /// Has engines prepare, in place of what the client had them do under this name before. With
-    /// `reload` they are sent each function anew before the next task that names it.
+    /// Makes engines run a preparation, which replaces the client's earlier one of this name. With `reload` each
+    /// function is sent to them again before the next task that names it.
     pub(crate) fn prepare(
         &mut self,
         client: ClientId,
@@ -30,7 +30,7 @@ impl Controller {
     ) -> ControlReply {
         if name.len() > MAX_LABEL_BYTES {
             return ControlReply::Failed(format!(
-                "the name of a preparation may have {MAX_LABEL_BYTES} bytes, not {}",
+                "the name of a preparation may have at most {MAX_LABEL_BYTES} bytes, not {}",
                 name.len()
             ));
         }
@@ -38,13 +38,13 @@ impl Controller {
         let slot = match known.and_then(|c| c.functions.get(&function)) {
             Some(Some(slot)) => *slot,
             Some(None) => {
-                return ControlReply::Failed("it does not fit: function_cache_bytes".into());
+                return ControlReply::Failed("it does not fit into function_cache_bytes".into());
             }
             None => return ControlReply::Failed("a preparation that was never sent".into()),
         };
         let name = (client, name);
         if !reload && self.preparations.get(&name) == Some(&slot) {
-            return ControlReply::Done; // Every engine has made it, or will first.
+            return ControlReply::Done; // Every engine has run it, or will do so first.
         }
         let before = self.preparations.shift_remove(&name);
         if before.is_none() {
@@ -72,7 +72,7 @@ impl Controller {
         ControlReply::Done
     }
 
-    /// Tells an engine that has just come all that it is to do before its first task.
+    /// Tells a new engine everything that it has to do before its first task.
     pub(crate) fn prepare_engine(&self, engine: EngineId, out: &mut Vec<Output>) {
         out.extend(self.preparations.values().map(|slot| Output::Function {
             engine,
@@ -80,7 +80,7 @@ impl Controller {
         }));
     }
 
-    /// Engines that start from now on do without the preparations of a client that is gone.
+    /// Engines that start from now on skip the preparations of a client that is gone.
     pub(crate) fn drop_preparations(&mut self, client: ClientId) {
         let mut dropped = Vec::new();
         self.preparations.retain(|(id, _), slot| {

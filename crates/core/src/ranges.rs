@@ -1,6 +1,6 @@
 //! Ranges of segments that a client's unresolved tasks name: a range counts once, however many tasks name it.
 //!
-//! A client may claim any length, so sums wrap around: what was added is taken off again exactly.
+//! A client may claim any length, so sums wrap around: exactly what was added is subtracted again.
 
 use broadleaf_proto::task::{Payload, SegmentRef};
 use indexmap::IndexMap;
@@ -21,14 +21,14 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Bytes that a payload would add.
+    /// The bytes that a payload would add.
     pub fn weigh(&self, payload: &Payload) -> u64 {
         let places = payload.segments.iter();
         let new = places.filter(|place| !self.named.contains_key(&range(place)));
         new.fold(0, |sum: u64, place| sum.saturating_add(place.len_bytes))
     }
 
-    /// Counts a task's payload; gives the bytes that it adds.
+    /// Counts a task's payload; returns the bytes that it adds.
     pub fn name(&mut self, payload: &Payload) -> u64 {
         let mut added_bytes = 0_u64;
         for place in &payload.segments {
@@ -41,7 +41,7 @@ impl Ranges {
         added_bytes
     }
 
-    /// A task that was counted is resolved; gives the bytes that are named no more.
+    /// A counted task is resolved; returns the bytes that are no longer named.
     pub fn release(&mut self, payload: &Payload) -> u64 {
         let mut released_bytes = 0_u64;
         for place in &payload.segments {

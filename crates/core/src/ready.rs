@@ -1,4 +1,4 @@
-//! Queues of tasks that could start now: by rank, and in turn among clients.
+//! Queues of tasks that are ready to start: by rank, and round-robin among clients.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::tasks::{Place, TaskTable};
 
-/// What goes first: what is nested deeper, so that those who wait for it can go on, and then by priority.
+/// The order of tasks: deeper ones first, so that tasks that wait for them can continue, and then by priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     pub depth: u16,
@@ -31,7 +31,7 @@ struct Lane {
 struct Level {
     lanes: SmallVec<[Lane; 1]>,
     live: usize,
-    /// Whose turn it was last.
+    /// The client served last.
     turn: usize,
 }
 
@@ -53,7 +53,7 @@ impl ReadyQueue {
         self.len
     }
 
-    /// The lane a key is to be put on, which the caller does.
+    /// The lane for a key; the caller appends it.
     fn lane_for_push(&mut self, rank: Rank, client: ClientId, congested: bool) -> &mut Lane {
         self.len += 1;
         let level = self.levels.entry(Reverse(rank)).or_default();
@@ -85,7 +85,7 @@ impl ReadyQueue {
             .push_front(key);
     }
 
-    /// Highest rank of a task whose client may be served.
+    /// Highest rank of a task whose client can be served.
     pub fn top_rank(&self) -> Option<Rank> {
         if self.len == 0 {
             return None;
@@ -96,7 +96,7 @@ impl ReadyQueue {
             .map(|(rank, _)| rank.0)
     }
 
-    /// Takes the next task; `tasks` tells live keys from stale ones.
+    /// Takes the next task; `tasks` distinguishes live keys from stale ones.
     pub fn pop(&mut self, tasks: &TaskTable) -> Option<TaskKey> {
         if self.len == 0 {
             return None;
@@ -137,7 +137,7 @@ impl ReadyQueue {
         }
     }
 
-    /// Accounts for a task that is no longer queued; to be called once its place says so.
+    /// Accounts for a task that is no longer queued; call it once the task's state says so.
     pub fn removed(&mut self, rank: Rank, client: ClientId, tasks: &TaskTable) {
         let rank = Reverse(rank);
         let Some(level) = self.levels.get_mut(&rank) else {

@@ -1,4 +1,4 @@
-//! What the controller tells of tasks: those that live, and ended ones that are kept.
+//! What the controller reports about tasks: live ones, and ended ones in the result store.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::dependencies::NOWHERE;
 use crate::tasks::{Place, Task};
 
 impl Controller {
-    /// What is known of these tasks, or of all.
+    /// What is known about these tasks, or about all.
     pub(crate) fn records(&self, names: Option<Vec<TaskName>>) -> Vec<TaskRecord> {
         let Some(names) = names else {
             let live = self
@@ -52,9 +52,8 @@ impl Controller {
         })
     }
 
-    /// Whether a task has been started and has not ended: it waits for others in the middle, or it is first on its engine's
-    /// board, and its arguments are there.
-    /// True a moment too early for an idle engine, which is about to claim it.
+    /// Whether a task has started and not ended: it waits for others, or it is first on its engine's board and its
+    /// arguments have arrived. For an idle engine that is about to claim it, this is true a moment too early.
     pub(crate) fn is_running(&self, key: TaskKey, task: &Task) -> bool {
         let Place::Offered(engine, offer) = task.place else {
             return false;

@@ -1,5 +1,6 @@
-//! What relays say. Whoever has the engines' key can be one, so a relay's words count about its own host and the engines
-//! there alone, and no number in them reaches further than what was sent there. A relay that says anything else is cut off.
+//! What relays report. Whoever has the engines' key can act as one, so a relay is believed only about its own host and
+//! its engines, and no number in its reports may exceed what was sent there. A relay that reports anything else is cut
+//! off.
 
 use broadleaf_proto::control::ForkServerEvent;
 use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
@@ -11,10 +12,10 @@ use crate::engines::Engine;
 use crate::tasks::Place;
 use crate::{Controller, Nanos, Output};
 
-/// What a relay says of its engines.
+/// What a relay reports about its engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
-    /// An engine, or its process, came, went or changed. How far payload has come is [`crate::transfer`]'s to hear.
+    /// An engine, or its process, came, went or changed. [`crate::transfer`] handles the progress of payload.
     Event(RelayEvent),
     /// A task ended.
     Done(RelayedDone),
@@ -22,13 +23,13 @@ pub enum HostEvent {
     Output(OutputRecord),
 }
 
-/// Most bytes of the name that an engine has over restarts.
+/// Maximum length of an engine's unique name, in bytes.
 const MAX_UUID_BYTES: usize = 64;
-/// Bytes that are no text take three as text.
+/// Bytes that are not text take three bytes as text.
 const MAX_LAST_OUTPUT_BYTES: usize = 3 * LAST_OUTPUT_BYTES;
 const MAX_REASON_BYTES: usize = 4096;
 
-/// The engine that something is said of; `None` for what is said of none.
+/// The engine that a report is about; `None` if it is about none.
 fn subject(news: &HostEvent) -> Option<EngineId> {
     Some(match news {
         HostEvent::Done(done) => done.engine,
@@ -50,7 +51,7 @@ fn subject(news: &HostEvent) -> Option<EngineId> {
     })
 }
 
-/// Cuts a text for people down to its last bytes.
+/// Truncates a text for people to its last bytes.
 fn keep_end(text: &mut String, most_bytes: usize) {
     let excess = text.len().saturating_sub(most_bytes);
     let cut = (excess..=text.len()).find(|at| text.is_char_boundary(*at));
@@ -62,7 +63,7 @@ fn keep_end(text: &mut String, most_bytes: usize) {
 pub(crate) struct Unclaimed {
     /// Sorted.
     listed: Vec<u32>,
-    /// First of those that had not reached its board, and how many those are.
+    /// The first offer that had not reached its board, and how many those are.
     on_the_way: (u32, u32),
 }
 
@@ -82,8 +83,8 @@ impl Unclaimed {
 }
 
 impl Engine {
-    /// How many of the offers on the books had not reached its board, by the number after the last that had. `None`
-    /// for a number that was never offered, or that cannot have been the last.
+    /// How many of the open offers had not reached its board, given the number after the last one that had. `None` for
+    /// a number that was never offered, or that cannot have been the last.
     fn n_on_the_way(&self, next_offer: u32) -> Option<u32> {
         let n = self.next_offer().wrapping_sub(next_offer);
         (n as usize <= self.offers.len()).then_some(n)
@@ -91,7 +92,7 @@ impl Engine {
 }
 
 impl Controller {
-    /// Whether an engine has been offered a task that has not ended: only then its value is worth getting.
+    /// Whether an engine has been offered an unfinished task: only then is its value worth fetching.
     pub fn is_offered(&self, engine: EngineId, key: TaskKey) -> bool {
         let task = self.tasks.get(key);
         task.is_some_and(|task| matches!(task.place, Place::Offered(at, _) if at == engine))
@@ -125,7 +126,7 @@ impl Controller {
             return;
         }
         let Some(engine) = subject(&news) else {
-            self.totals.ignored += 1; // Of payload, which is not decided here.
+            self.totals.ignored += 1; // About payload, which is not decided here.
             return;
         };
         if self.host_of(engine) != host {
@@ -210,7 +211,7 @@ impl Controller {
         }
     }
 
-    /// Has a relay cut off that says what cannot be. Its engines are lost as if it had died; nobody else's are.
+    /// Cuts off a relay that reports something impossible. Its engines are lost as if it had died; no others are.
     pub(crate) fn expel(&mut self, host: HostId, out: &mut Vec<Output>) {
         self.totals.ignored += 1;
         out.push(Output::Expel { host });

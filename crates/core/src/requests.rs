@@ -10,7 +10,7 @@ use crate::submit::LAST_SEQ;
 use crate::targets::Targets;
 use crate::{Controller, Nanos, Output};
 
-/// Engines that a reply names one by one.
+/// Number of engines that a reply names one by one.
 const MOST_NAMED: usize = 64;
 
 impl Controller {
@@ -42,7 +42,7 @@ impl Controller {
                 if self.add_engines(now, n, out) {
                     ControlReply::Done
                 } else {
-                    ControlReply::Failed("that is more engines than there are places".into())
+                    ControlReply::Failed("that is more engines than there are slots".into())
                 }
             }
             ControlRequest::StopEngines(targets) => self.stop_engines(now, &targets, out),
@@ -140,7 +140,7 @@ impl Controller {
         out: &mut Vec<Output>,
     ) -> ControlReply {
         self.at_engines(targets, true, |this, index| {
-            // Only whoever has started a world can start it again.
+            // Only the process that started a world can start it again.
             if this.engines[index].guest.is_none() {
                 this.stop_engine(now, index, true, out);
             }
@@ -190,8 +190,8 @@ impl Controller {
         }
     }
 
-    /// Does something to each engine of a target set; fails naming those it could not be done to. All
-    /// engines are those that are there, and `with_dead` those that died and could be started again.
+    /// Applies an action to each engine of a target set; the error names those for which it failed. "All" means all
+    /// existing engines, and `with_dead` adds dead ones that could be restarted.
     fn at_engines(
         &mut self,
         targets: &TargetSet,
@@ -231,7 +231,7 @@ impl Controller {
         }
     }
 
-    /// Queue of each engine that is there: (engine, queued, running, completed).
+    /// The queue of each existing engine: (engine, queued, running, completed).
     fn queues(&self) -> Vec<(EngineId, u64, u64, u64)> {
         let there = self.engines.iter().filter(|e| e.state != State::Gone);
         there

@@ -13,7 +13,8 @@ use crate::ready::{GroupId, Rank};
 use crate::tasks::Place;
 use crate::{Controller, Nanos, Output};
 
-/// Engines that have room by load and last use, least loaded first; loads may be outdated and are checked when taken.
+/// Engines with room, ordered by load and last use, least loaded first; loads may be outdated and are checked when
+/// taken.
 type Heap = BinaryHeap<Reverse<(u32, u64, u32)>>;
 
 impl Controller {
@@ -32,7 +33,7 @@ impl Controller {
         }
     }
 
-    /// Tasks of mode `Each` go before balanced ones.
+    /// Tasks of mode `Each` go before load-balanced ones.
     fn place_pinned(&mut self, now: Nanos, out: &mut Vec<Output>) {
         for index in 0..self.engines.len() {
             while self.engines[index].pinned.len() > 0 && self.engines[index].has_room_for_pinned()
@@ -55,7 +56,7 @@ impl Controller {
                 let top = self.groups.at(ALL).queue.top_rank();
                 top.map_or(0, |rank| rank.depth)
             } else {
-                u16::MAX // Every engine accepts it, so it is not looked at.
+                u16::MAX // Every engine accepts it, so it is not checked.
             };
             let Some(engine) = self.least_loaded(&mut heap, depth) else {
                 break;
@@ -69,7 +70,7 @@ impl Controller {
         self.heap = heap.into_vec();
     }
 
-    /// Whether an engine may be given the next of its own tasks: not while earlier ones are being taken back.
+    /// Whether an engine may get the next of its own tasks: not while earlier ones are being taken back.
     fn may_take_pinned(&self, index: usize) -> bool {
         let engine = &self.engines[index];
         engine.returning == 0
@@ -77,8 +78,7 @@ impl Controller {
                 || (engine.pinned.top_rank()).is_some_and(|rank| engine.accepts(rank.depth)))
     }
 
-    /// With several groups: the highest rank of all goes first, and at equal rank the groups that
-    /// have less choice.
+    /// With several groups, the highest rank goes first, and at equal rank the groups with fewer engines.
     fn place_groups(&mut self, now: Nanos, out: &mut Vec<Output>) {
         let (mut heap, _) = self.heap_of_engines();
         let mut candidates: Vec<(Rank, GroupId)> = self
@@ -108,7 +108,7 @@ impl Controller {
         self.heap = heap.into_vec();
     }
 
-    /// The engines that have room, and whether some of them have tasks that wait.
+    /// The engines with room, and whether some of them have waiting tasks.
     fn heap_of_engines(&mut self) -> (Heap, bool) {
         let mut entries = core::mem::take(&mut self.heap);
         entries.clear();
@@ -120,8 +120,8 @@ impl Controller {
         (BinaryHeap::from(entries), some_wait)
     }
 
-    /// Takes the engine with the fewest outstanding tasks, the least recently used of several. One that does not accept
-    /// tasks of this depth is dropped from the heap: what comes after is not nested deeper.
+    /// Takes the engine with the fewest outstanding tasks, and among equals the least recently used. An engine that
+    /// does not accept tasks of this depth is dropped from the heap, because later tasks are not deeper.
     fn least_loaded(&self, heap: &mut Heap, depth: u16) -> Option<u32> {
         while let Some(Reverse((load, last_used, id))) = heap.pop() {
             let engine = &self.engines[id as usize];
@@ -142,7 +142,7 @@ impl Controller {
         }
     }
 
-    /// The same within a restricted group.
+    /// Does the same within a restricted group.
     fn least_loaded_of(&self, now: Nanos, group: GroupId, depth: u16) -> Option<u32> {
         let key = &self.groups.at(group).key;
         let allowed = self.engines.iter();
@@ -192,17 +192,17 @@ impl Controller {
             depth,
             payload,
         };
-        let plan = self.options.at(options).options.plan;
+        let topology = self.options.at(options).options.topology;
         out.push(Output::Assign {
             engine: id,
             record,
-            plan,
+            topology,
         });
     }
 
-    /// For each idle engine, takes back about half of what waits behind the running task of the
-    /// engine with the longest tail. So a long task never strands those behind it. A tail that will
-    /// be done before the move would pay is left alone until its head has taken too long.
+    /// For each idle engine, takes back about half of what waits behind the running task of the engine with the longest
+    /// tail. So a long task never holds up those behind it. A tail that will be done before moving it pays off is left
+    /// alone until its head has taken too long.
     fn steal(&mut self, now: Nanos, out: &mut Vec<Output>) {
         self.steal_at = None;
         for index in 0..self.engines.len() {
@@ -272,7 +272,7 @@ impl Controller {
         !taken.is_empty()
     }
 
-    /// Whether an offered balanced task could run on another engine and its client take the result.
+    /// Whether an offered load-balanced task could run on another engine, and its client can take the result.
     fn may_move_to(&self, now: Nanos, key: TaskKey, engine: EngineId) -> bool {
         let Some(task) = self.tasks.get(key) else {
             return false;

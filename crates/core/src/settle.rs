@@ -95,7 +95,7 @@ impl Controller {
                 self.retry(key, engine, out);
             }
             (Stopping::No, Status::Refused | Status::Lost) => {
-                // Not an engine's to say; its payload would not decode as what they promise.
+                // An engine may not report these; its payload would not decode as they promise.
                 let status = Status::Error;
                 self.resolve(key, End { status, ..end }, out);
             }
@@ -103,7 +103,7 @@ impl Controller {
         }
     }
 
-    /// Takes an offer off its engine's books.
+    /// Removes an offer from its engine.
     pub(crate) fn unoffer(&mut self, now: Nanos, key: TaskKey, engine: EngineId, offer: u32) {
         self.clear_timer(key);
         self.tasks.at(key).place = Place::Detached;
@@ -116,7 +116,7 @@ impl Controller {
         self.time_uncovered(now, engine);
     }
 
-    /// The idle engine that an offer was being revoked for, if any, waits for it no more.
+    /// The idle engine for which an offer was being revoked, if any, stops waiting for it.
     fn end_steal(&mut self, engine: EngineId, offer: u32) {
         let claim = self.engines[engine.0 as usize].claim(offer);
         if let Some(Claim::Revoking(Some(thief))) = claim {
@@ -125,7 +125,7 @@ impl Controller {
         }
     }
 
-    /// Starts a task again after an error or a death, elsewhere if there is an elsewhere.
+    /// Starts a task again after an error or a death, on another engine if there is one.
     pub(crate) fn retry(&mut self, key: TaskKey, failed_on: EngineId, out: &mut Vec<Output>) {
         let task = self.tasks.at(key);
         task.retries_left -= 1;
@@ -193,7 +193,7 @@ impl Controller {
         }
     }
 
-    /// The engines a balanced task may run on; `None` for all.
+    /// The engines that a load-balanced task may run on; `None` for all.
     fn group_key(
         targets: Option<&Targets>,
         needs_ns: Option<Nanos>,
@@ -219,7 +219,7 @@ impl Controller {
         })
     }
 
-    /// Whether an engine of a group is there or will come.
+    /// Whether an engine of a group exists or will come.
     pub(crate) fn is_hopeful(&self, group: u32) -> bool {
         let key = &self.groups.at(group).key;
         if self.n_awaiting > 0 && key.only.is_none() {
@@ -229,7 +229,7 @@ impl Controller {
         self.engines.iter().any(hopeful)
     }
 
-    /// Why no engine can run a balanced task.
+    /// Why no engine can run a load-balanced task.
     pub(crate) fn why_hopeless(&mut self, key: TaskKey) -> RefusalReason {
         let task = self.tasks.at(key);
         if !task.tried.is_empty() {
@@ -245,7 +245,7 @@ impl Controller {
         }
     }
 
-    /// Takes a live task out of wherever it is; the caller resolves it next.
+    /// Removes a live task from wherever it is; the caller resolves it next.
     pub(crate) fn detach(&mut self, key: TaskKey) {
         self.clear_timer(key);
         let task = self.tasks.at(key);
@@ -271,7 +271,7 @@ impl Controller {
         }
     }
 
-    /// Ends a detached task: its one result.
+    /// Ends a detached task: this is its only result.
     pub(crate) fn resolve(&mut self, key: TaskKey, end: End, out: &mut Vec<Output>) {
         let task = self.tasks.at(key);
         let is_awaited = task.is_awaited;
@@ -382,7 +382,7 @@ impl Controller {
         self.take_back(engine, key, offer, out);
     }
 
-    /// Has an offer taken back, or its task interrupted if it is known to run.
+    /// Takes an offer back, or interrupts its task if it is known to run.
     pub(crate) fn take_back(
         &mut self,
         engine: EngineId,
@@ -401,7 +401,7 @@ impl Controller {
         }
     }
 
-    /// Interrupts a task that was claimed. One whose client left is let finish within its time.
+    /// Interrupts a task that was claimed. A task whose client left may finish within its time.
     pub(crate) fn interrupt(
         &mut self,
         engine: EngineId,
@@ -456,7 +456,7 @@ impl Controller {
                 self.resolve(key, End::bare(Status::Timeout, engine), out);
             }
             Stopping::Timeout => {
-                // It had not even started: its time has not run out, the engine is stuck or slow.
+                // It had not even started: its time has not run out; the engine is stuck or slow.
                 task.stalled = true;
                 task.stopping = Stopping::No;
                 task.avoid = Some(engine);

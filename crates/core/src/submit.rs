@@ -16,10 +16,10 @@ use crate::tasks::{Place, Stopping, Task};
 use crate::timers::Timer;
 use crate::{Controller, Nanos, Output};
 
-/// No client counts so far; what follows a number never overflows.
+/// No client counts this far, so the number after one never overflows.
 pub(crate) const LAST_SEQ: TaskSeq = TaskSeq(1 << 62);
 
-/// Adds a part whose target is gone to those that are refused: to the last run of them, if it can go on.
+/// Adds a part whose target is gone to the refused parts, extending the last run if possible.
 fn refuse_target(refused: &mut Vec<RefusedRun>, seq: TaskSeq, target: EngineId) {
     let is_full = refused.len() >= MAX_RUNS;
     if let Some(run) = refused.last_mut()
@@ -48,7 +48,7 @@ pub(crate) fn refusal_payload(reason: &RefusalReason) -> Payload {
     }
 }
 
-/// What the parts of one record share.
+/// What all parts of one record share.
 pub(crate) struct Submission {
     client: ClientId,
     /// Slot among the option sets.
@@ -61,16 +61,16 @@ pub(crate) struct Submission {
     follow: SmallVec<[TaskSeq; 0]>,
 }
 
-/// What each part has of its own.
+/// What is specific to each part.
 pub(crate) struct Part {
     pub seq: TaskSeq,
     pub pinned: Option<EngineId>,
-    /// Its share of the bytes that ride inline, and what its dependencies count for.
+    /// Its share of the inline bytes, and the charge for its dependencies.
     pub inline_bytes: u64,
     pub payload: Payload,
 }
 
-/// Runs of refused parts that one record may be answered with before they are told together.
+/// Number of runs of refused parts in answer to one record, beyond which they are reported together.
 const MAX_RUNS: usize = 64;
 
 impl Submission {
@@ -89,7 +89,7 @@ impl Submission {
 }
 
 impl Controller {
-    /// Where defined options are, or for how many parts and why a record that names them is refused.
+    /// The slot of defined options, or why and for how many parts a record that names them is refused.
     fn slot_of(&self, defined: Option<Defined>) -> Result<u32, (usize, RefusalReason)> {
         match defined {
             Some(Defined::At(slot)) => Ok(slot),
@@ -113,8 +113,8 @@ impl Controller {
             return;
         };
         if known.history.get(record.seq) != Known::Unknown || record.seq > LAST_SEQ {
-            // A number used before (answering it would resolve that task twice), or absurd. Numbers need not come in
-            // their order: a client's threads take them before they send.
+            // A number that was used before (answering it would resolve that task twice), or is absurd. Numbers need
+            // not arrive in order: a client's threads take them before they send.
             self.totals.ignored += 1;
             return;
         }
@@ -139,7 +139,7 @@ impl Controller {
         };
         let n_parts = if balanced { 1 } else { targets.len() };
         let n_dependencies = record.after.len() + record.follow.len();
-        // All that a record asks for is refused here, before memory is taken for any part of it.
+        // Everything in a record is refused here, before memory is taken for any part of it.
         let objection = match function {
             _ if n_parts == 0 => Some(RefusalReason::NoEngines),
             None => Some(RefusalReason::Undefined),
@@ -183,7 +183,7 @@ impl Controller {
             self.submit_part(now, &submission, part, out);
             return;
         }
-        // With a part that is refused now the others come one by one: nothing is kept for it.
+        // If a part is refused now, the others are reported one by one: nothing is stored for it.
         let all_there = targets.iter().all(|e| self.is_hopeful_place(EngineId(e)));
         if all_there && self.options.at(options).options.coalesce {
             let id = self.reply_groups.begin(client, seq, n_parts);
@@ -217,7 +217,7 @@ impl Controller {
         hopeful.map(|e| e.id.0)
     }
 
-    /// Whether an engine is there or will come.
+    /// Whether an engine exists or will come.
     pub(crate) fn is_hopeful_place(&self, engine: EngineId) -> bool {
         let engine = self.engines.get(engine.0 as usize);
         engine.is_some_and(Engine::takes_pinned)
@@ -229,7 +229,7 @@ impl Controller {
         targets.unwrap_or_else(|| Targets::of_sorted(self.hopeful_engines()))
     }
 
-    /// Takes a part in that nothing is to be said against.
+    /// Accepts a part that passed all checks.
     pub(crate) fn submit_part(
         &mut self,
         now: Nanos,
@@ -281,14 +281,15 @@ impl Controller {
         }
     }
 
-    /// Whether the client may not have this payload's bytes unresolved beside those it has. Without others they are
-    /// always let in, as the arguments of one task or of all parts of a broadcast: they could never be sent otherwise.
-    /// So are very many beside few, that they need not wait for the end of a long task with a small argument. (Clients
-    /// do the same, and are a little stricter about what is many and few: what they let in is never refused.)
+    /// Whether this payload would exceed the client's limit on unresolved bytes. If the client has no other unresolved
+    /// bytes, it is always accepted, as the arguments of one task or of all parts of a broadcast: it could never be
+    /// sent otherwise. So is a very large payload beside little else, so that it need not wait for the end of a long
+    /// task with a small argument. (Clients do the same, with slightly stricter thresholds: what they let through is
+    /// never refused.)
     fn is_over_bytes(&self, client: &Client, payload: &Payload, dependency_bytes: u64) -> bool {
         let most_bytes = self.config.max_outstanding_bytes;
         if dependency_bytes > most_bytes {
-            return true; // Those can be split up.
+            return true; // Such tasks can be split up.
         }
         let added_bytes = client.ranges.weigh(payload);
         let added_bytes = added_bytes.saturating_add(payload.bytes.len() as u64);
@@ -299,7 +300,7 @@ impl Controller {
         client.outstanding_bytes > 0 && bytes > most_bytes && !is_much_beside_few
     }
 
-    /// Why so many tasks of a client cannot be accepted, whatever they are.
+    /// Why this many tasks of a client cannot be accepted, whatever they are.
     pub(crate) fn objection(
         &self,
         client: ClientId,
@@ -319,7 +320,7 @@ impl Controller {
         is_over.then_some(RefusalReason::OverLimit)
     }
 
-    /// Refuses tasks with numbers in a row that never became tasks.
+    /// Refuses tasks with consecutive numbers that never became tasks.
     pub(crate) fn refuse_unseen(
         &mut self,
         client: ClientId,
@@ -342,7 +343,7 @@ impl Controller {
         out.push(Output::Refused { client, record });
     }
 
-    /// Enters a new task into the graph, or lets it go on if nothing is left to wait for.
+    /// Enters a new task into the graph, or lets it proceed if there is nothing left to wait for.
     fn await_dependencies(
         &mut self,
         now: Nanos,
@@ -392,7 +393,7 @@ impl Controller {
         }
     }
 
-    /// A task's dependencies are met: narrows its engines to those it follows.
+    /// A task's dependencies are met: restricts its engines to those it follows.
     pub(crate) fn follow(&mut self, key: TaskKey, wait: Wait, out: &mut Vec<Output>) {
         let engines = wait.into_engines();
         let task = self.tasks.at(key);
@@ -408,7 +409,7 @@ impl Controller {
         self.make_ready(key, false, out);
     }
 
-    /// Tells the dependents of tasks that ended, and theirs in turn.
+    /// Notifies the dependents of tasks that ended, and theirs in turn.
     pub(crate) fn settle(&mut self, out: &mut Vec<Output>) {
         while let Some(ended) = self.ended.pop_front() {
             for (key, kind) in self.dependencies.forget_dependents(ended.slot) {
@@ -436,7 +437,7 @@ impl Controller {
         }
     }
 
-    /// Sets a task's one timer.
+    /// Sets a task's only timer.
     pub(crate) fn set_timer(&mut self, key: TaskKey, at: Nanos) {
         self.clear_timer(key);
         let at = at.max(1);

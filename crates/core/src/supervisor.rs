@@ -15,16 +15,16 @@ const SIGKILL: i32 = 9;
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Supervisor {
-    /// Whether the first input was seen, and with it the time.
+    /// Whether the first input, which brings the time, was seen.
     pub booted: bool,
     pub fork_server_up: bool,
     pub stopping: bool,
     pub finished: bool,
     /// Whether an engine or a host is being released.
     pub drains: bool,
-    /// Whether the fork server was told to leave.
+    /// Whether the fork server was told to exit.
     fork_server_stopped: bool,
-    /// The timer of the fork server's leave; 0 for none.
+    /// The timer for the fork server's exit; 0 for none.
     pub shutdown_at: Nanos,
     random: u64,
 }
@@ -54,7 +54,7 @@ impl Supervisor {
 }
 
 impl Controller {
-    /// The first input tells the time: engines wanted from the start get theirs to come up.
+    /// The first input brings the time, so engines requested from the start get their start timeout now.
     pub(crate) fn boot(&mut self, now: Nanos) {
         self.supervisor.booted = true;
         for index in 0..self.engines.len() {
@@ -78,7 +78,7 @@ impl Controller {
         }
     }
 
-    /// The place of an engine, made if need be.
+    /// The slot of an engine, created if necessary.
     fn place(&mut self, id: EngineId) -> Option<usize> {
         if id.0 >= MAX_ENGINES {
             return None;
@@ -90,7 +90,7 @@ impl Controller {
         Some(id.0 as usize)
     }
 
-    /// Has the fork server start an engine, now or as soon as there is a fork server.
+    /// Makes the fork server start an engine, now or as soon as there is one.
     pub(crate) fn start(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
         let spawn_sent = self.can_spawn(self.engines[index].host);
         let engine = &mut self.engines[index];
@@ -102,7 +102,7 @@ impl Controller {
         self.set_engine_timer(index, now.saturating_add(self.config.start_timeout_ns));
     }
 
-    /// Wants more engines, in new places.
+    /// Requests more engines, in new slots.
     pub(crate) fn add_engines(&mut self, now: Nanos, n: u32, out: &mut Vec<Output>) -> bool {
         let first = self.engines.len();
         if n as usize > MAX_ENGINES as usize - first {
@@ -144,7 +144,7 @@ impl Controller {
         }
     }
 
-    /// The fork server of the controller's host knows of processes there alone.
+    /// The fork server on the controller's host knows only of processes there.
     pub(crate) fn on_own_fork_server_event(
         &mut self,
         now: Nanos,
@@ -187,7 +187,7 @@ impl Controller {
                 self.on_not_started(now, engine, reason, out);
                 return;
             }
-            ForkServerEvent::Guest { .. } => return, // Of no place; see `on_guest`.
+            ForkServerEvent::Guest { .. } => return, // About no slot; see `on_guest`.
         };
         let index = id.0 as usize;
         let Some(engine) = self.engines.get_mut(index) else {
@@ -211,7 +211,7 @@ impl Controller {
                     engine.spawned_pid = pid;
                     engine.failed_starts = 0;
                 }
-                // Not wanted any more.
+                // No longer wanted.
                 _ => out.push(Output::Kill {
                     engine: id,
                     pid,
@@ -221,7 +221,7 @@ impl Controller {
             return;
         };
         if engine.spawned_pid != pid || engine.exit.is_some() {
-            return; // An earlier process of this place, already accounted for.
+            return; // An earlier process of this slot, already accounted for.
         }
         let cause = match (out_of_memory, signal, code) {
             (true, ..) => DeathCause::OutOfMemory,
@@ -236,8 +236,8 @@ impl Controller {
             State::Starting { .. } => self.bury(now, index, out),
             State::Dying if engine.link_down => self.bury(now, index, out),
             State::Up | State::Draining | State::Leaving => {
-                // What it sent before is still to be read; then its link closes. What it never
-                // started need not wait for that.
+                // What it sent before must still be read; then its link closes. Tasks that it never started need not
+                // wait for that.
                 engine.state = State::Dying;
                 let open: Vec<(u32, TaskKey)> = engine.open_offers().collect();
                 for (offer, key) in open {
@@ -256,7 +256,7 @@ impl Controller {
             return;
         };
         if self.engines[index].has_process() {
-            // Its successor is here before the news of its death.
+            // Its successor arrived before the news of its death.
             self.drop_link(now, index, &Unclaimed::default(), out);
             self.engines[index].restart = Some(true);
             self.bury(now, index, out);
@@ -273,7 +273,7 @@ impl Controller {
             _ => 0,
         };
         if let Some(guest) = &engine.guest {
-            // As the relays of blocks are called, so that the engines of a set are known by their hosts.
+            // Named like the relays of blocks, so that the engines of a set are identified by their hosts.
             let host = info.host.split(':').next().unwrap_or_default();
             info.host = format!("{host}:{}", guest.world);
         }
@@ -314,8 +314,8 @@ impl Controller {
                 self.kill(now, id, cause, out);
             }
             State::Leaving | State::Dying => {
-                // The other half of the news does not come. Without the link's, everything offered
-                // counts as started: better lost than run twice.
+                // The other notice does not arrive. Without the link's notice, everything offered counts as started:
+                // losing a task is better than running it twice.
                 if !self.engines[index].link_down {
                     self.drop_link(now, index, &Unclaimed::default(), out);
                 }
@@ -327,7 +327,7 @@ impl Controller {
         }
     }
 
-    /// Asks an engine to leave after its current task; force follows after a grace.
+    /// Asks an engine to leave after its current task; force follows after a grace period.
     pub(crate) fn stop_engine(
         &mut self,
         now: Nanos,
@@ -337,7 +337,7 @@ impl Controller {
     ) {
         let has_host = self.has_host(index);
         let engine = &mut self.engines[index];
-        // What is being released does not come back.
+        // A released engine does not come back.
         let restart = restart && engine.state != State::Draining;
         engine.restart = Some(restart);
         engine.is_revivable &= restart;
@@ -429,7 +429,7 @@ impl Controller {
         self.try_finish(out);
     }
 
-    /// Once no engine is left the fork server leaves, and once it has left the node may.
+    /// When no engine is left, the fork server exits, and after it the node may.
     pub(crate) fn try_finish(&mut self, out: &mut Vec<Output>) {
         let engines_left = self.engines.iter().any(|e| e.state != State::Gone);
         if !self.supervisor.stopping || self.supervisor.finished || engines_left {
@@ -442,7 +442,7 @@ impl Controller {
         }
     }
 
-    /// Shutdown is complete, or took its time.
+    /// Shutdown is complete, or timed out.
     pub(crate) fn finish(&mut self, out: &mut Vec<Output>) {
         let at = core::mem::take(&mut self.supervisor.shutdown_at);
         if at != 0 {

@@ -9,7 +9,8 @@ use crate::engines::MAX_ENGINES;
 pub(crate) struct Targets(Vec<(u32, u32)>);
 
 impl Targets {
-    /// Those of a set that could exist; `None` for all. A set that names one that cannot, or too many, is that one alone.
+    /// The targets of a set that could exist; `None` for all. If a set names one that cannot exist, or too many, the
+    /// result is that one alone.
     pub fn of(targets: &TargetSet) -> Option<Self> {
         let TargetSet::Ranges(ranges) = targets else {
             return None;
@@ -44,7 +45,7 @@ impl Targets {
         }
     }
 
-    /// How many engines they name.
+    /// The number of engines.
     pub fn len(&self) -> usize {
         self.0
             .iter()
@@ -57,7 +58,7 @@ impl Targets {
         self.0.len() * size_of::<(u32, u32)>()
     }
 
-    /// In target order.
+    /// Engines in target order.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         self.0.iter().flat_map(|(first, end)| *first..*end)
     }
@@ -80,7 +81,7 @@ impl Targets {
         own
     }
 
-    /// As [`Self::contains`], of sorted ones.
+    /// As [`Self::contains`], for sorted targets.
     pub fn sorted_contains(&self, engine: u32) -> bool {
         let after = self.0.partition_point(|(first, _)| *first <= engine);
         after > 0 && engine < self.0[after - 1].1

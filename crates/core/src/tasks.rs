@@ -1,5 +1,5 @@
-//! The table of live tasks. A key names one placement: it changes when a task leaves an engine to
-//! be run again, so that late news of the earlier placement is recognised as stale.
+//! The table of live tasks. A key names one placement: it changes when a task leaves an engine to run again, so late
+//! news of the earlier placement is recognized as stale.
 
 use broadleaf_proto::ids::{ClientId, EngineId, TaskKey, TaskSeq};
 use broadleaf_proto::task::Payload;
@@ -9,7 +9,7 @@ use crate::Nanos;
 use crate::options::OptionSets;
 use crate::ready::{GroupId, Rank};
 
-/// Where a task is. Each live task is in exactly one place.
+/// Where a task is. Each live task is in exactly one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The slot holds no task.
@@ -20,9 +20,9 @@ pub(crate) enum Place {
     Ready(GroupId),
     /// Queued for this engine (mode `Each`).
     Pinned(EngineId),
-    /// On an engine's claim board, running, or done without our knowing yet.
+    /// On an engine's claim board, running, or done without the news having arrived.
     Offered(EngineId, u32),
-    /// Between two places, within one call.
+    /// Between two states, within one call.
     Detached,
     /// Was running on an engine that died; waits for the death certificate.
     Limbo(EngineId),
@@ -31,7 +31,7 @@ pub(crate) enum Place {
 /// Why a task is being stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopping {
-    /// It is not.
+    /// It is not being stopped.
     No,
     /// Aborted by its client (or its client is gone).
     Cancel,
@@ -54,21 +54,21 @@ pub(crate) struct Task {
     pub function: u32,
     /// Slot among the option sets; holds one reference.
     pub options: u32,
-    /// How deep it is nested: 0, or one more than the task that submitted it.
+    /// Its nesting depth: 0, or one more than that of the task that submitted it.
     pub depth: u16,
     pub retries_left: u32,
     pub stopping: Stopping,
-    /// An interrupt was sent at it: an error is then no reason to retry.
+    /// An interrupt was sent to it: an error is then no reason to retry.
     pub interrupted: bool,
-    /// Its time ran out once on an engine that had not even started it.
+    /// Its time ran out once, on an engine that had not even started it.
     pub stalled: bool,
-    /// Its arguments are on their way to the host of its engine. Its timeout starts when they are there.
+    /// Its arguments are on their way to the host of its engine. Its timeout starts when they have arrived.
     pub is_travelling: bool,
     /// Others wait for it.
     pub has_dependents: bool,
     /// Clients that did not submit it wait for its result.
     pub is_awaited: bool,
-    /// Its engines were narrowed by `follow`.
+    /// `follow` restricted its engines.
     pub follows: bool,
     /// The engine it must run on (mode `Each`).
     pub pinned: Option<EngineId>,
@@ -76,9 +76,9 @@ pub(crate) struct Task {
     pub tried: SmallVec<[u32; 0]>,
     /// Engines that `follow` allows.
     pub followed: SmallVec<[u32; 0]>,
-    /// The engine it failed on last, avoided by the next attempt if there is another.
+    /// The engine it failed on last, which the next attempt avoids if there is another.
     pub avoid: Option<EngineId>,
-    /// Its share of the bytes that ride inline with its submission.
+    /// Its share of the inline bytes of its submission.
     pub inline_bytes: u64,
     pub submitted_ns: Nanos,
     /// Its timer in the set of timers; 0 for none.
@@ -126,7 +126,7 @@ impl TaskTable {
         TaskKey::new(slot, 0)
     }
 
-    /// Frees a live task's slot and gives what it held.
+    /// Frees a live task's slot and returns its content.
     pub fn remove(&mut self, key: TaskKey) -> Payload {
         let task = self.at(key);
         task.place = Place::Vacant;
@@ -152,7 +152,7 @@ impl TaskTable {
             .filter(|t| t.generation == key.generation() && t.place != Place::Vacant)
     }
 
-    /// A task the caller knows to be live.
+    /// A task that the caller knows to be live.
     pub fn at(&mut self, key: TaskKey) -> &mut Task {
         let task = &mut self.slots[key.slot()];
         debug_assert!(task.generation == key.generation() && task.place != Place::Vacant);

@@ -1,4 +1,4 @@
-//! Time limits of tasks: when they start, and what happens at their end.
+//! Time limits of tasks: when they start, and what happens when they expire.
 
 use broadleaf_proto::control::DeathCause;
 use broadleaf_proto::ids::{EngineId, TaskKey};
@@ -25,7 +25,7 @@ impl Controller {
         }
     }
 
-    /// Gives a task that was interrupted while others ran on top of it the whole grace, once it is on top again.
+    /// Gives a task that was interrupted while others ran on top of it the full grace period, once it is on top again.
     pub(crate) fn time_uncovered(&mut self, now: Nanos, engine: EngineId) {
         let books = &self.engines[engine.0 as usize];
         let Some(top) = books.stack.last() else {
@@ -58,7 +58,7 @@ impl Controller {
             (Place::Offered(engine, offer), Stopping::Timeout)
                 if self.engines[engine.0 as usize].is_buried(offer) =>
             {
-                // It gets its interrupt when what runs on top of it has ended; that one's time is its own.
+                // It gets its interrupt when the task on top of it has ended, which has its own time limit.
                 self.set_timer(key, now.saturating_add(self.config.interrupt_grace_ns));
             }
             (Place::Offered(engine, _), Stopping::Timeout) => {

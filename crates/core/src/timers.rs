@@ -1,5 +1,5 @@
-//! What is to happen when. Entries are removed when they no longer apply, so the set is no larger
-//! than the number of tasks and engines that have one.
+//! What happens when. Entries are removed when they no longer apply, so the set is no larger than the number of tasks
+//! and engines that have a timer.
 
 use std::collections::BTreeSet;
 
@@ -7,18 +7,18 @@ use broadleaf_proto::ids::{EngineId, HostId, TaskKey};
 
 use crate::Nanos;
 
-/// What is due.
+/// What to do when it is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// The task's next step: dependency timeout while it waits, else timeout, then kill.
+    /// The task's next step: its dependency timeout while it waits, or else its timeout, then a kill.
     Task(TaskKey),
-    /// The engine's limbo tasks get no better certificate.
+    /// The engine's limbo tasks will get no better certificate.
     Limbo(EngineId),
-    /// The engine's next step of life, by its state.
+    /// The next step of the engine's life, depending on its state.
     Engine(EngineId),
     /// The host's time is nearly over.
     Host(HostId),
-    /// The fork server had its time to leave.
+    /// The fork server's time to exit is over.
     Shutdown,
 }
 

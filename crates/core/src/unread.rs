@@ -1,4 +1,4 @@
-//! Output that is not passed on, because too much waits to be read already.
+//! Output that is not passed on, because too much is already waiting to be read.
 
 use broadleaf_proto::ids::EngineId;
 use broadleaf_proto::task::{
@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 const STREAMS: [u8; 2] = [STDOUT, STDERR];
 
-/// What of one task's output was dropped since its reader was last told.
+/// The part of a task's output that was dropped since its reader was last told.
 #[derive(Clone, Debug, Default)]
 pub struct Unread {
     task: u64,
@@ -17,10 +17,10 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// Counts a record as dropped; `false` for one of a stream that nobody knows.
+    /// Counts a record as dropped; `false` if its stream is unknown.
     pub fn count(&mut self, record: &OutputRecord) -> bool {
         if self.task != record.task {
-            // The other task's engine never said that it ended: it is run again, or lost with its output.
+            // The other task's engine never reported its end: it is run again, or lost with its output.
             *self = Self {
                 task: record.task,
                 ..Self::default()

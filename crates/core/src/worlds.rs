@@ -1,5 +1,5 @@
-//! MPI worlds: engines that no fork server has started. Their places are next to each other, in the order of ranks, and
-//! they end together.
+//! MPI worlds: engines that no fork server has started. Their slots are adjacent, in the order of ranks, and they end
+//! together.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{Controller, Nanos, Output};
 
 const SIGKILL: i32 = 9;
 
-/// The places of one world. They stay its own, so that it has the same engines when it is started again.
+/// The slots of one world. They stay with it, so it has the same engines when it is started again.
 #[derive(Clone, Copy, Debug)]
 struct World {
     first: u32,
@@ -21,12 +21,12 @@ struct World {
     ended_by: Option<u32>,
 }
 
-/// Worlds by name: as many as have had a place.
+/// Worlds by name: all that have had a slot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Worlds(BTreeMap<String, World>);
 
 impl Controller {
-    /// A rank wants its place. Whether that can be: a world has as many ranks as it had before.
+    /// A rank requests its slot. Whether that is possible: a world has as many ranks as before.
     #[expect(clippy::too_many_arguments, reason = "the fields of a message")]
     pub(crate) fn on_guest(
         &mut self,
@@ -49,7 +49,7 @@ impl Controller {
         };
         let index = (first + rank) as usize;
         if self.engines[index].state != State::Gone {
-            // The one before it lives, for all that is known. The fork server asks again.
+            // The previous one is still alive as far as is known. The fork server will ask again.
             self.totals.ignored += 1;
             return true;
         }
@@ -71,7 +71,7 @@ impl Controller {
         true
     }
 
-    /// The place of a world's rank 0, made with the others if the world is new.
+    /// The slot of a world's rank 0, created with the others if the world is new.
     fn first_place(&mut self, name: &str, size: u32) -> Option<u32> {
         if let Some(known) = self.worlds.0.get(name) {
             return (known.size == size).then_some(known.first);
@@ -97,7 +97,7 @@ impl Controller {
         Some(first)
     }
 
-    /// The places of the engine's world; its own alone where it has none.
+    /// The slots of the engine's world; only its own if it has none.
     pub(crate) fn of_same_world(&self, index: usize) -> core::ops::Range<usize> {
         let guest = self.engines[index].guest.as_ref();
         let world = guest.and_then(|guest| self.worlds.0.get(&guest.world));
@@ -106,7 +106,7 @@ impl Controller {
         })
     }
 
-    /// Whether an engine has come to an end that its world does not survive.
+    /// Whether an engine has ended in a way that its world does not survive.
     fn ends_its_world(&self, index: usize) -> bool {
         let asked = self.engines[index].ended_by_us.as_ref();
         let is_asked =
@@ -114,7 +114,7 @@ impl Controller {
         !is_asked && !self.supervisor.stopping
     }
 
-    /// Notes which rank died first, as soon as a first sign of that is there.
+    /// Records which rank died first, at the first sign of it.
     pub(crate) fn note_end_of_world(&mut self, index: usize) {
         if !self.ends_its_world(index) {
             return;
@@ -126,7 +126,8 @@ impl Controller {
         }
     }
 
-    /// Of a rank nobody knows how it ended: it was the process manager's child. What is known is which died first.
+    /// Nobody knows how a rank ended, because it was the process manager's child. What is known is which one died
+    /// first.
     pub(crate) fn cause_in_world(&mut self, index: usize, cause: DeathCause) -> DeathCause {
         if cause != DeathCause::Disconnected {
             return cause;
@@ -138,7 +139,7 @@ impl Controller {
         first.map_or(cause, DeathCause::RankDied)
     }
 
-    /// An engine is dead: so are the others of its world, or will be now.
+    /// An engine is dead, so the others of its world are dead or will be now.
     pub(crate) fn end_world(&mut self, now: Nanos, index: usize, out: &mut Vec<Output>) {
         if self.engines[index].guest.is_none() || !self.ends_its_world(index) {
             return;
@@ -156,7 +157,8 @@ impl Controller {
             let engine = &self.engines[other];
             let (id, pid) = (engine.id, engine.spawned_pid);
             if matches!(engine.state, State::Starting { .. }) && pid != 0 {
-                // Nobody tells of its end: its number may be another process's by the time its start has failed.
+                // Nobody reports its end: its process id may belong to another process by the time its start has
+                // failed.
                 self.engines[other].spawned_pid = 0;
                 out.push(Output::Kill {
                     engine: id,

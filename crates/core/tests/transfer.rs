@@ -351,7 +351,7 @@ impl Network {
         }
         for (id, node) in &self.nodes {
             if !node.is_dead && !node.is_stopped {
-                assert_eq!(node.have, LEN, "host {id} waits for ever: {node:?}");
+                assert_eq!(node.have, LEN, "host {id} waits forever: {node:?}");
                 assert_eq!(node.wire, LEN, "host {id} got bytes twice");
             }
         }

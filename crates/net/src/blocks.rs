@@ -1,4 +1,4 @@
-//! Blocks of a link: bytes that were sealed before, and pass by its encryption.
+//! Blocks of a link: bytes that are already sealed and bypass its encryption.
 
 use std::io::IoSlice;
 
@@ -8,17 +8,19 @@ use crate::error::LinkError;
 use crate::link::Link;
 
 impl Link {
-    /// Accepts blocks of up to `bytes` from now on; a fresh link accepts none.
+    /// Accepts blocks of up to `bytes` from now on; a new link accepts none.
     pub fn set_block_limit(&mut self, bytes: u32) {
         if let Some(tls) = &mut self.tls {
             tls.set_block_limit(bytes);
         }
     }
 
-    /// Queues a block that `write` seals. It passes by this link's encryption, and its order among the frames is not kept.
+    /// Queues a block that `write` seals. It bypasses this link's encryption, and its order among the frames is not
+    /// preserved.
     ///
     /// # Errors
-    /// [`LinkError::BlockNeedsTls`] before the end of a TLS handshake, and what `write` says; nothing is queued then.
+    /// [`LinkError::BlockNeedsTls`] before the end of a TLS handshake, and any error of `write`; then nothing
+    /// is queued.
     pub fn send_block(
         &mut self,
         len_bytes: usize,
@@ -31,7 +33,8 @@ impl Link {
         }
     }
 
-    /// Sends a block that was sealed elsewhere, from where it lies as far as the socket takes it; the rest is queued.
+    /// Sends a block that was sealed elsewhere, directly from its memory as far as the socket takes it; the rest is
+    /// queued.
     ///
     /// # Errors
     /// As [`Link::send_block`] and [`Link::flush`].
@@ -58,13 +61,13 @@ impl Link {
         Ok(())
     }
 
-    /// The block under way, from when its header has come until [`Link::take_block`] had its end.
+    /// The block in progress, from the arrival of its header until [`Link::take_block`] reached its end.
     pub fn block(&self) -> Option<Block> {
         self.tls.as_ref().and_then(|tls| tls.block())
     }
 
-    /// Receives once for the block under way, if any of it is still to come, straight into `target`, which has its length
-    /// and is the same for all of it.
+    /// Receives once for the block in progress, if any of it is missing, directly into `target`, which has the block's
+    /// length and is the same for all of it.
     ///
     /// # Errors
     /// As [`Link::fill`].
@@ -84,8 +87,8 @@ impl Link {
         Ok(count)
     }
 
-    /// Takes what has come of the block under way into `target`, as in [`Link::fill_block`]; whether that was the last of
-    /// it. Then frames may follow, or another block.
+    /// Moves what has arrived of the block in progress into `target`, as in [`Link::fill_block`]; returns whether that
+    /// was the end of it. Then frames may follow, or another block.
     ///
     /// # Errors
     /// As [`Link::fill`].
@@ -99,7 +102,7 @@ impl Link {
         }
     }
 
-    /// Encrypts the frames that wait, so that blocks without end do not hold them up.
+    /// Encrypts the waiting frames, so that an endless series of blocks does not hold them up.
     fn encrypt_frames(&mut self) -> Result<(), LinkError> {
         self.outbox.seal()?;
         while let Some(tls) = &mut self.tls

@@ -5,7 +5,7 @@ use std::io;
 use broadleaf_proto::DecodeError;
 use broadleaf_proto::control::Refusal;
 
-/// Why a link cannot go on. After any of these the link is of no more use: drop it.
+/// Why a link cannot continue. After any of these errors the link is unusable: drop it.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The peer closed the connection between two frames.
@@ -23,10 +23,9 @@ pub enum LinkError {
     /// One side refused the other before the keys were proven.
     #[error("the connection was refused: {}", .0.message)]
     Refused(Refusal),
-    /// What listens there does not hold the cluster's key.
+    /// The listener does not hold the cluster's key.
     #[error(
-        "what listens there does not hold the cluster's key: it is of another version or another cluster, or has taken \
-         the place of a cluster that is gone; nothing was sent to it"
+        "the listener does not hold the cluster's key: it has another version, belongs to another cluster, or has replaced a cluster that is gone; nothing was sent to it"
     )]
     Impostor,
     /// The operating system failed a call.
@@ -36,35 +35,37 @@ pub enum LinkError {
     #[error("refused the peer: its key is not in the connection file; is that file out of date?")]
     WrongKey,
     /// The peer did not accept this side's key.
-    #[error("the peer refused our key: the connection file is out of date or of another cluster")]
+    #[error(
+        "the peer refused our key: the connection file is out of date or belongs to another cluster"
+    )]
     KeyRefused,
-    /// TLS failed otherwise: most often the peer does not speak it.
+    /// TLS failed in another way: usually the peer does not speak it.
     #[error("TLS failed: {0}; do both sides use it?")]
     Tls(#[source] rustls::Error),
-    /// The peer sent bytes that are no frame.
+    /// The peer sent bytes that are not a frame.
     #[error("refused a frame: {0}; the peer runs another version or is not Broadleaf")]
     Decode(#[from] DecodeError),
     /// The peer sent more descriptors than it may.
     #[error("refused {count} file descriptors where {limit} are allowed; they were closed")]
     TooManyFds {
-        /// How many came.
+        /// Number received.
         count: usize,
-        /// How many may.
+        /// Number allowed.
         limit: usize,
     },
     /// A frame claims descriptors that did not come with it.
     #[error("a frame claims {claimed} file descriptors but {received} came with it")]
     MissingFds {
-        /// What the header says.
+        /// The number in the header.
         claimed: usize,
         /// What came.
         received: usize,
     },
-    /// Descriptors cannot travel over this transport.
-    #[error("file descriptors travel over unix sockets only; send the bytes inline instead")]
+    /// This transport cannot carry descriptors.
+    #[error("file descriptors can only be sent over unix sockets; send the bytes inline instead")]
     FdsNeedUnixSocket,
-    /// Sealed payload cannot travel over this transport.
-    #[error("sealed payload travels over TLS only; is encryption on at one end alone?")]
+    /// This transport cannot carry sealed payload.
+    #[error("sealed payload can only be sent over TLS; is encryption on at one end only?")]
     BlockNeedsTls,
     /// This side tried to send a frame that no peer accepts.
     #[error("a record of {bytes} bytes is above the frame limit of {limit}; split it")]

@@ -1,8 +1,8 @@
-//! Links that are idle, and give back the memory of large frames.
+//! Idle links, which give back the memory of large frames.
 
 use crate::Link;
 
-/// What a link may keep however long it is idle.
+/// The memory that a link may keep, however long it is idle.
 const QUIET_BYTES: usize = 128 * 1024;
 
 impl Link {
@@ -12,7 +12,7 @@ impl Link {
         self.inbox.capacity_bytes() + self.outbox.capacity_bytes() > QUIET_BYTES
     }
 
-    /// Gives its buffers back if nothing has travelled since the last call. Returns how many bytes it held.
+    /// Gives its buffers back if nothing was sent or received since the last call. Returns how many bytes it held.
     pub fn shrink_if_idle(&mut self) -> usize {
         let counters = self.counters();
         let travelled_bytes = counters.bytes_in.wrapping_add(counters.bytes_out);

@@ -11,21 +11,21 @@ use smallvec::SmallVec;
 
 use crate::error::LinkError;
 
-/// Most bytes taken from a socket by one call: few enough to stay in a core's cache until they are used.
+/// Maximum number of bytes taken from a socket by one call: few enough to stay in a core's cache until they are used.
 pub(crate) const READ_BYTES: usize = 64 * 1024;
 /// Size of a fresh buffer on a quiet link, so that many idle links cost little.
 const QUIET_CHUNK_BYTES: usize = 16 * 1024;
-/// Unfinished frames up to this size move to a fresh buffer rather than be read in small pieces.
+/// Unfinished frames up to this size move to a new buffer rather than being read in small pieces.
 const MOVABLE_BYTES: usize = 64 * 1024;
-/// Memory of frames above this size is not used again.
+/// Memory of frames above this size is not reused.
 const LARGE_FRAME_BYTES: usize = 256 * 1024;
-/// Descriptors that may wait for their frames while the caller fills without taking frames.
+/// Number of descriptors that may wait for their frames while the caller fills without taking frames.
 const MAX_WAITING_FDS: usize = 16 * MAX_FRAME_FDS as usize;
 
 /// One received frame.
 #[derive(Debug)]
 pub struct Frame {
-    /// What the body holds.
+    /// The kind of the body.
     pub kind: FrameKind,
     /// The body. It shares the link's read buffer: copy out small pieces that live long.
     pub body: Bytes,
@@ -38,11 +38,11 @@ pub struct Frame {
 /// Memory is taken for a frame only after its header was read and accepted.
 #[derive(Debug)]
 pub struct Inbox {
-    /// Wholly initialised; the first `filled` bytes were received.
+    /// Fully initialised; the first `filled` bytes were received.
     buffer: BytesMut,
     filled: usize,
     chunk_bytes: usize,
-    /// Whether a read since the last fresh buffer took all the room there was.
+    /// Whether a read since the last new buffer took all the available space.
     saturated: bool,
     fds: VecDeque<OwnedFd>,
     frame_limit_bytes: u32,
@@ -66,7 +66,7 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// An empty inbox with the limits of a peer that has not introduced itself.
+    /// An empty inbox with the limits for a peer that has not identified itself.
     pub fn new() -> Self {
         Self::default()
     }
@@ -76,7 +76,7 @@ impl Inbox {
         self.frame_limit_bytes = bytes;
     }
 
-    /// Accepts up to `count` descriptors a frame from now on.
+    /// Accepts up to `count` descriptors per frame from now on.
     pub fn set_max_fds(&mut self, count: u16) {
         self.max_fds = count.min(MAX_FRAME_FDS).into();
     }
@@ -104,7 +104,7 @@ impl Inbox {
         self.frames
     }
 
-    /// As [`Inbox::next_frame`], for frames that are the link's own business and not counted.
+    /// As [`Inbox::next_frame`], for frames that belong to the link itself and are not counted.
     pub(crate) fn next_proof_frame(&mut self) -> Result<Option<Frame>, LinkError> {
         let frame = self.next_frame()?;
         self.frames -= u64::from(frame.is_some());
@@ -119,7 +119,7 @@ impl Inbox {
         }
     }
 
-    /// Size of the first frame as far as it is known: at least the header.
+    /// Size of the first frame as far as it is known: at least the header's.
     fn first_frame_bytes(&self) -> Result<usize, LinkError> {
         Ok(match self.header()? {
             Some(header) => HEADER_BYTES + header.body_bytes as usize,
@@ -146,10 +146,10 @@ impl Inbox {
         }
     }
 
-    /// Room for the next bytes, never empty; report what was written with [`Inbox::received`].
+    /// Space for the next bytes, never empty; report what was written with [`Inbox::received`].
     ///
     /// # Errors
-    /// When the frame that has begun is refused.
+    /// If the current frame is refused.
     pub fn room(&mut self) -> Result<&mut [u8], LinkError> {
         let total = self.first_frame_bytes()?;
         let room = self.buffer.len() - self.filled;
@@ -167,12 +167,12 @@ impl Inbox {
         }
         self.saturated = false;
         let bytes = if self.filled >= total || self.filled >= self.chunk_bytes / 2 {
-            // Whole frames wait, or most of a chunk is taken already: the new bytes come on top.
+            // Whole frames are waiting, or most of a chunk is already taken: the new bytes are appended.
             total.max(self.filled + self.chunk_bytes)
         } else {
             total.max(self.chunk_bytes)
         };
-        // Once the frames cut from it are gone, the memory there is serves again, if it is not too much by now.
+        // Once the frames cut from it are gone, the memory is reused, unless it has become too large.
         self.buffer.truncate(self.filled);
         if self.buffer.try_reclaim(bytes - self.filled) && self.buffer.capacity() <= 2 * bytes {
             self.buffer.resize(bytes, 0);
@@ -183,7 +183,7 @@ impl Inbox {
         self.buffer = fresh;
     }
 
-    /// Says that the first `count` bytes of the last [`Inbox::room`] were received.
+    /// Reports that the first `count` bytes of the last [`Inbox::room`] were received.
     ///
     /// # Panics
     /// When `count` is above that room.
@@ -191,7 +191,7 @@ impl Inbox {
         let room = (self.buffer.len() - self.filled).min(READ_BYTES);
         assert!(count <= room, "invariant: no more bytes than room");
         self.filled += count;
-        // What little was left at the end of a buffer is filled by a quiet link, too.
+        // Even a quiet link fills the small space left at the end of a buffer.
         if count == room && room >= self.chunk_bytes / 2 {
             self.saturated = true;
             self.chunk_bytes = (self.chunk_bytes * 2).min(READ_BYTES);
@@ -216,11 +216,11 @@ impl Inbox {
         Ok(())
     }
 
-    /// Copies bytes in, as if received. Memory for them needs no zeroing, and is used again once the frames cut from it
-    /// are gone.
+    /// Copies bytes in, as if received. Memory for them needs no zeroing, and is reused once the frames cut from it are
+    /// gone.
     ///
     /// # Errors
-    /// When the frame that has begun is refused.
+    /// If the current frame is refused.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
         let total = self.first_frame_bytes()?;
         self.buffer.truncate(self.filled);
@@ -234,12 +234,12 @@ impl Inbox {
     /// Takes the next whole frame, or `None` until more is received.
     ///
     /// # Errors
-    /// When the bytes are no frame, or one above a limit.
+    /// If the bytes are not a frame, or the frame exceeds a limit.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, LinkError> {
         let header = self.header()?;
         let Some(header) = header.filter(|h| self.filled - HEADER_BYTES >= h.body_bytes as usize)
         else {
-            // A frame's descriptors come with its first byte, so these all claim to be one frame's.
+            // A frame's descriptors come with its first byte, so all of these claim to belong to one frame.
             if self.fds.len() > self.max_fds {
                 let error = self.too_many_fds(self.fds.len());
                 self.fds.clear();
@@ -260,7 +260,7 @@ impl Inbox {
         self.filled -= total;
         self.frames += 1;
         if self.filled == 0 && total > LARGE_FRAME_BYTES {
-            // It takes its memory along, which a quiet link would hold otherwise.
+            // It takes its memory along, which a quiet link would otherwise hold.
             self.buffer = BytesMut::new();
         }
         Ok(Some(Frame {

@@ -1,7 +1,7 @@
 //! Bytes on wires: framed links over unix sockets, TCP and TLS, with descriptor passing.
 //!
-//! No async runtime: every call is nonblocking but for [`Link::wait`], and a link belongs to one
-//! thread at a time. What the frames mean is not known here.
+//! There is no async runtime: every call except [`Link::wait`] is nonblocking, and a link belongs to one thread at a
+//! time. This crate does not know what the frames mean.
 
 mod blocks;
 mod error;

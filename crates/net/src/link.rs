@@ -22,7 +22,7 @@ use crate::tls::{ClientTls, PeerKey, ServerTls, Session};
 /// What [`Link::wait`] saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// The socket can be read (or is at its end), written, or both.
+    /// The socket is readable (or at its end), writable, or both.
     Ready {
         /// [`Link::fill`] will not block.
         readable: bool,
@@ -31,11 +31,11 @@ pub enum Readiness {
     },
     /// The time is over.
     TimedOut,
-    /// A signal came: look at what its handler did, then wait again.
+    /// A signal arrived: check what its handler did, then wait again.
     Interrupted,
 }
 
-/// What a link did so far. System calls are counted whether or not they would have blocked.
+/// What a link has done so far. System calls are counted even if they would have blocked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
     /// Receive calls.
@@ -65,8 +65,8 @@ pub struct PeerCredentials {
 
 /// A connection: a nonblocking stream with framing, optional TLS and descriptor passing.
 ///
-/// To receive: [`Link::fill`] once, then [`Link::next_frame`] until it has none. To send:
-/// [`Link::append`] or [`Link::send`] any number of frames, then [`Link::flush`].
+/// To receive, call [`Link::fill`] once, then [`Link::next_frame`] until it returns none. To send, call
+/// [`Link::append`] or [`Link::send`] for any number of frames, then [`Link::flush`].
 #[derive(Debug)]
 pub struct Link {
     pub(crate) socket: Socket,
@@ -75,10 +75,10 @@ pub struct Link {
     counters: LinkCounters,
     drained: bool,
     pub(crate) tls: Option<Box<Session>>,
-    /// The proof of keys without TLS, until it is done and on its way.
+    /// The proof of keys without TLS, until it is done and sent.
     pub(crate) proving: Option<Box<Proving>>,
     pub(crate) proven: Option<PeerKey>,
-    /// Bytes that had travelled at the last look; see [`Link::shrink_if_idle`].
+    /// Bytes sent and received at the last check; see [`Link::shrink_if_idle`].
     pub(crate) looked_bytes: u64,
 }
 
@@ -113,8 +113,8 @@ impl Link {
         Ok(Self::new(Socket::tcp(stream)?, None))
     }
 
-    /// The dialling end of TLS over TCP. The handshake runs inside [`Link::flush`] and
-    /// [`Link::fill`]; frames may be queued at once and leave when it is done.
+    /// The dialing end of TLS over TCP. The handshake runs inside [`Link::flush`] and [`Link::fill`]; frames may be
+    /// queued at once and are sent when it is done.
     ///
     /// # Errors
     /// When a socket option cannot be set or TLS cannot start.
@@ -139,13 +139,13 @@ impl Link {
         Ok((Self::unix(a)?, Self::unix(b)?))
     }
 
-    /// Receives once, up to about 64 KiB; returns how many bytes of frames came, 0 when it would block.
+    /// Receives once, up to about 64 KiB; returns how many bytes of frames arrived, 0 if it would block.
     ///
     /// Take the frames before the next call: bytes that are not taken stay in memory.
     ///
     /// # Errors
-    /// [`LinkError::Closed`] at the end of the connection, [`LinkError::ClosedInFrame`] when a
-    /// frame is cut off there, and whatever makes the bytes no frame.
+    /// [`LinkError::Closed`] at the end of the connection, [`LinkError::ClosedInFrame`] if it cuts off a
+    /// frame, and the errors for bytes that are not a frame.
     pub fn fill(&mut self) -> Result<usize, LinkError> {
         if self.tls.is_some() {
             return self.fill_tls();
@@ -160,7 +160,7 @@ impl Link {
         }
         let count = self.count_received(received)?;
         self.inbox.received(count);
-        // The kernel ends a receive call after descriptors, whatever waits behind them.
+        // The kernel ends a receive call after descriptors, even if more data is waiting.
         self.drained = count < room_bytes && !has_fds;
         if self.proving.is_some() {
             self.prove()?;
@@ -168,8 +168,8 @@ impl Link {
         Ok(count)
     }
 
-    /// As `fill`. Handshake records make no frames, so it goes on until frames or the end of what
-    /// had arrived, and sends what the handshake has to say.
+    /// As `fill`. Handshake records are not frames, so it continues until it finds frames or the end of the received
+    /// data, and sends the handshake's replies.
     fn fill_tls(&mut self) -> Result<usize, LinkError> {
         loop {
             let Some(tls) = &mut self.tls else {
@@ -186,8 +186,8 @@ impl Link {
             };
             let result = tls.received(count, &mut self.inbox);
             if !was_established || result.is_err() {
-                // Answers of the handshake, what waited for its end, or the alert that says why not.
-                // After a failure that is a courtesy, so the first error is the one to report.
+                // Answers of the handshake, data that waited for its end, or the alert that explains a failure. After a
+                // failure this is a courtesy, so the first error is the one to report.
                 let flushed = self.flush();
                 result?;
                 flushed?;
@@ -240,8 +240,8 @@ impl Link {
         }
     }
 
-    /// Whether the last [`Link::fill`] saw the end of what had arrived: with edge-triggered
-    /// polling, fill again until this is true.
+    /// Whether the last [`Link::fill`] saw the end of the received data: with edge-triggered polling, fill again until
+    /// this is true.
     pub fn is_drained(&self) -> bool {
         self.drained
     }
@@ -266,8 +266,8 @@ impl Link {
     /// Queues a frame of its own. Descriptors are duplicated, and travel with its first byte.
     ///
     /// # Errors
-    /// [`LinkError::RecordTooLarge`], [`LinkError::TooManyFds`], [`LinkError::FdsNeedUnixSocket`],
-    /// or [`LinkError::Io`] when the process is out of descriptors. The link stays usable.
+    /// [`LinkError::RecordTooLarge`], [`LinkError::TooManyFds`], [`LinkError::FdsNeedUnixSocket`], or
+    /// [`LinkError::Io`] if the process is out of descriptors. The link stays usable.
     pub fn send(
         &mut self,
         kind: FrameKind,
@@ -291,7 +291,7 @@ impl Link {
         self.outbox.send(kind, body, owned)
     }
 
-    /// Queues a frame of its own whose body is `head` and then `rest`, which so need not be joined first.
+    /// Queues a frame of its own whose body is `head` and then `rest`, which thus need not be joined first.
     ///
     /// # Errors
     /// [`LinkError::RecordTooLarge`]; the link stays usable.
@@ -304,7 +304,7 @@ impl Link {
         self.outbox.send_parts(kind, head, rest)
     }
 
-    /// Sends what is queued, with one call if the socket takes it all; true when nothing is left.
+    /// Sends what is queued, with one call if the socket takes everything; true if nothing is left.
     ///
     /// # Errors
     /// [`LinkError::Closed`] when the peer is gone; [`LinkError::RecordTooLarge`].
@@ -363,7 +363,7 @@ impl Link {
         Ok(count)
     }
 
-    /// Bytes queued and not yet taken by the socket.
+    /// Bytes queued that the socket has not yet taken.
     pub fn queued_bytes(&self) -> usize {
         let of_tls = self.tls.as_ref().map_or(0, |tls| tls.outgoing().len());
         let of_proof = self.proving.as_ref().map_or(0, |p| p.outgoing().len());
@@ -384,8 +384,8 @@ impl Link {
         }
     }
 
-    /// Whether frames can travel: false until the keys are proven. The dialling side learns only
-    /// from its first [`Link::fill`] after it whether the listener took its key.
+    /// Whether frames can be sent: false until the keys are proven. Only its first [`Link::fill`] after that tells the
+    /// dialing side whether the listener accepted its key.
     pub fn is_established(&self) -> bool {
         match &self.tls {
             Some(tls) => tls.is_established(),
@@ -399,8 +399,8 @@ impl Link {
         over_tls.or(self.proven)
     }
 
-    /// Accepts frames with bodies up to `bytes` from now on, or once the peer has proven its key; a
-    /// fresh link accepts `MAX_HANDSHAKE_FRAME_BYTES`.
+    /// Accepts frames with bodies up to `bytes` from now on, or once the peer has proven its key; a new link accepts
+    /// `MAX_HANDSHAKE_FRAME_BYTES`.
     pub fn set_frame_limit(&mut self, bytes: u32) {
         match self.proving.as_mut().filter(|p| p.peer.is_none()) {
             Some(proving) => proving.frame_limit_bytes = Some(bytes),
@@ -408,8 +408,8 @@ impl Link {
         }
     }
 
-    /// Accepts up to `count` descriptors a frame from now on (at most `MAX_FRAME_FDS`), or once the
-    /// peer has proven its key; a fresh link accepts one.
+    /// Accepts up to `count` descriptors per frame from now on (at most `MAX_FRAME_FDS`), or once the peer has proven
+    /// its key; a new link accepts one.
     pub fn set_max_fds(&mut self, count: u16) {
         match self.proving.as_mut().filter(|p| p.peer.is_none()) {
             Some(proving) => proving.max_fds = Some(count),
@@ -440,7 +440,7 @@ impl Link {
         })
     }
 
-    /// What the link did so far.
+    /// What the link has done so far.
     pub fn counters(&self) -> LinkCounters {
         LinkCounters {
             frames_in: self.inbox.frames(),
@@ -454,16 +454,16 @@ impl Link {
         self.inbox.capacity_bytes()
     }
 
-    /// Bytes of memory held for sending what is encrypted or a block.
+    /// Bytes of memory held for sending encrypted data or a block.
     pub fn send_capacity_bytes(&self) -> usize {
         self.tls.as_ref().map_or(0, |tls| tls.send_capacity_bytes())
     }
 
-    /// Blocks until the socket is readable or, with `for_write` while [`Link::wants_write`],
-    /// writable; for at most `timeout`, or for ever. Answer a readable link with [`Link::fill`].
+    /// Blocks until the socket is readable or, with `for_write` while [`Link::wants_write`], writable; for at most
+    /// `timeout`, or forever. Answer a readable link with [`Link::fill`].
     ///
     /// # Errors
-    /// When poll fails, which only a programming error or exhausted memory makes it.
+    /// If poll fails, which happens only after a programming error or when memory is exhausted.
     pub fn wait(
         &mut self,
         for_write: bool,

@@ -1,4 +1,4 @@
-//! Where peers dial in.
+//! Where peers connect.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
@@ -21,7 +21,7 @@ enum Kind {
     Tcp(TcpListener, Security),
 }
 
-/// How those who dial over TCP prove who they are.
+/// How peers that connect over TCP prove who they are.
 #[derive(Debug)]
 enum Security {
     Tls(ServerTls),
@@ -34,14 +34,14 @@ impl Listener {
     /// 0700 (made if missing). A socket left by a dead process is replaced.
     ///
     /// # Errors
-    /// `AddrInUse` when somebody answers at `path`, `AlreadyExists` when something else is there,
-    /// `PermissionDenied` when the directory is another user's or open to others.
+    /// `AddrInUse` if somebody answers at `path`, `AlreadyExists` if something else is there,
+    /// `PermissionDenied` if the directory belongs to another user or is open to others.
     pub fn unix(path: &Path, proof: ListenProof) -> io::Result<Self> {
         let listener = LocalListener::bind(path)?;
         Ok(Self(Kind::Unix(listener, Arc::new(proof))))
     }
 
-    /// Listens on plaintext TCP, to those who prove a key; port 0 picks a free one.
+    /// Listens on plaintext TCP for peers that prove a key; port 0 picks a free one.
     ///
     /// # Errors
     /// When the address is in use or not this host's.
@@ -63,10 +63,10 @@ impl Listener {
         Ok(Self(Kind::Tcp(listener, security)))
     }
 
-    /// Takes the next connection, and the address it comes from over TCP; `None` when nobody waits.
+    /// Accepts the next connection, with its origin address over TCP; `None` if nobody is waiting.
     ///
     /// # Errors
-    /// When accepting fails; running out of descriptors is the usual cause.
+    /// If accepting fails, usually because the process is out of descriptors.
     pub fn accept(&self) -> io::Result<Option<(Link, Option<IpAddr>)>> {
         let accepted = match &self.0 {
             Kind::Unix(listener, proof) => listener
@@ -106,7 +106,7 @@ impl AsFd for Listener {
     }
 }
 
-/// Nobody waits, or who waited has gone: neither is the listener's trouble.
+/// Nobody is waiting, or the waiting peer is gone: neither is an error of the listener.
 fn is_transient(kind: io::ErrorKind) -> bool {
     use io::ErrorKind as K;
     matches!(

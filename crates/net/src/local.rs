@@ -31,14 +31,13 @@ impl Place {
         if found.st_uid != me {
             let owner = found.st_uid;
             return Err(denied(format!(
-                "{} belongs to user {owner}, and you are user {me}: whatever listens there is not yours; connect as \
-                 the user who started the cluster",
+                "{} belongs to user {owner}, and you are user {me}: the listener is not yours; connect as the user who started the cluster",
                 directory.display()
             )));
         }
         if found.st_mode & 0o077 != 0 {
             return Err(denied(format!(
-                "{} is open to other users: whatever listens there may not be yours; chmod 700 it",
+                "{} is open to other users: the listener may not be yours; chmod 700 it",
                 directory.display()
             )));
         }
@@ -48,7 +47,7 @@ impl Place {
         })
     }
 
-    /// A path of the socket that is short, and stays with the directory that was checked.
+    /// A short path of the socket that stays within the checked directory.
     fn path(&self) -> PathBuf {
         Path::new("/proc/self/fd")
             .join(self.directory.as_raw_fd().to_string())
@@ -56,10 +55,11 @@ impl Place {
     }
 }
 
-/// Dials a socket of this user's. Before a byte is sent both its directory and the process that listens are checked.
+/// Connects to a socket of this user. Both its directory and the listening process are checked before a byte is sent.
 ///
 /// # Errors
-/// `PermissionDenied` when the directory or the listener is another user's; else as connecting fails.
+/// `PermissionDenied` if the directory or the listener belongs to another user; otherwise the error of
+/// connecting.
 pub fn dial(path: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::connect(Place::open(path)?.path())?;
     let listener = rustix::net::sockopt::socket_peercred(&stream)?.uid.as_raw();
@@ -82,7 +82,8 @@ pub(crate) struct LocalListener {
 }
 
 impl LocalListener {
-    /// Listens at `path`, with mode 0600. Its directory is made if missing; a socket left by a dead process is replaced.
+    /// Listens at `path`, with mode 0600. Its directory is created if missing; a socket left by a dead process is
+    /// replaced.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
         DirBuilder::new()
@@ -126,7 +127,7 @@ fn remove_stale(short: &Path, path: &Path) -> io::Result<()> {
         Ok(found) if !found.file_type().is_socket() => {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
-                format!("{} exists and is no socket", path.display()),
+                format!("{} exists and is not a socket", path.display()),
             ));
         }
         Ok(_) => {}

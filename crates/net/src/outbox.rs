@@ -1,4 +1,4 @@
-//! The sending half of a link: one contiguous buffer of frames, and the descriptors that ride on it.
+//! The sending half of a link: one contiguous buffer of frames, and the descriptors that travel with it.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -11,23 +11,23 @@ use crate::error::LinkError;
 
 /// An open frame closes once its body reaches this size.
 const FRAME_CLOSE_BYTES: usize = 256 * 1024;
-/// Memory kept for the next frames once everything was sent.
+/// Memory kept for the next frames once everything has been sent.
 const KEPT_BYTES: usize = 512 * 1024;
 /// Sent bytes are cut off the front of a backlog in steps of at least this size.
 const COMPACT_BYTES: usize = 1024 * 1024;
 
-/// Descriptors and the position in the buffer of the frame they ride with.
+/// Descriptors, and the position in the buffer of the frame they travel with.
 #[derive(Debug)]
 struct Passenger {
     position: usize,
     fds: Vec<OwnedFd>,
 }
 
-/// Frames that wait to be sent.
+/// Frames waiting to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     buffer: Vec<u8>,
-    /// Bytes of `buffer` that were taken by the socket.
+    /// Bytes of `buffer` that the socket has taken.
     sent: usize,
     /// Kind and header position of the frame that records are appended to.
     open: Option<(FrameKind, usize)>,
@@ -65,7 +65,7 @@ impl Outbox {
             self.buffer.truncate(start);
             self.refused = Some(record_bytes);
         } else if self.buffer.len() - header - HEADER_BYTES > limit {
-            // Only together with its predecessors is it too large: it begins a frame of its own.
+            // It is too large only together with its predecessors: it begins a frame of its own.
             self.buffer.splice(start..start, [0; HEADER_BYTES]);
             let end = self.buffer.len();
             self.patch(kind, header, start, 0);
@@ -150,10 +150,10 @@ impl Outbox {
         Ok(())
     }
 
-    /// Closes the open frame, so that all of the buffer may be sent.
+    /// Closes the open frame, so that the whole buffer may be sent.
     ///
     /// # Errors
-    /// [`LinkError::RecordTooLarge`] when a record was refused since the last time.
+    /// [`LinkError::RecordTooLarge`] if a record was refused since the last time.
     pub(crate) fn seal(&mut self) -> Result<(), LinkError> {
         self.close_frame();
         match self.refused.take() {
@@ -181,7 +181,7 @@ impl Outbox {
         self.frames
     }
 
-    /// The bytes one call may send, and the descriptors that ride with the first of them.
+    /// The bytes that one call may send, and the descriptors that travel with the first of them.
     pub(crate) fn next_piece(&self) -> (&[u8], &[OwnedFd]) {
         let mut passengers = self.passengers.iter().peekable();
         let fds = match passengers.peek() {
@@ -194,7 +194,7 @@ impl Outbox {
         (&self.buffer[self.sent..end], fds)
     }
 
-    /// Says that the socket took the first `count` bytes of the last piece, and its descriptors.
+    /// Reports that the socket took the first `count` bytes of the last piece, and its descriptors.
     pub(crate) fn advance(&mut self, count: usize) {
         if count == 0 {
             return;

@@ -1,7 +1,8 @@
-//! Proof of the cluster's key on a connection without TLS: HMAC-SHA256 over the nonces of both sides, both ways.
+//! Proof of the cluster's key on a connection without TLS: HMAC-SHA256 over the nonces of both sides, in both
+//! directions.
 //!
-//! The listener proves first, so that a dialer says nothing, and passes no descriptor, to one who only sits in the
-//! node's place. What follows is not encrypted: over TCP, someone between the two can still read and change it.
+//! The listener proves first, so that a dialer reveals nothing, and passes no descriptor, to an impostor in place of
+//! the node. What follows is not encrypted: over TCP, someone between the two can still read and change it.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::tls::{KeyError, PeerKey, decode_private};
 
 const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What proves that a key is held: a MAC key derived from the private half, which both sides have.
+/// What proves possession of a key: a MAC key derived from the private half, which both sides have.
 #[derive(Clone)]
 pub struct ProofKey(hmac::Key);
 
@@ -28,7 +29,7 @@ impl ProofKey {
     /// Derives it from a private key in the text form of [`crate::tls::KeyPair`].
     ///
     /// # Errors
-    /// [`KeyError`] when the key is malformed; `whose` says which it is.
+    /// [`KeyError`] if the key is malformed; `whose` says which one it is.
     pub fn new(private: &str, whose: &'static str) -> Result<Self, KeyError> {
         let (der, _) = decode_private(private, whose)?;
         let secret = Salt::new(HKDF_SHA256, b"broadleaf").extract(der.secret_pkcs8_der());
@@ -46,7 +47,7 @@ impl ProofKey {
         proof
     }
 
-    /// Takes the same time whatever differs.
+    /// Takes the same time wherever the values differ.
     fn accepts(&self, covered: &[u8], proof: &[u8]) -> bool {
         hmac::verify(&self.0, covered, proof).is_ok()
     }
@@ -70,7 +71,7 @@ pub struct DialProof {
 /// What a listener accepts.
 #[derive(Clone, Debug)]
 pub struct ListenProof {
-    /// The clients' key, where clients may connect.
+    /// The clients' key, if clients may connect.
     pub client: Option<ProofKey>,
     /// The engines' key.
     pub engine: ProofKey,
@@ -81,7 +82,7 @@ pub struct ListenProof {
 pub(crate) struct Proving {
     side: Side,
     nonce: [u8; NONCE_BYTES],
-    /// Frames of the proof for the socket; they go before any other.
+    /// Frames of the proof for the socket; they are sent before any other.
     outgoing: Vec<u8>,
     sent: usize,
     /// What the peer proved to be.
@@ -119,7 +120,7 @@ impl Proving {
         let mut nonce = [0; NONCE_BYTES];
         SystemRandom::new()
             .fill(&mut nonce)
-            .map_err(|_| std::io::Error::other("the operating system gave no randomness"))?;
+            .map_err(|_| std::io::Error::other("the operating system provided no randomness"))?;
         Ok(Self {
             side,
             nonce,
@@ -141,7 +142,7 @@ impl Proving {
         self.outgoing.extend_from_slice(body);
     }
 
-    /// Tells the peer why it is not let in; returns the same as an error.
+    /// Tells the peer why it is refused; returns the same as an error.
     pub(crate) fn refuse(&mut self, kind: RefusalKind, message: String) -> LinkError {
         let refusal = Refusal { kind, message };
         self.queue(FrameKind::Refused, &control::encode(&refusal));
@@ -152,7 +153,7 @@ impl Proving {
         &self.outgoing[self.sent..]
     }
 
-    /// Whether there is something to send: of the proof, or, once it is over, of the `queued_bytes` behind it.
+    /// Whether there is something to send: from the proof, or, once it is over, from the `queued_bytes` behind it.
     pub(crate) fn wants_write(&self, queued_bytes: usize) -> bool {
         !self.outgoing().is_empty() || self.peer.is_some() && queued_bytes > 0
     }
@@ -161,7 +162,7 @@ impl Proving {
         self.sent += count;
     }
 
-    /// Takes in a frame of the peer's; [`Proving::peer`] says when that was the last.
+    /// Handles a frame from the peer; [`Proving::peer`] says when it was the last.
     pub(crate) fn on_frame(&mut self, frame: &Frame) -> Result<(), LinkError> {
         match &self.side {
             Side::Dialer(proof) => {
@@ -207,10 +208,9 @@ impl Proving {
             .then(|| control::decode::<Challenge>(&frame.body).ok())
             .flatten();
         let Some(challenge) = challenge else {
-            // What another version begins with is not known here.
+            // How another version begins is not known here.
             let message = format!(
-                "the cluster runs Broadleaf {OWN_VERSION} (protocol {PROTOCOL_VERSION}), and your first message is of \
-                 another version, or encrypted; install the same version on both sides"
+                "the cluster runs Broadleaf {OWN_VERSION} (protocol {PROTOCOL_VERSION}), and your first message has another version, or is encrypted; install the same version on both sides"
             );
             return Err(self.refuse(RefusalKind::Version, message));
         };

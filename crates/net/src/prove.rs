@@ -1,4 +1,4 @@
-//! The proof of keys as part of a link: it runs inside `fill` and `flush`, and other frames wait for its end.
+//! The proof of keys as part of a link: it runs inside `fill` and `flush`, and other frames wait until it is done.
 
 use std::io;
 use std::net::TcpStream;
@@ -12,17 +12,17 @@ use crate::link::Link;
 use crate::proof::{DialProof, ListenProof, Proving};
 use crate::tls::ClientTls;
 
-/// How the dialling end of a TCP connection proves who it is, and learns who listens.
+/// How the dialing end of a TCP connection proves who it is, and learns who is listening.
 #[derive(Clone, Debug)]
 pub enum DialSecurity {
     /// Everything is encrypted.
     Tls(ClientTls),
-    /// The keys are proven, and nothing is encrypted.
+    /// The keys are proven, but nothing is encrypted.
     Proof(DialProof),
 }
 
 impl DialSecurity {
-    /// The dialling end of a connection.
+    /// The dialing end of a connection.
     ///
     /// # Errors
     /// When a socket option cannot be set or TLS cannot start.
@@ -35,12 +35,13 @@ impl DialSecurity {
 }
 
 impl Link {
-    /// Has the two ends prove their keys before any other frame travels; this is the dialling one.
+    /// Makes both ends prove their keys before any other frame is sent; this is the dialing end.
     ///
-    /// The proof runs inside [`Link::flush`] and [`Link::fill`]; frames may be queued at once and leave when it is done.
+    /// The proof runs inside [`Link::flush`] and [`Link::fill`]; frames may be queued at once and are sent when it is
+    /// done.
     ///
     /// # Errors
-    /// When the operating system gives no randomness.
+    /// If the operating system provides no randomness.
     pub fn prove_as_dialer(mut self, proof: &DialProof) -> io::Result<Self> {
         self.proving = Some(Box::new(Proving::dialer(proof)?));
         Ok(self)
@@ -49,13 +50,13 @@ impl Link {
     /// The listening end; see [`Link::prove_as_dialer`].
     ///
     /// # Errors
-    /// When the operating system gives no randomness.
+    /// If the operating system provides no randomness.
     pub fn prove_as_listener(mut self, proof: &Arc<ListenProof>) -> io::Result<Self> {
         self.proving = Some(Box::new(Proving::listener(proof)?));
         Ok(self)
     }
 
-    /// Takes in the frames of the proof, and answers them.
+    /// Handles the frames of the proof, and answers them.
     pub(crate) fn prove(&mut self) -> Result<(), LinkError> {
         while let Some(proving) = self.proving.as_mut().filter(|p| p.peer.is_none()) {
             let Some(frame) = self.inbox.next_proof_frame()? else {
@@ -71,8 +72,8 @@ impl Link {
                     self.inbox.set_max_fds(count);
                 }
             }
-            // An answer, what waited for the end of the proof, or the reason why not. After a failure that is a courtesy,
-            // so the first error is the one to report.
+            // An answer, data that waited for the end of the proof, or the reason for a failure. After a failure this
+            // is a courtesy, so the first error is the one to report.
             let flushed = self.flush();
             result?;
             flushed?;
@@ -80,7 +81,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends frames of the proof; whether other frames may follow.
+    /// Sends frames of the proof; returns whether other frames may follow.
     pub(crate) fn flush_proof(&mut self) -> Result<bool, LinkError> {
         while let Some(proving) = &self.proving {
             let bytes = proving.outgoing();
@@ -115,10 +116,10 @@ impl Link {
         }
     }
 
-    /// Tells the peer why it is not let in, as far as it can be told: before TLS is established it cannot.
+    /// Tells the peer why it is refused, if possible: before TLS is established it is not.
     ///
     /// # Errors
-    /// When the peer cannot be written to; it is to be closed anyway.
+    /// If writing to the peer fails; it will be closed anyway.
     pub fn refuse(&mut self, refusal: &Refusal) -> Result<(), LinkError> {
         match &mut self.proving {
             Some(proving) => drop(proving.refuse(refusal.kind, refusal.message.clone())),

@@ -1,4 +1,4 @@
-//! Payload that is sealed once and passed on by hops as it is: AES-128-GCM (NIST SP 800-38D) with a key of its own for each
+//! Payload that is sealed once and forwarded unchanged: AES-128-GCM (NIST SP 800-38D) with a key of its own for each
 //! object, derived (HKDF-SHA-256, RFC 5869) from a secret that the nodes of a cluster share.
 
 use broadleaf_proto::{ObjectId, PayloadSecret, SealedHead};
@@ -10,11 +10,11 @@ use ring::rand::{SecureRandom, SystemRandom};
 /// Why bytes could not be sealed or opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// The operating system gave no randomness.
-    #[error("cannot seal payload: the operating system gave no randomness")]
+    /// The operating system provided no randomness.
+    #[error("cannot seal payload: the operating system provided no randomness")]
     NoRandomness,
-    /// The bytes, or their place, are not what was sealed, or another key did it.
-    #[error("payload is not what was sealed")]
+    /// The bytes or their position differ from what was sealed, or another key was used.
+    #[error("payload differs from what was sealed")]
     Corrupt,
 }
 
@@ -35,8 +35,8 @@ fn fill(bytes: &mut [u8]) -> Result<(), SealError> {
 
 /// The key of one object at one node.
 ///
-/// A nonce is a random prefix, drawn here for this object, and a count: any number of nodes may seal pieces of one object
-/// without knowing of each other. That two of a thousand draw the same prefix has a probability of 3e-14.
+/// A nonce is a random prefix, drawn here for this object, and a counter: any number of nodes may seal pieces of one
+/// object without knowing about each other. Two of a thousand draw the same prefix with a probability of 3e-14.
 #[derive(Debug)]
 pub struct ObjectKey {
     key: LessSafeKey,
@@ -51,7 +51,7 @@ impl ObjectKey {
     /// [`SealError::NoRandomness`].
     ///
     /// # Panics
-    /// Never: the key is of a length that HKDF gives.
+    /// Never: HKDF provides keys of this length.
     pub fn new(secret: &PayloadSecret, object: ObjectId) -> Result<Self, SealError> {
         let root = Salt::new(HKDF_SHA256, b"broadleaf payload").extract(&secret.0);
         let info = object.0.to_le_bytes();
@@ -68,10 +68,10 @@ impl ObjectKey {
         })
     }
 
-    /// Encrypts `bytes` where they lie, and writes nonce and tag into their head.
+    /// Encrypts `bytes` in place, and writes nonce and tag into their header.
     ///
     /// # Errors
-    /// [`SealError::NoRandomness`], once in 2^32 pieces, when another prefix is due.
+    /// [`SealError::NoRandomness`], at most once in 2^32 pieces, when a new prefix is due.
     ///
     /// # Panics
     /// When `bytes` is above 64 GiB, which no piece may be.
@@ -91,7 +91,7 @@ impl ObjectKey {
         Ok(())
     }
 
-    /// Decrypts `bytes` where they lie. After a failure they are of no use.
+    /// Decrypts `bytes` in place. After a failure they are useless.
     ///
     /// # Errors
     /// [`SealError::Corrupt`].

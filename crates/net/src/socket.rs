@@ -15,7 +15,7 @@ use rustix::net::{
 use smallvec::SmallVec;
 
 const FDS: usize = MAX_FRAME_FDS as usize;
-/// Asked of the kernel for unix sockets; it grants what its own limit allows.
+/// The buffer size requested for unix sockets; the kernel grants as much as its own limit allows.
 const UNIX_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 
 /// Type of service of connections that carry control messages.
@@ -27,13 +27,13 @@ pub(crate) enum Socket {
     Tcp(TcpStream),
 }
 
-/// What one receive call brought.
+/// The result of one receive call.
 #[derive(Debug)]
 pub(crate) enum Received {
     WouldBlock,
     End,
     Bytes(usize),
-    /// There were more descriptors than any frame may have; the kernel closed some.
+    /// There were more descriptors than a frame may have; the kernel closed some.
     TooManyFds,
 }
 
@@ -48,7 +48,7 @@ impl Socket {
     pub(crate) fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        // Asks routers and queues to send small messages first. Where it cannot be asked nothing is lost.
+        // Asks routers and queues to send small messages first. If they cannot be asked, nothing is lost.
         let _ = rustix::net::sockopt::set_ip_tos(&stream, LOW_DELAY);
         Ok(Self::Tcp(stream))
     }
@@ -92,14 +92,14 @@ impl Socket {
         came(result)
     }
 
-    /// One receive call into several places, one after another; descriptors are not for it.
+    /// One receive call into several buffers, one after another; without descriptors.
     pub(crate) fn receive_parts(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Received> {
         came(retry(|| {
             rustix::io::readv(self.as_fd(), parts).map(Received::Bytes)
         }))
     }
 
-    /// One send call: how many bytes were taken, `None` when it would block.
+    /// One send call: returns how many bytes were taken, `None` if it would block.
     pub(crate) fn send(&self, bytes: &[u8], fds: &[OwnedFd]) -> io::Result<Option<usize>> {
         let flags = SendFlags::NOSIGNAL;
         let result = retry(|| {
@@ -117,7 +117,7 @@ impl Socket {
         went(result)
     }
 
-    /// As [`Socket::send`], of several pieces one after another.
+    /// As [`Socket::send`], for several pieces one after another.
     pub(crate) fn send_parts(&self, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
         let mut control = SendAncillaryBuffer::default();
         went(retry(|| {

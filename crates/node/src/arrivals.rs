@@ -117,7 +117,7 @@ impl Arrivals {
             _ => "from addresses that it does not know",
         };
         full(format!(
-            "the cluster has no room for more new connections {whose}: {limit} have yet to say who they are; try again \
+            "the cluster has no room for more new connections {whose}: {limit} have not identified themselves yet; try again \
              in a few seconds"
         ))
     }
@@ -129,7 +129,7 @@ fn full(message: String) -> Refusal {
 }
 
 fn no_descriptor() -> Refusal {
-    full("the cluster has no free file descriptor; raise its limit (`ulimit -n`), or drop results that are kept".to_owned())
+    full("the cluster has no free file descriptor; raise its limit (`ulimit -n`), or drop results that you no longer need".to_owned())
 }
 
 fn open_spare() -> Option<File> {
@@ -260,7 +260,7 @@ impl Node {
     /// Closes connections whose hello is overdue.
     pub(crate) fn drop_silent_peers(&mut self) {
         while let Some(token) = self.arrivals.admission.next_overdue(self.now_ns) {
-            let why = full("you did not prove a key and say who you are in time".to_owned());
+            let why = full("you did not prove a key and identify yourself in time".to_owned());
             self.send_away(token, &why);
         }
     }

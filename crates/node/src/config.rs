@@ -133,7 +133,7 @@ pub struct NodeOptions {
     /// How long the node's free segments are kept, in seconds.
     pub shared_memory_warm_s: u64,
     /// Shape of the tree by which large arguments reach several hosts.
-    pub broadcast_plan: String,
+    pub broadcast_topology: String,
     /// Branches of a k-ary tree; 0 for the number that takes least time.
     pub tree_arity: u32,
     /// Most levels of a k-ary tree; 0 for any.
@@ -187,7 +187,7 @@ impl Default for NodeOptions {
             start_timeout_s: core.start_timeout_ns as f64 / 1e9,
             pool_max_bytes: None,
             shared_memory_warm_s: WARM_SECONDS,
-            broadcast_plan: "auto".to_owned(),
+            broadcast_topology: "auto".to_owned(),
             tree_arity: 0,
             tree_depth: 0,
             payload: "tcp".to_owned(),

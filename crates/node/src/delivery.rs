@@ -10,7 +10,7 @@ use broadleaf_net::LinkError;
 use broadleaf_proto::relay::{AssignMany, Fetch, RelayCommand, RelayEvent, RelayedDone, Source};
 use broadleaf_proto::task::DoneRecord;
 use broadleaf_proto::{
-    AssignRecord, DecodeError, EngineId, HostId, ObjectId, SegmentRef, TaskKey, TransferPlan,
+    AssignRecord, DecodeError, EngineId, HostId, ObjectId, RequestedTopology, SegmentRef, TaskKey,
 };
 
 use crate::node::Node;
@@ -338,25 +338,25 @@ impl Node {
 
     /// Makes objects of what assignments to these hosts name, and has those who need them get them.
     pub(crate) fn plan_transfers(&mut self, hosts: &[HostId]) {
-        let mut wanted: BTreeMap<ObjectId, (u64, TransferPlan, Vec<HostId>)> = BTreeMap::new();
+        let mut wanted: BTreeMap<ObjectId, (u64, RequestedTopology, Vec<HostId>)> = BTreeMap::new();
         let mut fresh: BTreeMap<ObjectId, SegmentRef> = BTreeMap::new();
         for host in hosts {
             let Some(link) = self.relays.links.get_mut(host) else {
                 continue;
             };
-            for (record, plan) in link.open_records() {
+            for (record, requested) in link.open_records() {
                 fresh.extend(self.objects.export(&mut record.payload, &mut self.segments));
                 for place in &record.payload.segments {
                     let entry = wanted
                         .entry(ObjectId(place.segment.0))
-                        .or_insert_with(|| (place.len_bytes, *plan, Vec::new()));
+                        .or_insert_with(|| (place.len_bytes, *requested, Vec::new()));
                     entry.2.push(*host);
                 }
             }
         }
         let mut orders = Vec::new();
-        for (object, (len_bytes, plan, hosts)) in wanted {
-            let topology = topology(plan, self.cluster_topology(hosts.len()));
+        for (object, (len_bytes, requested, hosts)) in wanted {
+            let topology = topology(requested, self.cluster_topology(hosts.len()));
             let transfers = &mut self.objects.transfers;
             let origin = HostId::CONTROLLER;
             transfers.want(
@@ -384,15 +384,15 @@ impl Node {
             (0, depth) => cost::arity_for(n_hosts, depth),
             (arity, _) => arity,
         };
-        let plan = match options.broadcast_plan.as_str() {
-            "flat" => TransferPlan::Flat,
-            "binomial" => TransferPlan::Binomial,
-            "chain" => TransferPlan::Chain,
-            "k-ary" => TransferPlan::Kary(arity),
-            _ if arity > 0 => TransferPlan::Kary(arity),
-            _ => TransferPlan::Auto,
+        let requested = match options.broadcast_topology.as_str() {
+            "flat" => RequestedTopology::Flat,
+            "binomial" => RequestedTopology::Binomial,
+            "chain" => RequestedTopology::Chain,
+            "k-ary" => RequestedTopology::Kary(arity),
+            _ if arity > 0 => RequestedTopology::Kary(arity),
+            _ => RequestedTopology::Auto,
         };
-        topology(plan, Topology::Cheapest)
+        topology(requested, Topology::Cheapest)
     }
 
     /// Carries out what the transfer machine asks for.

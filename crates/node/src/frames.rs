@@ -89,7 +89,7 @@ impl Node {
             // An answer may be many times as long as what asks for it.
             _ if unread_bytes > self.config.options.congestion_bytes => {
                 ControlReply::Failed(format!(
-                    "{unread_bytes} bytes of earlier answers wait for this client to read them: read them first"
+                    "{unread_bytes} bytes of earlier answers are waiting for this client: read them first"
                 ))
             }
             // Each that replaces another would be added to what the engines have still to read.
@@ -97,8 +97,7 @@ impl Node {
                 if self.unread_by_engines() > self.config.options.function_cache_bytes =>
             {
                 ControlReply::Failed(format!(
-                    "{} bytes wait for engines that do not read them, as they run tasks: prepare engines again when \
-                     these have ended, or interrupt them",
+                    "{} bytes are waiting for engines that run tasks and do not read them: prepare the engines again when the tasks have ended, or interrupt them",
                     self.unread_by_engines()
                 ))
             }

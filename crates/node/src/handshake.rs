@@ -55,7 +55,7 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
     })?;
     demand(hello.python == config.python, RefusalKind::Python, || {
         format!(
-            "the cluster runs Python {}, you run {}; functions cannot travel between them: use the same minor version",
+            "the cluster runs Python {}, you run {}; functions cannot be sent between them: use the same minor version",
             config.python, hello.python
         )
     })?;
@@ -96,7 +96,7 @@ pub fn check(config: &NodeConfig, hello: &Hello, link: &Link) -> Result<(), Refu
             identity("this is a relay; connect to the controller")
         }
         Some(PeerKey::Client | PeerKey::Engine) => Ok(()),
-        Some(PeerKey::Server) | None => identity("you have proven no key"),
+        Some(PeerKey::Server) | None => identity("you have not proven a key"),
     }
 }
 
@@ -219,8 +219,7 @@ impl Node {
         let controller = self.decider.controller();
         if controller.is_none_or(|c| c.has_host_named(&name)) {
             let message = format!(
-                "a relay called {name:?} is connected already; give this one another --name, or wait until \
-                 the loss of the other is noticed"
+                "a relay called {name:?} is connected already; give this one another --name, or wait until the loss of the other one is noticed"
             );
             self.refuse(token, &refuse(RefusalKind::Full, message));
             return;

@@ -32,7 +32,7 @@ fn dial(
 ) -> Result<(Link, Welcome), NodeError> {
     let deadline = Instant::now() + DIAL_TIME;
     let stream = connect(&relay.controller.0, relay.controller.1)
-        .map_err(io_error("dialling the controller"))?;
+        .map_err(io_error("dialing the controller"))?;
     let role = Role::Relay {
         name: relay.name.clone(),
         n_engines: config.n_engines,
@@ -43,7 +43,7 @@ fn dial(
         ClientTls::new(private, &config.keys.server.public)
     })?;
     let link = security.link(stream);
-    let link = link.map_err(io_error("dialling the controller"))?;
+    let link = link.map_err(io_error("dialing the controller"))?;
     introduce(link, config, role, deadline)
 }
 

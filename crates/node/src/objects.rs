@@ -379,13 +379,13 @@ impl Objects {
 }
 
 /// What is wished for by a request's options, else by the cluster's.
-pub fn topology(plan: TransferPlan, cluster: Topology) -> Topology {
-    match plan {
-        TransferPlan::Auto => cluster,
-        TransferPlan::Flat => Topology::Shape(Shape::Flat),
-        TransferPlan::Binomial => Topology::Shape(Shape::Binomial),
-        TransferPlan::Chain => Topology::Shape(Shape::Chain),
-        TransferPlan::Kary(0) => Topology::AnyKary,
-        TransferPlan::Kary(arity) => Topology::Shape(Shape::Kary(arity)),
+pub fn topology(requested: RequestedTopology, cluster: Topology) -> Topology {
+    match requested {
+        RequestedTopology::Auto => cluster,
+        RequestedTopology::Flat => Topology::Shape(Shape::Flat),
+        RequestedTopology::Binomial => Topology::Shape(Shape::Binomial),
+        RequestedTopology::Chain => Topology::Shape(Shape::Chain),
+        RequestedTopology::Kary(0) => Topology::AnyKary,
+        RequestedTopology::Kary(arity) => Topology::Shape(Shape::Kary(arity)),
     }
 }

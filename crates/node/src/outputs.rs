@@ -171,8 +171,7 @@ impl Node {
             return;
         }
         let reason = format!(
-            "a result of {len_bytes} bytes is too large for a client on another host, which takes \
-             {MAX_INLINE_PAYLOAD_BYTES} at most: keep it in a variable on the engine and fetch it in parts, write it to \
+            "a result of {len_bytes} bytes is too large for a client on another host, which accepts at most {MAX_INLINE_PAYLOAD_BYTES}: keep it in a variable on the engine and fetch it in parts, write it to \
              a file, or run the client on the controller's host"
         );
         *status = Status::Refused;

@@ -11,7 +11,7 @@ use broadleaf_proto::relay::{self, AssignMany, Progress, RelayCommand, RelayEven
 use broadleaf_proto::task::OutputRecord;
 use broadleaf_proto::wire::Reader;
 use broadleaf_proto::{
-    AssignRecord, DecodeError, EngineId, FrameKind, FunctionId, HostId, ObjectId, TransferPlan,
+    AssignRecord, DecodeError, EngineId, FrameKind, FunctionId, HostId, ObjectId, RequestedTopology,
 };
 
 use crate::node::Node;
@@ -33,7 +33,7 @@ pub struct RelayLink {
     /// Functions it has, by id and content.
     functions: BTreeMap<FunctionId, broadleaf_proto::FunctionHash>,
     /// Assignments of this batch, not written yet.
-    open: Vec<(AssignMany, TransferPlan)>,
+    open: Vec<(AssignMany, RequestedTopology)>,
     heard: Instant,
     /// When it was last pinged, ns of the node's clock.
     pinged_ns: u64,
@@ -135,7 +135,7 @@ impl Relays {
 
 impl RelayLink {
     /// Adds an assignment to the batch: to a record with the same arguments, if the engine's order allows.
-    fn assign(&mut self, engine: EngineId, record: AssignRecord, plan: TransferPlan) {
+    fn assign(&mut self, engine: EngineId, record: AssignRecord, requested: RequestedTopology) {
         let offer = (engine, record.key, record.offer);
         for (open, _) in self.open.iter_mut().rev().take(OPEN_RECORDS) {
             let same = open.function == record.function
@@ -157,11 +157,11 @@ impl RelayLink {
             depth: record.depth,
             payload: record.payload,
         };
-        self.open.push((many, plan));
+        self.open.push((many, requested));
     }
 
     /// Assignments that are not written yet, and how their payload is to travel.
-    pub fn open_records(&mut self) -> impl Iterator<Item = &mut (AssignMany, TransferPlan)> {
+    pub fn open_records(&mut self) -> impl Iterator<Item = &mut (AssignMany, RequestedTopology)> {
         self.open.iter_mut()
     }
 }
@@ -197,9 +197,9 @@ impl Node {
             Output::Assign {
                 engine,
                 record,
-                plan,
+                topology,
             } => {
-                link.assign(engine, record, plan);
+                link.assign(engine, record, topology);
                 self.relays.unsent.insert(host);
                 return None;
             }

@@ -181,7 +181,7 @@ impl Default for DependencyRule {
 
 /// The way that large arguments take to several hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum TransferPlan {
+pub enum RequestedTopology {
     /// As the cluster's options say.
     #[default]
     Auto,
@@ -219,7 +219,7 @@ pub struct TaskOptions {
     /// Mode `Each`: the client gets all results together, once the last target is resolved.
     pub coalesce: bool,
     /// How its arguments reach the hosts.
-    pub plan: TransferPlan,
+    pub topology: RequestedTopology,
 }
 
 impl Default for TaskOptions {
@@ -235,7 +235,7 @@ impl Default for TaskOptions {
             after: DependencyRule::default(),
             follow: DependencyRule::default(),
             coalesce: false,
-            plan: TransferPlan::Auto,
+            topology: RequestedTopology::Auto,
         }
     }
 }

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //! (empty)                                no arguments, or None
-//! 1, plain encoding                      small values
+//! 1, compact encoding                      small values
 //! 2, n u32, n x (place u8, length u64), length of value u32, value, inline buffers in order
 //! ```
 //!
-//! A value that has buffers is a pickle, whose first byte is 0x80, or once more 1 and a plain encoding. What
+//! A value that has buffers is a pickle, whose first byte is 0x80, or once more 1 and a compact encoding. What
 //! [`ValueHead`] says may stand before it.
 
 use crate::wire::DecodeError;

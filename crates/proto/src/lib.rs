@@ -28,7 +28,7 @@ pub use chunk::{Block, Chunk, PayloadSecret, SealedHead};
 pub use coalesced::CoalescedRecord;
 pub use control::{
     ControlReply, ControlRequest, DeathCause, DeathCertificate, DependencyRule, EngineInfo, Mode,
-    TargetSet, TaskOptions, TransferPlan,
+    RequestedTopology, TargetSet, TaskOptions,
 };
 pub use frame::{FrameHeader, FrameKind};
 pub use ids::{

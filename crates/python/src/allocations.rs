@@ -1,4 +1,4 @@
-//! The arrays of this process that were born in a segment, found by their address.
+//! The shared allocations of this process, found by their address.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -7,23 +7,23 @@ use broadleaf_shm::SharedAllocation;
 
 use crate::payload::lock;
 
-/// A smaller part of an array than one in this many is copied, so that it does not keep the whole alive.
+/// A part of an array smaller than one in this many is copied, so that it does not keep the whole alive.
 const LEAST_SHARE: usize = 4;
 
 static BY_START: Mutex<BTreeMap<usize, Arc<SharedAllocation>>> = Mutex::new(BTreeMap::new());
 
-/// Enters the memory of an array.
+/// Registers the memory of an array.
 pub fn enter(memory: &Arc<SharedAllocation>) {
     lock(&BY_START).insert(memory.as_mut_ptr() as usize, Arc::clone(memory));
 }
 
-/// Takes it out; called while the caller still has it, so no other is mapped at its address.
+/// Removes it; called while the caller still has it, so nothing else is mapped at its address.
 pub fn remove(memory: &SharedAllocation) {
     let entry = lock(&BY_START).remove(&(memory.as_mut_ptr() as usize));
     drop(entry);
 }
 
-/// The memory in which these bytes of this process lie, and how far from its start.
+/// The memory that contains these bytes of this process, and their offset.
 pub fn find(start: usize, len_bytes: usize) -> Option<(Arc<SharedAllocation>, usize)> {
     let by_start = lock(&BY_START);
     let (first, memory) = by_start.range(..=start).next_back()?;

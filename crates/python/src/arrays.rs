@@ -1,7 +1,7 @@
-//! `NumPy`'s plain arrays in the fast encoding: order, dtype and shape here, the bytes out of band.
+//! `NumPy`'s plain arrays in the compact encoding: order, dtype and shape here, the bytes out of band.
 //!
-//! An array that a broadcast takes to a hundred engines is made a hundred times, by processes that find their caches
-//! used by others. Pickle would import `NumPy` by name, parse the dtype and keep a memo each time.
+//! A broadcast to a hundred engines builds its array a hundred times, in processes whose caches others have used in the
+//! meantime. Pickle would import `NumPy` by name, parse the dtype and keep a memo each time.
 
 use std::sync::Mutex;
 
@@ -17,29 +17,29 @@ use crate::plain::{malformed, take, take_8};
 const C_ORDER: u8 = 0;
 const FORTRAN_ORDER: u8 = 1;
 
-/// Bool, signed, unsigned, real, complex, bytes and text: their dtype is all in its string. Arrays inside what is pickled
-/// go by the same rule in `broadleaf.serialize.arrays`.
+/// Bool, signed, unsigned, real, complex, bytes and text: a string describes their dtype completely.
+/// `broadleaf.serialize.arrays` applies the same rule to arrays inside pickles.
 const PLAIN_KINDS: &str = "biufcSU";
-/// Dtypes kept for arrays to come; texts of every length have one of their own.
+/// Number of cached dtypes; texts of each length have their own.
 const KEPT_DTYPES: usize = 64;
 
 /// `NumPy`'s array type.
 static ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
-/// [`ARRAY`], where `NumPy` has been imported.
+/// [`ARRAY`], if `NumPy` has been imported.
 fn array_type(py: Python<'_>) -> Option<&Bound<'_, PyType>> {
     let array = ARRAY.get_or_try_init(py, || {
         let modules = py.import("sys")?.getattr("modules")?;
         let numpy = modules.cast_into::<PyDict>()?.get_item("numpy")?;
-        // Another thread may be importing it; then it has no arrays yet.
+        // Another thread may be importing it; then there are no arrays yet.
         let numpy = numpy.ok_or_else(|| PyImportError::new_err("NumPy was not imported"))?;
         PyResult::Ok(numpy.getattr("ndarray")?.cast_into::<PyType>()?.unbind())
     });
     array.ok().map(|array| array.bind(py))
 }
 
-/// Appends what makes an array of `value` again, and returns its buffer; `None`, and nothing appended, unless it is
-/// a contiguous array of a plain dtype.
+/// Appends the description from which `value` can be rebuilt, and returns its buffer. Returns `None` and appends
+/// nothing unless it is a contiguous array of a plain dtype.
 pub fn encode<'py>(value: &Bound<'py, PyAny>, out: &mut Vec<u8>) -> Option<Bound<'py, PyAny>> {
     if !value.get_type().is(array_type(value.py())?) {
         return None;
@@ -55,7 +55,7 @@ fn encode_array<'py>(
     let py = array.py();
     let dtype = array.getattr("dtype")?;
     let flags = array.getattr("flags")?;
-    // A user-defined dtype may call itself a kind of NumPy's.
+    // A user-defined dtype may claim a kind of NumPy's.
     let is_plain = PLAIN_KINDS.contains(&dtype.getattr("kind")?.extract::<String>()?)
         && dtype.getattr("isbuiltin")?.extract::<u8>()? != 2
         && dtype.getattr("itemsize")?.extract::<usize>()? > 0
@@ -89,7 +89,7 @@ fn encode_array<'py>(
 /// Reads what [`encode`] wrote, and makes the array of `buffer`.
 ///
 /// # Errors
-/// `ValueError` for what is no such encoding; what importing `NumPy` or making the array raises.
+/// `ValueError` if it is not such an encoding; whatever importing `NumPy` or making the array raises.
 pub fn decode<'py>(bytes: &mut &[u8], buffer: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = buffer.py();
     let head = take(bytes, 2)?;

@@ -1,5 +1,5 @@
-//! Where Python's C interface is called directly, the one file here with `unsafe`: bytes that cross the border without
-//! a copy, and what the garbage collector looks at.
+//! Direct calls of Python's C interface; the only file here with `unsafe`: bytes that cross the border without a copy,
+//! and objects that the garbage collector tracks.
 #![allow(unsafe_code)]
 #![expect(
     clippy::needless_pass_by_value,
@@ -26,7 +26,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Wraps received bytes; they leave `table`, and their segment is given back, when the last view is gone.
+    /// Wraps received bytes; when the last view is gone, they are removed from `table` and their segment is released.
     pub fn new(received: Arc<Received>, table: Arc<ReceivedTable>) -> Self {
         Self { received, table }
     }
@@ -88,7 +88,7 @@ unsafe fn fill_view(
     }
 }
 
-/// Memory for one array that is sent without a copy: see [`SharedAllocation`].
+/// Memory for an array that is sent without a copy: see [`SharedAllocation`].
 #[pyclass(frozen, module = "broadleaf._native")]
 pub struct SharedMemory {
     memory: Arc<SharedAllocation>,
@@ -139,7 +139,7 @@ impl SharedMemory {
 /// Address and length of a C-contiguous buffer.
 ///
 /// # Errors
-/// What asking the object for its buffer raises.
+/// Whatever the object raises when asked for its buffer.
 pub fn address_of(object: &Bound<'_, PyAny>) -> PyResult<(usize, usize)> {
     let buffer = PyBuffer::<u8>::get(object)?;
     if !buffer.is_c_contiguous() {
@@ -151,7 +151,7 @@ pub fn address_of(object: &Bound<'_, PyAny>) -> PyResult<(usize, usize)> {
 /// Calls `read` with the bytes of a C-contiguous buffer of unsigned bytes.
 ///
 /// # Errors
-/// What asking the object for its buffer raises.
+/// Whatever the object raises when asked for its buffer.
 pub fn with_bytes<R>(object: &Bound<'_, PyAny>, read: impl FnOnce(&[u8]) -> R) -> PyResult<R> {
     let buffer = PyBuffer::<u8>::get(object)?;
     if !buffer.is_c_contiguous() {
@@ -169,14 +169,14 @@ pub fn with_bytes<R>(object: &Bound<'_, PyAny>, read: impl FnOnce(&[u8]) -> R) -
     Ok(read(bytes))
 }
 
-/// Hides an object from the cyclic garbage collector, which then spends no time on it; whatever it refers to lives as
+/// Hides an object from the cyclic garbage collector, which then spends no time on it; everything it refers to lives as
 /// long as it does.
 pub fn untrack(object: &Bound<'_, PyAny>) {
     // SAFETY: a valid object of a type that takes part in collection; untracking what is not tracked does nothing.
     unsafe { ffi::PyObject_GC_UnTrack(object.as_ptr().cast::<c_void>()) }
 }
 
-/// Shows an object to the collector again.
+/// Makes the collector track an object again.
 pub fn track(object: &Bound<'_, PyAny>) {
     // SAFETY: a valid object of a type that takes part in collection, whole, so it can be traversed, and not tracked.
     unsafe {

@@ -1,4 +1,4 @@
-//! Finding the node from a connection file, and the handshake.
+//! Finding the node through a connection file, and the handshake.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -36,25 +36,25 @@ impl TcpAddress {
     }
 }
 
-/// Settings that act in clients and engines; the defaults are those of `broadleaf config show`.
+/// Settings of clients and engines; `broadleaf config show` lists the defaults.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct EndpointOptions {
-    /// Longest time a submission waits for company.
+    /// Maximum batching delay for submitted tasks.
     pub client_linger_us: u64,
-    /// Time after sending few tasks that a thread which waits for them keeps looking before it sleeps.
+    /// How long a thread that waits for a few tasks busy-polls before it blocks.
     pub client_spin_us: u64,
-    /// Submissions are written at once above this size.
+    /// Batch size above which submissions are written at once.
     pub client_flush_bytes: usize,
-    /// Longest time a finished task's reply waits for company while others run.
+    /// Maximum batching delay for results while other tasks run.
     pub engine_flush_us: u64,
-    /// Replies are written at once above this size.
+    /// Batch size above which results are written at once.
     pub engine_flush_bytes: usize,
-    /// Buffers up to this size ride inline.
+    /// Buffers up to this size are sent inline.
     pub inline_buffer_bytes: usize,
     /// Whether larger ones travel in shared segments.
     pub shared_memory: bool,
-    /// Bound on this process's segments; `None` for a quarter of the memory there is.
+    /// Limit on this process's segments; `None` for a quarter of the available memory.
     pub pool_max_bytes: Option<u64>,
     /// How long free segments are kept, in seconds.
     pub shared_memory_warm_s: u64,
@@ -79,7 +79,7 @@ impl Default for EndpointOptions {
     }
 }
 
-/// Whose key a connection file holds.
+/// The role whose key a connection file holds.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum KeyOwner {
@@ -107,7 +107,7 @@ pub struct Connection {
     #[serde(default)]
     role: KeyOwner,
     private_key: Option<String>,
-    /// Settings that act here.
+    /// Settings for this process.
     #[serde(default)]
     pub options: EndpointOptions,
 }
@@ -140,7 +140,7 @@ impl Connection {
         }
     }
 
-    /// Largest buffer that rides inline.
+    /// Largest buffer that is sent inline.
     pub fn inline_limit_bytes(&self, is_local: bool) -> usize {
         if is_local && self.options.shared_memory {
             self.options.inline_buffer_bytes
@@ -157,7 +157,7 @@ impl Connection {
         Ok(ClientTls::new(own, server)?)
     }
 
-    /// What proves the key where nothing is encrypted.
+    /// What proves the key if nothing is encrypted.
     fn proof(&self) -> Result<DialProof, ConnectError> {
         let private = self.private_key.as_ref().ok_or(ConnectError::NoKey)?;
         Ok(DialProof {
@@ -170,18 +170,18 @@ impl Connection {
     }
 }
 
-/// Why no connection came about.
+/// Why no connection was made.
 #[derive(Debug)]
 pub enum ConnectError {
     /// The operating system failed a call.
     Io(io::Error),
     /// The link failed.
     Link(LinkError),
-    /// The node said no.
+    /// The node refused.
     Refused(Refusal),
     /// The node did not answer in time.
     TimedOut,
-    /// The connection file has no address that can be used.
+    /// The connection file has no usable address.
     NoAddress,
     /// The connection file has no key where one is needed.
     NoKey,
@@ -223,7 +223,7 @@ impl ConnectError {
             )),
             Self::Link(error) => PyConnectionError::new_err(format!(
                 "the controller closed the connection during the handshake: {error}; \
-                 the keys of the connection file may be of another cluster"
+                 the keys in the connection file may belong to another cluster"
             )),
             Self::Refused(refusal) => {
                 let kind = format!("{:?}", refusal.kind).to_lowercase();
@@ -239,13 +239,13 @@ impl ConnectError {
                 "the connection file has no key; take the one that the cluster has written",
             ),
             Self::Tls(message) => PyValueError::new_err(format!(
-                "the connection file's keys are of no use: {message}"
+                "the keys in the connection file cannot be used: {message}"
             )),
         }
     }
 }
 
-/// Says hello and waits for the welcome. `fds` ride with the hello.
+/// Says hello and waits for the welcome. `fds` are sent with the hello.
 pub fn handshake(
     mut link: Link,
     hello: &Hello,

@@ -1,4 +1,4 @@
-//! `_native.Engine`: receives tasks, runs them on Python's main thread, sends what came of them.
+//! `_native.Engine`: receives tasks, runs them on Python's main thread, and sends their outcomes.
 
 mod call;
 mod child;
@@ -42,7 +42,7 @@ use crate::payload::{DataPlane, lock};
 
 pub use self::nested::{checked_depth, engine_to_free, submitted_depth};
 
-/// A function as this engine has it.
+/// A function on this engine.
 enum Function {
     Unloaded(bytes::Bytes),
     Loaded(Py<PyAny>),
@@ -50,10 +50,10 @@ enum Function {
 
 struct Work {
     tasks: VecDeque<AssignRecord>,
-    /// Those of them that are nested in another.
+    /// Those that are nested in another.
     n_nested: usize,
     functions: FxHashMap<u32, Function>,
-    /// To be made before the next task.
+    /// To run before the next task.
     preparations: VecDeque<bytes::Bytes>,
     stop: bool,
 }
@@ -78,26 +78,26 @@ pub struct Engine {
     work: Mutex<Work>,
 }
 
-/// Time without work after which what was dropped is unmapped: the other engines of a broadcast run first.
+/// Idle time after which dropped ranges are unmapped: the other engines of a broadcast run first.
 const UNMAP_AFTER: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 10_000_000,
 };
-/// Time without work after which free segments are looked at.
+/// Idle time after which free segments are checked.
 const TRIM_AFTER: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
 
 impl Engine {
-    /// Takes in what has arrived; whether anything had.
+    /// Handles what has arrived; returns whether anything had.
     fn read(&self) -> Result<bool, LinkError> {
         let received_bytes = lock(&self.io.link).fill()?;
         self.take_frames()?;
         Ok(received_bytes > 0)
     }
 
-    /// Takes in what has been received. The first frames may have come together with the welcome.
+    /// Handles what has been received. The first frames may have arrived together with the welcome.
     fn take_frames(&self) -> Result<(), LinkError> {
         let mut frames = Vec::new();
         {
@@ -147,7 +147,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Claims a task at the present level.
+    /// Claims a task at the current level.
     fn claim(&self, task: &AssignRecord) -> bool {
         self.board.claim(self.stack.level(), task.offer)
     }
@@ -159,11 +159,11 @@ impl Engine {
         } else {
             PollFlags::IN
         };
-        // An interruption by a signal is a reason to look around, no failure.
+        // An interruption by a signal is a reason to check, not a failure.
         rustix::event::poll(&mut [PollFd::new(&self.poll_fd, flags)], longest) != Ok(0)
     }
 
-    /// What it comes to is for the log: the tasks that need it say what they lack.
+    /// Its outcome goes to the log: tasks that need it say what they lack.
     fn prepare(&self, py: Python<'_>, preparations: VecDeque<bytes::Bytes>) {
         self.io.before_user_code();
         for content in preparations {
@@ -212,7 +212,7 @@ impl Engine {
                 Ok(flushed) => flushed,
                 Err(error) => return Ok(Err(error)),
             };
-            // With tasks on their way there is something to read already, and nothing to wait for.
+            // If tasks are on their way, there is already something to read, and nothing to wait for.
             match self.read() {
                 Ok(true) if flushed => continue,
                 Ok(_) => {}
@@ -326,7 +326,7 @@ impl Engine {
             .name("broadleaf-flush".to_owned())
             .spawn(move || io.run_flusher())?;
         let output = Arc::clone(&this.output);
-        // It goes on after this loop: exit handlers print too.
+        // It continues after this loop: exit handlers print too.
         std::thread::Builder::new()
             .name("broadleaf-output".to_owned())
             .spawn(move || output.run_reader())?;
@@ -343,7 +343,7 @@ impl Engine {
         }
     }
 
-    /// For `EngineHooks.run_nested`, which is given it.
+    /// Passed to `EngineHooks.run_nested`.
     fn run_next(&self, py: Python<'_>) -> PyResult<()> {
         self.run_chosen(py).map_err(|error| link_error(py, &error))
     }
@@ -358,7 +358,7 @@ impl Engine {
         Ok(dict)
     }
 
-    /// Shows the bytes received as `source` in the place of `destination`, without a copy.
+    /// Maps the bytes received as `source` over `destination`, without a copy.
     fn replace(&self, destination: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (to, len_bytes) = address_of(destination)?;
         let (from, source_bytes) = address_of(source)?;
@@ -376,14 +376,14 @@ impl Engine {
     }
 
     fn interrupt_pending(&self) -> bool {
-        // Nobody but who sent the signal to a child knows what for.
+        // Only the sender of a signal to a child knows its purpose.
         if self.owner.is_elsewhere() {
             return true;
         }
         self.board.take_interrupt(self.stack.level())
     }
 
-    /// Takes what Python writes to a stream, 1 or 2.
+    /// Accepts what Python writes to a stream, 1 or 2.
     fn write_output(&self, py: Python<'_>, stream: u8, data: &[u8]) -> PyResult<()> {
         let Some(stream) = Stream::of(stream) else {
             return Err(PyValueError::new_err("no such stream"));
@@ -395,15 +395,15 @@ impl Engine {
         self.after_output(py, written)
     }
 
-    /// Sends what is held of an unfinished line of a stream, 1 or 2, or of both, and all that is queued: what was
-    /// flushed is not lost when the process dies.
+    /// Sends the unfinished line of a stream, 1 or 2, or of both, and everything queued: flushed output is not lost
+    /// when the process dies.
     #[pyo3(signature = (stream=None))]
     fn flush_output(&self, py: Python<'_>, stream: Option<u8>) {
         if self.owner.is_elsewhere() {
             return;
         }
         self.output.flush(stream.and_then(Stream::of));
-        // A link that has ended is found by the next use of it.
+        // The next use of the link notices if it has ended.
         let _ = py.detach(|| self.io.drain());
     }
 

@@ -22,10 +22,10 @@ create_exception!(
     broadleaf._native,
     PayloadTooLarge,
     PyException,
-    "A payload does not fit into a message: args are its bytes and the most there may be."
+    "A payload does not fit into a message: args are its size and the limit, in bytes."
 );
 
-/// The exception for a connection that was closed before.
+/// The exception for a connection that is already closed.
 pub fn link_closed(_py: Python<'_>) -> PyErr {
     LinkClosed::new_err(
         "the connection to the controller is closed; connect again with a new Client",
@@ -35,7 +35,7 @@ pub fn link_closed(_py: Python<'_>) -> PyErr {
 /// The exception for a client of the process that this one was forked from.
 pub fn forked(_py: Python<'_>) -> PyErr {
     LinkClosed::new_err(
-        "this client belongs to the process that this one was forked from: open a new Client after fork",
+        "this client belongs to the parent of this forked process: open a new Client after the fork",
     )
 }
 

@@ -1,4 +1,4 @@
-//! Segments of arrays born shared, and of windows, that one connection has exported to its peer.
+//! Segments of shared allocations, and of windows, that one connection has exported to its peer.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ struct Entry {
 #[derive(Default)]
 pub struct Exported {
     by_id: FxHashMap<SegmentId, Entry>,
-    /// By the address of the segment's owner, which no other has while the entry is there.
+    /// Keyed by the address of the segment's owner, which is unique while the entry exists.
     ids: FxHashMap<usize, SegmentId>,
-    /// Announced segments that came back for good, not yet reported.
+    /// Announced segments that were released for good, not yet reported.
     retired: Vec<SegmentId>,
 }
 
 impl Exported {
-    /// Counts one more reference to a segment; gives its id, and whether the peer has still to be told of it.
+    /// Counts one more reference to a segment; returns its id, and whether the peer has yet to be told of it.
     pub fn lend(
         &mut self,
         segment: &Arc<AllocationSegment>,
@@ -45,13 +45,13 @@ impl Exported {
         (id, true)
     }
 
-    /// Counts one more reference to a segment that is exported.
+    /// Counts one more reference to an exported segment.
     pub fn add_reference(&mut self, id: SegmentId) -> bool {
         let entry = self.by_id.get_mut(&id);
         entry.map(|entry| entry.references += 1).is_some()
     }
 
-    /// One reference came back; with the last the segment is free for another array.
+    /// One reference was released; with the last one the segment is free for another array.
     pub fn release(&mut self, id: SegmentId) {
         let Some(entry) = self.by_id.get_mut(&id) else {
             return;
@@ -64,13 +64,13 @@ impl Exported {
         }
     }
 
-    /// Gives up all segments but these: nothing will come back any more.
+    /// Gives up all segments except these: nothing will be released any more.
     pub fn retain(&mut self, keep: impl Fn(&SegmentId) -> bool) {
         self.by_id.retain(|id, _| keep(id));
         self.ids.retain(|_, id| keep(id));
     }
 
-    /// A segment that is exported.
+    /// An exported segment.
     pub fn segment(&self, id: SegmentId) -> Option<Arc<AllocationSegment>> {
         self.by_id.get(&id).map(|entry| Arc::clone(&entry.segment))
     }

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use crate::payload::lock;
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// Held only by whoever has the interpreter's lock, which a thread that forks has: no child finds it locked.
+/// Held only by holders of the interpreter lock, which a forking thread has: no child finds it locked.
 static SOCKETS: Mutex<Vec<Weak<Sockets>>> = Mutex::new(Vec::new());
 
 /// The process that made an endpoint. Asking costs a load, not a system call.
@@ -23,7 +23,7 @@ impl Owner {
         Self(PROCESS.load(Ordering::Relaxed))
     }
 
-    /// Whether the calling process is a child that was forked since.
+    /// Whether the calling process is a child that was forked since then.
     pub fn is_elsewhere(self) -> bool {
         self != Self::this()
     }
@@ -36,7 +36,7 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Has children let go of these descriptors, for as long as the value lives: drop it before they are closed.
+    /// Makes children release these descriptors as long as the value lives: drop it before they are closed.
     pub fn register(_py: Python<'_>, descriptors: &[BorrowedFd<'_>]) -> Arc<Self> {
         let registered = Arc::new(Self {
             numbers: descriptors.iter().map(AsRawFd::as_raw_fd).collect(),
@@ -48,14 +48,14 @@ impl Sockets {
         registered
     }
 
-    /// They are about to be closed, and their numbers used for something else.
+    /// They are about to be closed, and their numbers reused.
     pub fn on_closing(&self) {
         self.closing.store(true, Ordering::Release);
     }
 }
 
-/// In a child: puts `/dev/null` in the place of every socket it has inherited. Their numbers stay taken, as somebody may
-/// still close them.
+/// In a child: replaces every inherited socket with `/dev/null`. Their numbers stay taken, because somebody may still
+/// close them.
 #[pyfunction]
 fn on_forked(py: Python<'_>) -> PyResult<()> {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
@@ -78,7 +78,7 @@ fn on_forked(py: Python<'_>) -> PyResult<()> {
     os.call_method1("close", (nothing,)).map(drop)
 }
 
-/// Has every child of this process call [`on_forked`].
+/// Makes every child of this process call [`on_forked`].
 pub fn watch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     PROCESS.store(std::process::id(), Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The key of the cluster that this process belongs to, kept where no frame of a task refers to it.
 //!
-//! A traceback with local variables, a pickled frame or a debugger's dump of an engine would else carry the key away. It is
-//! no wall against a task that means harm: that one runs as the same user, and may read what the user may.
+//! A traceback with local variables, a pickled frame or a debugger's dump of an engine would otherwise leak the key. It
+//! does not protect against a malicious task, which runs as the same user and can read what the user can.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use crate::connect::Connection;
 struct HeldKey {
     cluster_id: String,
     private_key: String,
-    /// Whether tasks run in this process, which then gives the key to nobody.
+    /// Whether tasks run in this process, which then does not reveal the key.
     is_engine: bool,
 }
 
@@ -37,7 +37,7 @@ pub fn become_engine() {
     }
 }
 
-/// A connection file's text without its key, which is kept for connections by the text that is returned.
+/// A connection file's text without its key, which is kept for connections with the returned text.
 #[pyfunction]
 pub fn hold_key(connection: &str) -> PyResult<String> {
     let mut content: serde_json::Map<String, serde_json::Value> = serde_json::from_str(connection)
@@ -56,11 +56,11 @@ pub fn hold_key(connection: &str) -> PyResult<String> {
     Ok(serde_json::Value::Object(content).to_string())
 }
 
-/// The key that is held, for a process that this one starts; not where tasks run.
+/// The held key, for a process that this one starts; not in a process that runs tasks.
 #[pyfunction]
 pub fn give_key() -> PyResult<String> {
     match held().as_ref() {
         Some(key) if !key.is_engine => Ok(key.private_key.clone()),
-        _ => Err(PyRuntimeError::new_err("an engine gives its key to nobody")),
+        _ => Err(PyRuntimeError::new_err("an engine does not reveal its key")),
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn pool_counters_into(
     dict.set_item("mappings", counters.mappings)
 }
 
-/// The fast encoding of a value, or `None` where it does not apply, or not without buffers.
+/// The compact encoding of a value, or `None` if it does not apply, or only with buffers.
 #[pyfunction]
 fn encode_plain<'py>(py: Python<'py>, value: &Bound<'py, PyAny>) -> Option<Bound<'py, PyBytes>> {
     let mut out = Vec::new();

@@ -35,7 +35,7 @@ use crate::exported::Exported;
 use crate::forks::Owner;
 use crate::received::ReceivedTable;
 
-/// Locks, going on with the value of a thread that panicked: every update here is complete at once.
+/// Locks, and continues with the value of a thread that panicked: every update here is atomic.
 pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -44,18 +44,18 @@ pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[derive(Default)]
 struct Borrowed {
     by_id: FxHashMap<SegmentId, Arc<Announced>>,
-    /// References that received payloads have, by segment, also to segments of its own.
+    /// References of received payloads by segment, including this process's own segments.
     held: FxHashMap<SegmentId, u64>,
-    /// References to give back.
+    /// References to release.
     released: Vec<SegmentId>,
-    /// Nothing is given back any more: a segment goes with its last reference.
+    /// Nothing is released any more: a segment goes with its last reference.
     closed: bool,
 }
 
-/// Time between two looks at free segments of a process that sends nothing.
+/// Time between two checks of free segments in a process that sends nothing.
 pub const TRIM_PERIOD: Duration = Duration::from_secs(1);
 
-/// References to segments that this process holds and gives back together.
+/// References to segments that this process holds and releases together.
 struct Hold {
     owner: Owner,
     segments: SmallVec<[SegmentId; 2]>,
@@ -91,12 +91,12 @@ pub struct DataPlane {
     received: Arc<ReceivedTable>,
     exported: Mutex<Exported>,
     again: Mutex<Again>,
-    /// Payload bytes that are sent and not answered.
+    /// Payload bytes that are sent but not answered.
     outstanding_bytes: Arc<AtomicU64>,
-    /// Copies into segments that are not the pool's, and their bytes.
+    /// Number of copies into segments outside the pool, and their bytes.
     window_copies: (AtomicU64, AtomicU64),
     borrowed: Arc<Mutex<Borrowed>>,
-    /// Buffers above this size go into segments; `usize::MAX` where the peer is on another host.
+    /// Buffers above this size go into segments; `usize::MAX` if the peer is on another host.
     inline_limit_bytes: usize,
     epoch: Instant,
     trimmed_at_s: AtomicU64,
@@ -160,7 +160,7 @@ impl DataPlane {
         }
     }
 
-    /// Learns of segments that payloads to come will name.
+    /// Registers segments that later payloads will name.
     pub fn on_announce(
         &self,
         announce: control::SegmentAnnounce,
@@ -168,14 +168,14 @@ impl DataPlane {
     ) {
         let mut borrowed = lock(&self.borrowed);
         for ((id, len), fd) in announce.segments.into_iter().zip(fds) {
-            // A descriptor that is no sealed segment is left out; a payload naming it fails by itself.
+            // A descriptor that is not a sealed segment is left out; a payload that names it fails by itself.
             if let Ok(segment) = Announced::new(fd, len) {
                 borrowed.by_id.insert(id, Arc::new(segment));
             }
         }
     }
 
-    /// The peer was told of segments: small buffers may follow in those that have room.
+    /// The peer was told of segments: small buffers may follow in those with space.
     pub fn on_announced(&self, ids: &[SegmentId]) {
         let mut pool = lock(&self.pool);
         for id in ids {
@@ -183,10 +183,10 @@ impl DataPlane {
         }
     }
 
-    /// References came back (`released`), or the owner of borrowed segments closed them (`retired`).
+    /// References were released (`released`), or the owner of borrowed segments closed them (`retired`).
     pub fn on_release(&self, release: &control::SegmentRelease) {
         for id in &release.released {
-            // What is not the pool's was exported. A peer that gives back what it never had is wrong, but harmless.
+            // Segments outside the pool were exported. A peer that releases what it never had is wrong, but harmless.
             let pooled = lock(&self.pool).release(*id).is_ok();
             if !pooled {
                 lock(&self.exported).release(*id);
@@ -198,7 +198,7 @@ impl DataPlane {
         }
     }
 
-    /// References to give back to the peer now, if any.
+    /// References to release to the peer now, if any.
     pub fn take_releases(&self) -> Option<control::SegmentRelease> {
         let released = std::mem::take(&mut lock(&self.borrowed).released);
         let mut retired = self.trim();
@@ -207,31 +207,30 @@ impl DataPlane {
             .then_some(control::SegmentRelease { released, retired })
     }
 
-    /// The connection is closed: frees all segments but those of payloads that are here and may still be decoded.
-    /// May be called again.
+    /// The connection is closed: frees all segments except those of payloads that may still be decoded. May be called
+    /// again.
     pub fn on_closed(&self) {
         let mut borrowed = lock(&self.borrowed);
         if std::mem::replace(&mut borrowed.closed, true) {
             return;
         }
-        // What is kept goes with the pool.
+        // Kept segments go with the pool.
         lock(&self.again).clear();
         let held = borrowed.held.clone();
         borrowed.by_id.retain(|id, _| held.contains_key(id));
         drop(borrowed);
         lock(&self.pool).retain(|id| held.contains_key(id));
         lock(&self.exported).retain(|id| held.contains_key(id));
-        // What was exported is free by now.
+        // Exported segments are free by now.
         on_disconnected();
     }
 
-    /// Whether segments are gone whose memory is free only when the peer has been told.
+    /// Whether segments are gone whose memory becomes free only when the peer has been told.
     pub fn has_retired(&self) -> bool {
         lock(&self.pool).has_retired()
     }
 
-    /// Retires segments that were not used for a while, which it looks at once a period at most. Gives all that are
-    /// gone.
+    /// Retires segments that were not used for a while, checking at most once per period. Returns all that are gone.
     fn trim(&self) -> Vec<SegmentId> {
         let now_s = self.epoch.elapsed().as_secs();
         if self.trimmed_at_s.swap(now_s, Ordering::Relaxed) == now_s {
@@ -245,13 +244,13 @@ impl DataPlane {
         }
     }
 
-    /// Frees all segments that nobody uses; whether there were any.
+    /// Frees all unused segments; returns whether there were any.
     fn give_up_warm(&self) -> bool {
-        // Both, whatever the first gives.
+        // Both calls, whatever the first returns.
         give_up_allocations() | lock(&self.pool).give_up_warm()
     }
 
-    /// Whether free segments must be looked at even if nothing is sent; see [`TRIM_PERIOD`].
+    /// Whether free segments must be checked even if nothing is sent; see [`TRIM_PERIOD`].
     pub fn needs_trim(&self) -> bool {
         allocations_need_trim() || lock(&self.pool).needs_trim()
     }
@@ -272,12 +271,12 @@ impl DataPlane {
         counters
     }
 
-    /// What was received in segments and is mapped.
+    /// Mapped ranges that were received in segments.
     pub fn received(&self) -> &ReceivedTable {
         &self.received
     }
 
-    /// Shows received bytes in the place of others, without a copy; see [`ReceivedTable::replace`].
+    /// Maps received bytes over others, without a copy; see [`ReceivedTable::replace`].
     pub fn replace(&self, destination: usize, source: usize, len_bytes: usize) -> bool {
         let borrowed = |id| lock(&self.borrowed).by_id.get(&id).cloned();
         self.received

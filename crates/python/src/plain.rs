@@ -1,9 +1,9 @@
-//! The fast encoding of small values: exact `None`, `bool`, 64-bit `int`, `float`, `str`, `bytes`, tuples of them, and
-//! dicts from `str` to them; plain arrays of `NumPy` too, whose bytes travel out of band. About ten times cheaper than
-//! pickling them, and a task has two of these.
+//! The compact encoding of small values: exact `None`, `bool`, 64-bit `int`, `float`, `str`, `bytes`, tuples of them,
+//! and dicts from `str` to them; also plain arrays of `NumPy`, whose bytes travel out of band. It is about ten times
+//! cheaper than pickling, and a task needs it twice.
 //!
-//! Identity and aliasing of the immutable ones cannot be observed, so decoding a copy is indistinguishable from what
-//! pickle would give. A dict or an array that occurs twice is left to pickle.
+//! Identity and aliasing of immutable values cannot be observed, so a decoded copy is indistinguishable from what
+//! pickle would return. A dict or an array that occurs twice is left to pickle.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -24,17 +24,18 @@ const TUPLE: u8 = 8;
 const DICT: u8 = 9;
 const ARRAY: u8 = 10;
 
-/// Deepest nesting of tuples and dicts that takes the fast encoding.
+/// Maximum nesting of tuples and dicts in the compact encoding.
 const MAX_DEPTH: u8 = 8;
-/// Longest text, bytes, tuple or dict that takes the fast encoding.
+/// Maximum length of text, bytes, tuples or dicts in the compact encoding.
 const MAX_LEN: usize = 16 * 1024;
-/// A tuple or a dict whose encoding is longer before its last item is left to pickle, which knows what is too large.
+/// A tuple or a dict whose encoding exceeds this before its last item is left to pickle, which detects what is too
+/// large.
 const MAX_BYTES: usize = 1024 * 1024;
 
-/// Most dicts and arrays in one value that takes the fast encoding.
+/// Maximum number of dicts and arrays in one value in the compact encoding.
 const MAX_MUTABLE: usize = 32;
 
-/// What a value in the fast encoding has besides its bytes.
+/// What a value in the compact encoding has besides its bytes.
 #[derive(Default)]
 pub struct OutOfBand<'py> {
     /// Buffers of its arrays, in order.
@@ -44,7 +45,7 @@ pub struct OutOfBand<'py> {
 }
 
 impl OutOfBand<'_> {
-    /// Whether a dict or an array occurs for the first time, and not too many did before.
+    /// Whether a dict or an array occurs for the first time, and there were not too many before it.
     fn is_first(&mut self, value: &Bound<'_, PyAny>) -> bool {
         let address = value.as_ptr() as usize;
         let is_first = self.mutable.len() < MAX_MUTABLE && !self.mutable.contains(&address);
@@ -53,8 +54,8 @@ impl OutOfBand<'_> {
     }
 }
 
-/// Appends `value`, and what it has out of band; on `false` the outputs hold a partial encoding to be dropped by the
-/// caller.
+/// Appends `value`, and its out-of-band data; on `false` the outputs hold a partial encoding, which the caller must
+/// drop.
 pub fn encode<'py>(
     value: &Bound<'py, PyAny>,
     out: &mut Vec<u8>,
@@ -141,7 +142,7 @@ fn encode_dict<'py>(
     }
     out.push(DICT);
     out.extend_from_slice(&(dict.len() as u32).to_le_bytes());
-    // A copy: what reading an array runs may let another thread change the dict.
+    // A copy: code that runs while an array is read may let another thread change the dict.
     dict.items().iter().all(|entry| {
         let Ok((key, value)) = entry.extract::<(Bound<'py, PyAny>, Bound<'py, PyAny>)>() else {
             return false;
@@ -177,9 +178,9 @@ pub fn encode_call<'py>(
     })
 }
 
-/// `ValueError` for bytes that are not a plain encoding, and why.
+/// `ValueError` for bytes that are not a compact encoding, with the reason.
 pub fn malformed(why: &str) -> PyErr {
-    PyValueError::new_err(format!("malformed plain encoding: {why}"))
+    PyValueError::new_err(format!("malformed compact encoding: {why}"))
 }
 
 /// The next `n` bytes.
@@ -206,14 +207,15 @@ fn take_len(bytes: &mut &[u8]) -> PyResult<usize> {
 struct Source<'a, 'py> {
     py: Python<'py>,
     bytes: &'a [u8],
-    /// What it has out of band.
+    /// Its out-of-band data.
     buffers: std::vec::IntoIter<Bound<'py, PyAny>>,
 }
 
-/// Reads one value, which has these buffers out of band.
+/// Reads one value with these out-of-band buffers.
 ///
 /// # Errors
-/// `ValueError` for what is no plain encoding, or for bytes left over; what making an array raises.
+/// `ValueError` if it is not a compact encoding, or if there are trailing bytes; whatever making an array
+/// raises.
 pub fn decode<'py>(
     py: Python<'py>,
     bytes: &[u8],
@@ -225,7 +227,7 @@ pub fn decode<'py>(
     if source.bytes.is_empty() {
         Ok(value)
     } else {
-        Err(malformed("bytes are left over"))
+        Err(malformed("there are trailing bytes"))
     }
 }
 
@@ -287,11 +289,11 @@ impl<'py> Source<'_, 'py> {
                 let buffer = buffer.ok_or_else(|| malformed("an array has no buffer"))?;
                 arrays::decode(bytes, buffer)?
             }
-            _ => return Err(malformed("no kind of value")),
+            _ => return Err(malformed("unknown kind of value")),
         })
     }
 
-    /// A length of what takes a byte at least for each.
+    /// A length of something that takes at least one byte per item.
     fn count(&mut self) -> PyResult<usize> {
         let n = take_len(&mut self.bytes)?;
         if n > self.bytes.len() {
@@ -317,7 +319,7 @@ impl<'py> Source<'_, 'py> {
         for _ in 0..self.count()? {
             let key = self.value(depth)?;
             let key = key.cast_into_exact::<PyString>();
-            let key = key.map_err(|_| malformed("a key is no text"))?;
+            let key = key.map_err(|_| malformed("a key is not text"))?;
             dict.set_item(key, self.value(depth)?)?;
         }
         Ok(dict)

@@ -1,4 +1,4 @@
-//! What this process received in shared segments and still has mapped, found by its address: bytes that nobody
+//! Ranges that this process received in shared segments and still has mapped, found by their address: bytes that nobody
 //! wrote to are sent on by naming their segment.
 
 use std::collections::BTreeMap;
@@ -10,29 +10,29 @@ use broadleaf_shm::{Announced, Mapping, SLAB_BUFFER_BYTES};
 
 use crate::payload::lock;
 
-/// A smaller part of a segment than one in this many is copied, so that it does not keep the whole alive.
+/// A part of a segment smaller than one in this many is copied, so that it does not keep the whole alive.
 const LEAST_SHARE: u64 = 4;
-/// Unmapping a smaller range is no matter; one of which every page was read takes 60 ns a page.
+/// Unmapping a smaller range is cheap; a range of which every page was read takes 60 ns per page.
 const LEAST_RETIRED_BYTES: usize = 1 << 20;
 
-/// A mapped range of a received segment. Fields are dropped in order: the segment is given back unmapped.
+/// A mapped range of a received segment. Fields are dropped in order: the segment is unmapped before it is released.
 pub struct Received {
     /// The bytes.
     pub mapping: Mapping,
     source: Mutex<Source>,
 }
 
-/// Where received bytes lie.
+/// The location of received bytes.
 #[derive(Clone)]
 struct Source {
     place: SegmentRef,
     segment_bytes: u64,
-    /// `None` for a dropped range that is still mapped: nobody can look at its bytes any more.
+    /// `None` for a dropped range that is still mapped: nobody can see its bytes any more.
     lease: Option<LeaseGuard>,
 }
 
 impl Source {
-    /// Bytes that were sent together. The rest of a slab has other reasons to stay.
+    /// Bytes that were sent together. The rest of a slab stays for other reasons.
     fn whole_bytes(&self) -> u64 {
         if self.place.len_bytes < SLAB_BUFFER_BYTES {
             self.place.len_bytes
@@ -46,20 +46,20 @@ impl Source {
 #[derive(Default)]
 pub struct ReceivedTable {
     by_start: Mutex<BTreeMap<usize, Arc<Received>>>,
-    /// What is still mapped; `None` where it is unmapped at once.
+    /// Ranges that are still mapped; `None` if they are unmapped at once.
     retired: Mutex<Option<Retired>>,
 }
 
-/// What nobody uses any more, to be unmapped with its last reference.
+/// Unused ranges, to be unmapped with their last reference.
 #[derive(Default)]
 pub struct Retired {
     dropped: Vec<Arc<Received>>,
-    /// Shown before in places where other bytes are shown now.
+    /// Earlier mappings at addresses where other bytes are mapped now.
     replaced: Vec<Mapping>,
 }
 
 impl ReceivedTable {
-    /// Enters a mapping of `place`, a range of a segment of `segment_bytes` that `lease` holds.
+    /// Registers a mapping of `place`, a range of a segment of `segment_bytes` that `lease` holds.
     pub fn enter(
         &self,
         mapping: Mapping,
@@ -80,7 +80,7 @@ impl ReceivedTable {
         received
     }
 
-    /// Takes a range out; called while the caller still has it, so no other is mapped at its address.
+    /// Removes a range; called while the caller still has it, so nothing else is mapped at its address.
     pub fn remove(&self, received: &Received) {
         let start = received.mapping.as_mut_ptr() as usize;
         let entry = lock(&self.by_start).remove(&start);
@@ -93,12 +93,13 @@ impl ReceivedTable {
         }
     }
 
-    /// From here on large ranges that are dropped or replaced are given back, but stay mapped until [`Self::take_retired`].
+    /// From here on large ranges that are dropped or replaced are released, but stay mapped until
+    /// [`Self::take_retired`].
     pub fn retire(&self) {
         lock(&self.retired).get_or_insert_default();
     }
 
-    /// Whether anything was; if not, what is dropped from now on is unmapped at once again.
+    /// Returns whether there were any; if not, dropped ranges are unmapped at once again from now on.
     pub fn has_retired(&self) -> bool {
         let mut retired = lock(&self.retired);
         let none = |retired: &Retired| retired.dropped.is_empty() && retired.replaced.is_empty();
@@ -113,7 +114,7 @@ impl ReceivedTable {
         lock(&self.retired).take().unwrap_or_default()
     }
 
-    /// Where in a segment these bytes of this process already lie, unchanged, and what keeps that segment.
+    /// Where in a segment these bytes of this process already are, unchanged, and what keeps that segment.
     pub fn find(&self, start: usize, len_bytes: usize) -> Option<(SegmentRef, LeaseGuard)> {
         let (first, received) = {
             let by_start = lock(&self.by_start);
@@ -135,15 +136,15 @@ impl ReceivedTable {
         Some((place, source.lease?))
     }
 
-    /// The range mapped at exactly this place, if it is one.
+    /// The range mapped at exactly this address, if there is one.
     fn exactly(&self, start: usize, len_bytes: usize) -> Option<Arc<Received>> {
         let received = lock(&self.by_start).get(&start).map(Arc::clone)?;
         (received.mapping.len() == len_bytes).then_some(received)
     }
 
-    /// Shows the bytes received at `source` also at `destination`, as privately as before, without copying them.
-    /// Both are addresses of whole received ranges of `len_bytes`; `false` and nothing done when they are not, or when
-    /// the source was written to.
+    /// Maps the bytes received at `source` also at `destination`, again privately, without copying them. Both are
+    /// addresses of whole received ranges of `len_bytes`. Returns `false` and does nothing if they are not, or if the
+    /// source was written to.
     pub fn replace(
         &self,
         (destination, source, len_bytes): (usize, usize, usize),
@@ -170,7 +171,7 @@ impl ReceivedTable {
         if let Some(retired) = lock(&self.retired).as_mut() {
             retired.replaced.extend(before);
         }
-        // The segment shown before is given back here.
+        // The previous segment is released here.
         *lock(&to.source) = source;
         true
     }

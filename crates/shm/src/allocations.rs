@@ -1,7 +1,7 @@
-//! Memory that an array is born in, so that sending the array copies nothing.
+//! Memory in which an array is allocated, so that sending the array copies nothing.
 //!
-//! Its maker writes to the segment itself until the array is first sent. From then on the maker sees it as everybody
-//! else does: a private view, whose writes are its own. Sending it again after such writes moves it to a new segment.
+//! Its creator writes to the segment itself until the array is first sent. From then on the creator has a private view,
+//! like everybody else, and its writes stay its own. Sending it again after such writes moves it to a new segment.
 
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::{Segment, ShmError};
 #[derive(Debug)]
 struct Memory {
     segment: Segment,
-    /// Its maker's view, made when bytes are copied there for the second time, and kept while it is warm.
+    /// Its creator's view, made when bytes are copied there for the second time, and kept while it is warm.
     window: Option<Region>,
 }
 
@@ -35,12 +35,12 @@ impl Memory {
     }
 }
 
-/// Free segments, warm for the next array, each with the calls of [`trim_allocations`] it has seen.
+/// Free segments, warm for the next array, each with the number of [`trim_allocations`] calls it has survived.
 struct Warm {
     process: u32,
     /// Without a connection nothing is sent soon, and nobody trims.
     connections: u64,
-    /// Calls of [`trim_allocations`] that a free segment outlives, as the last connection said.
+    /// Number of [`trim_allocations`] calls that a free segment survives, as the last connection requested.
     keep_trims: u64,
     segments: Vec<(Memory, u64)>,
 }
@@ -56,7 +56,7 @@ fn warm() -> MutexGuard<'static, Warm> {
     let mut warm = WARM.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
     if warm.process != process {
-        // What was inherited by a fork is free in the parent too.
+        // Segments inherited by a fork are also free in the parent.
         warm.segments.clear();
         warm.connections = 0;
         warm.process = process;
@@ -64,18 +64,18 @@ fn warm() -> MutexGuard<'static, Warm> {
     warm
 }
 
-/// An open segment; it becomes free for another array when its last holder lets go.
+/// An open segment; it becomes free for another array when its last holder releases it.
 #[derive(Debug)]
 pub struct AllocationSegment {
     /// Taken out when it is dropped.
     memory: ManuallyDrop<Memory>,
     process: u32,
-    /// Whether it had another array before.
+    /// Whether it held another array before.
     is_warm: bool,
 }
 
 impl AllocationSegment {
-    /// A segment of at least `len_bytes`, whose content is anything.
+    /// A segment of at least `len_bytes` with undefined content.
     ///
     /// # Errors
     /// [`ShmError::BadSize`], [`ShmError::OutOfMemory`] or [`ShmError::System`].
@@ -108,12 +108,12 @@ impl AllocationSegment {
     /// The segment.
     ///
     /// # Panics
-    /// Never: only dropping takes it out.
+    /// Never: only dropping removes it.
     pub fn segment(&self) -> &Segment {
         &self.memory.segment
     }
 
-    /// Writes bytes over its start, while nobody else has it.
+    /// Overwrites its start, while nobody else has it.
     ///
     /// # Errors
     /// [`ShmError::SizeMismatch`] when they do not fit; [`ShmError::OutOfMemory`], [`ShmError::System`].
@@ -126,7 +126,7 @@ impl AllocationSegment {
             });
         }
         if !self.is_warm {
-            // As a file: pages that are new need no zeroing and no entry in a page table then.
+            // Written as a file, so that new pages need no zeroing and no page table entry.
             return platform::write_all(segment.fd(), content);
         }
         let region = self.memory.window()?;
@@ -158,7 +158,7 @@ impl Drop for AllocationSegment {
     }
 }
 
-/// Closes segments that no array was born in for a while; call it now and then.
+/// Closes segments that have been unused for a while; call it regularly.
 pub fn trim_allocations() {
     let mut free = warm();
     let keep_trims = free.keep_trims;
@@ -174,7 +174,7 @@ pub fn trim_allocations() {
     drop_memory(idle, bytes);
 }
 
-/// Closes all segments without an array, for want of memory; whether there were any.
+/// Closes all segments without an array because memory is short; returns whether there were any.
 pub fn give_up_allocations() -> bool {
     !std::mem::take(&mut warm().segments).is_empty()
 }
@@ -185,14 +185,14 @@ pub fn allocations_need_trim() -> bool {
     !warm.segments.is_empty()
 }
 
-/// A connection of this process begins: freed segments stay warm for the next array, for about `warm_s` seconds.
+/// A connection of this process begins: freed segments stay warm for the next array for about `warm_s` seconds.
 pub fn on_connected(warm_s: u64) {
     let mut warm = warm();
     warm.connections += 1;
     warm.keep_trims = warm_s;
 }
 
-/// A connection that [`on_connected`] was called for has ended; the last closes every free segment.
+/// A connection for which [`on_connected`] was called has ended; the last one closes every free segment.
 pub fn on_disconnected() {
     let mut warm = warm();
     warm.connections = warm.connections.saturating_sub(1);
@@ -201,14 +201,14 @@ pub fn on_disconnected() {
     }
 }
 
-/// How a [`SharedAllocation`] shows its segment to its maker.
+/// How a [`SharedAllocation`] maps its segment for its creator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     /// Writes go to the segment, which nobody else has seen.
     Unsent,
     /// Writes go to the segment, which others see and may write to as well.
     Window,
-    /// Writes stay here.
+    /// Writes stay private.
     Sent,
 }
 
@@ -221,19 +221,19 @@ pub struct SharedAllocation {
 }
 
 impl SharedAllocation {
-    /// Memory for `len_bytes`, whose content is anything; zero on request.
+    /// Memory for `len_bytes` with undefined content; zero on request.
     ///
     /// # Errors
     /// As [`AllocationSegment::new`].
     pub fn new(len_bytes: u64, zeroed: bool) -> Result<Self, ShmError> {
-        let born = AllocationSegment::new(len_bytes)?;
-        let segment = born.segment();
+        let created = AllocationSegment::new(len_bytes)?;
+        let segment = created.segment();
         let region = Region::map(segment.fd(), Access::SharedWrite, 0, segment.len())?;
         platform::populate(&region, 0)?;
         let memory = Self {
             region,
             len_bytes: len_bytes as usize,
-            shown: Mutex::new((Shown::Unsent, Arc::new(born))),
+            shown: Mutex::new((Shown::Unsent, Arc::new(created))),
         };
         if zeroed {
             // SAFETY: mapped and writable for as long as `memory`, which nobody else has yet.
@@ -242,12 +242,12 @@ impl SharedAllocation {
         Ok(memory)
     }
 
-    /// Address of the first byte. Writing there is the caller's to synchronise.
+    /// Address of the first byte. The caller must synchronise writes there.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.region.as_ptr()
     }
 
-    /// Bytes asked for.
+    /// The requested size.
     #[expect(clippy::len_without_is_empty, reason = "memory is never empty")]
     pub fn len(&self) -> usize {
         self.len_bytes
@@ -257,8 +257,8 @@ impl SharedAllocation {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A segment that holds the bytes as they are now and that this memory will not write to any more. The flag says
-    /// whether all of them had to be copied, because some were written since the last time.
+    /// A segment that holds the current bytes and that this memory will not write to any more. The flag says whether
+    /// all of them had to be copied, because some were written since the last time.
     ///
     /// # Errors
     /// [`ShmError::OutOfMemory`] or [`ShmError::System`]; the memory is as before.
@@ -283,8 +283,8 @@ impl SharedAllocation {
         }
     }
 
-    /// A segment that this memory and all who map it write to: a window. The flag says whether the bytes had to be
-    /// copied, because the segment they were born in was sent as a private one before.
+    /// A window: a segment to which this memory and everybody who maps it write. The flag says whether the bytes had to
+    /// be copied, because their first segment was already sent as a private one.
     ///
     /// # Errors
     /// [`ShmError::OutOfMemory`] or [`ShmError::System`]; the memory is as before.
@@ -300,20 +300,20 @@ impl SharedAllocation {
         Ok((Arc::clone(&shown.1), copied))
     }
 
-    /// Maps a segment in the place of what is shown now, which is unmapped by a thread that nobody waits for.
-    fn show(&self, born: &AllocationSegment, access: Access) -> Result<(), ShmError> {
-        let before = self.region.replace(born.segment().fd(), access, 0)?;
+    /// Maps a segment over the current mapping, which a background thread unmaps.
+    fn show(&self, created: &AllocationSegment, access: Access) -> Result<(), ShmError> {
+        let before = self.region.replace(created.segment().fd(), access, 0)?;
         drop_memory(before, self.region.len() as u64);
         Ok(())
     }
 
-    /// A segment of the same size with the bytes as they are now.
+    /// A segment of the same size with the current bytes.
     fn copy(&self) -> Result<Arc<AllocationSegment>, ShmError> {
-        let mut born = AllocationSegment::new(self.region.len() as u64)?;
+        let mut created = AllocationSegment::new(self.region.len() as u64)?;
         // SAFETY: mapped and readable for as long as `self`; only Python code that runs beside the one that sends
         // the array could write meanwhile, and would see some of its writes sent.
         let bytes = unsafe { std::slice::from_raw_parts(self.as_mut_ptr(), self.len_bytes) };
-        born.write(bytes)?;
-        Ok(Arc::new(born))
+        created.write(bytes)?;
+        Ok(Arc::new(created))
     }
 }

@@ -1,13 +1,13 @@
-//! What takes long to give back is given back by a thread that nobody waits for.
+//! Memory that takes long to release is released by a background thread.
 
-/// From here on, giving memory back takes longer than starting a thread.
+/// Above this size, releasing memory takes longer than starting a thread.
 const LARGE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Drops what holds so much memory: pages that were written take 200 ns each to unmap, and as long to free.
+/// Drops an object that holds much memory: written pages take 200 ns each to unmap, and as long to free.
 pub(crate) fn drop_memory<T: Send + 'static>(memory: T, bytes: u64) {
     if bytes >= LARGE_BYTES {
         let thread = std::thread::Builder::new().name("broadleaf-unmap".to_owned());
-        // Without a thread it is dropped here, as the closure is.
+        // Without a thread it is dropped here, together with the closure.
         drop(thread.spawn(move || drop(memory)));
     }
 }

@@ -1,8 +1,8 @@
 //! The board on which an engine claims the tasks its node has offered, and the node takes offers
 //! back: two processes, no system call, exactly one winner.
 //!
-//! A slot holds zero or a tag: a bit that says "offered", and the part of the offer's number that
-//! the slot's place does not say. So the whole number can be read back after the engine's death.
+//! A slot holds zero or a tag: a bit that says "offered", and the part of the offer's number that the slot's position
+//! does not imply. So the whole number can be recovered after the engine's death.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -16,13 +16,13 @@ use crate::ShmError;
 use crate::platform::{self, Access, Region};
 use crate::unsent::UNSENT_BYTES;
 
-/// Tasks that an engine may have begun and not ended, each but the last waiting for others.
+/// Number of unfinished tasks that an engine may have begun; all but the last wait for others.
 const LEVELS: usize = if cfg!(loom) {
     2
 } else {
     MAX_NESTING as usize + 1
 };
-/// Slots of a board; few in the model, whose states are all visited.
+/// Number of slots on a board; small in the model, which visits all states.
 const SLOTS: usize = if cfg!(loom) { 2 } else { CLAIM_SLOTS };
 const OFFERED: u32 = 1 << 31;
 const _: () = assert!(SLOTS.is_power_of_two() && SLOTS >= 2 && u32::MAX as usize / SLOTS < 1 << 31);
@@ -41,7 +41,7 @@ struct Level {
     interrupt: AtomicU64,
 }
 
-/// The board's memory. Zero bytes are an empty board.
+/// The board's memory. All zeros mean an empty board.
 #[repr(C)]
 #[derive(Debug)]
 struct Words {
@@ -58,8 +58,8 @@ impl Words {
     }
 
     fn claim(&self, level: usize, offer: u32) -> bool {
-        // First `running`, then the claim: who finds the slot empty sees what runs, so a task is
-        // never both out of the slot and not yet visible to `request_interrupt`.
+        // `running` is set first, then the claim: whoever finds the slot empty sees what runs, so a task is never out
+        // of the slot without being visible to `request_interrupt`.
         let running = &self.levels[level].running;
         running.store(u64::from(offer) + 1, Ordering::Relaxed);
         let won = self.take(offer);
@@ -99,7 +99,7 @@ impl Words {
     fn running(&self) -> Vec<u32> {
         let words = (self.levels.iter()).map(|level| level.running.load(Ordering::Acquire));
         let offers = words.filter_map(|word| u32::try_from(word.checked_sub(1)?).ok());
-        // Still offered: the engine is about to try, or died trying; it has not started.
+        // Still offered: the engine is about to claim it, or died doing so; it has not started.
         offers.filter(|offer| !self.is_offered(*offer)).collect()
     }
 
@@ -137,20 +137,20 @@ impl Words {
 
 /// One engine's board: [`CLAIM_SLOTS`] offers, the offers that run, and requests to interrupt them.
 ///
-/// An engine runs several offers when a task of its waits for others: each further one at a level above, while all those
-/// below wait.
+/// An engine runs several offers if one of its tasks waits for others: each further one runs one level higher, while
+/// all those below wait.
 ///
-/// Node and engine map the same pages. The node offers, revokes and asks for interrupts; the engine
-/// claims, finishes and takes interrupts, from one thread (a signal handler on it included). What
-/// the node reads is the engine's word: it must look offers up among those it made.
+/// Node and engine map the same pages. The node offers, revokes and asks for interrupts; the engine claims, finishes
+/// and takes interrupts, from one thread (a signal handler on it included). What the node reads comes from the engine:
+/// the node must look up offers among those it made.
 #[derive(Debug)]
 pub struct ClaimBoard {
     region: Region,
 }
 
 impl ClaimBoard {
-    /// An empty board, and the descriptor that gives it to the node. The memory behind it has room for an
-    /// [`UnsentOutput`](crate::UnsentOutput), too.
+    /// An empty board, and the descriptor that gives it to the node. The memory after it also has room for an
+    /// [`UnsentOutput`](crate::UnsentOutput).
     ///
     /// # Errors
     /// [`ShmError::OutOfMemory`] or [`ShmError::System`].
@@ -163,7 +163,7 @@ impl ClaimBoard {
     /// The board behind a received descriptor, which is not needed afterwards.
     ///
     /// # Errors
-    /// [`ShmError::NotSealed`] or [`ShmError::SizeMismatch`] when it is no board.
+    /// [`ShmError::NotSealed`] or [`ShmError::SizeMismatch`] if it is not a board.
     pub fn from_fd(fd: impl AsFd) -> Result<Self, ShmError> {
         let actual_bytes = platform::sealed_size(fd.as_fd())?;
         if actual_bytes != memory_bytes() {
@@ -186,16 +186,16 @@ impl ClaimBoard {
         unsafe { &*self.region.as_ptr().cast::<Words>() }
     }
 
-    /// Node: publishes an offer, before the assignment is sent. False, and nothing published, while
-    /// the slot still holds the offer [`CLAIM_SLOTS`] before.
+    /// Node: publishes an offer, before the assignment is sent. Returns false and publishes nothing while the slot
+    /// still holds the offer [`CLAIM_SLOTS`] positions earlier.
     pub fn offer(&self, offer: u32) -> bool {
         self.words().offer(offer)
     }
 
-    /// Levels of a board.
+    /// Number of levels of a board.
     pub const LEVELS: usize = LEVELS;
 
-    /// Engine: claims an offer. True when it is the engine's to run; it then counts as running at this level.
+    /// Engine: claims an offer. True if the engine may run it; it then counts as running at this level.
     pub fn claim(&self, level: usize, offer: u32) -> bool {
         self.words().claim(level, offer)
     }
@@ -210,36 +210,37 @@ impl ClaimBoard {
         self.words().is_offered(offer)
     }
 
-    /// Node: takes an offer back. True when the engine can no longer claim it; false when the engine
-    /// has claimed it (it runs, or has ended and its result is under way) or it was never offered.
+    /// Node: takes an offer back. True if the engine can no longer claim it; false if the engine has claimed it (it
+    /// runs, or has ended and its result is on its way) or it was never offered.
     pub fn revoke(&self, offer: u32) -> bool {
         self.words().take(offer)
     }
 
-    /// Offers neither claimed nor revoked, oldest first, given the number the next offer would have.
-    /// Exact once the engine is gone.
+    /// Offers that are neither claimed nor revoked, oldest first, given the number of the next offer. Exact once the
+    /// engine is gone.
     pub fn unclaimed(&self, next_offer: u32) -> Vec<u32> {
         self.words().unclaimed(next_offer)
     }
 
-    /// The offers that the engine has claimed and not finished, by level. After its death: the tasks it died in.
+    /// The offers that the engine has claimed and not finished, by level. After its death, these are the tasks that it
+    /// died in.
     pub fn running(&self) -> Vec<u32> {
         self.words().running()
     }
 
-    /// Node: asks to interrupt that offer. True when it runs now; then signal the engine. After
-    /// `revoke` gave false, false here means that the task has ended.
+    /// Node: asks to interrupt that offer. True if it is running; then signal the engine. If `revoke` returned false,
+    /// false here means that the task has ended.
     pub fn request_interrupt(&self, offer: u32) -> bool {
         self.words().request_interrupt(offer)
     }
 
-    /// Node: whether that offer was asked to be interrupted, still runs, and has not taken the interrupt.
+    /// Node: whether an interrupt was requested for that offer, which still runs and has not taken it.
     pub fn is_interrupt_open(&self, offer: u32) -> bool {
         self.words().is_interrupt_open(offer)
     }
 
-    /// Engine, from its signal handler: true once per request, and only while the task that the
-    /// request named is still the one that runs at this level.
+    /// Engine, from its signal handler: true once per request, and only while the requested task is still the one that
+    /// runs at this level.
     pub fn take_interrupt(&self, level: usize) -> bool {
         self.words().take_interrupt(level)
     }
@@ -250,7 +251,7 @@ pub(crate) fn board_bytes() -> u64 {
     (size_of::<Words>() as u64).next_multiple_of(platform::page_bytes())
 }
 
-/// Size of the memory that an engine shares with its node: the board, and its output that is not sent.
+/// Size of the memory that an engine shares with its node: the board, and its unsent output.
 pub(crate) fn memory_bytes() -> u64 {
     board_bytes() + UNSENT_BYTES as u64
 }
@@ -369,7 +370,7 @@ mod tests {
         let (node, engine) = pair();
         let claimed = Arc::new(AtomicUsize::new(0));
         let start = Arc::new(Barrier::new(2));
-        // Offers are made ahead of both, so that the two meet on slots over and over.
+        // Offers are made ahead of both, so that the two repeatedly meet on the same slots.
         let (ahead, from) = (SLOTS as u32 / 2, u32::MAX - ROUNDS / 2);
         let at = move |i: u32| from.wrapping_add(i);
         (0..ahead).for_each(|i| assert!(node.offer(at(i))));
@@ -394,7 +395,7 @@ mod tests {
             }
         }
         runner.join().unwrap();
-        // Offers that the engine passed before they were made are left over; none was won twice.
+        // Offers that the engine passed before they were made remain; none was won twice.
         let left = node.unclaimed(at(ROUNDS)).len();
         assert_eq!(
             claimed.load(Ordering::Relaxed) + revoked + left,

@@ -4,24 +4,24 @@ use std::num::NonZero;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
-/// Smaller copies go through the caches: the whole matters little, and the reader finds them there.
+/// Smaller copies go through the caches: their cost is small, and the reader finds them there.
 const STREAM_FROM_BYTES: usize = 1024 * 1024;
 
-/// A destination that was last written this many bytes of copies ago, the one to come included, is taken
-/// to have left the caches. Then reading its lines only to overwrite them costs a third to a half of the
-/// bandwidth (measured: 18 against 11 GB/s at 8 MiB, 19 against 11 at 4 MiB, and it is read equally fast
-/// afterwards), so the copy goes past them. One that is still cached is better copied there: as fast, and
-/// its reader is faster (4 MiB in 180 instead of 260 us).
+/// A destination that was last written this many bytes of copies ago, including the next copy, is assumed to have left
+/// the caches. Then reading its lines only to overwrite them costs a third to a half of the bandwidth (measured: 18
+/// against 11 GB/s at 8 MiB, 19 against 11 at 4 MiB, and it is read equally fast afterwards), so the copy bypasses
+/// them. For a cached destination a normal copy is better: it is as fast, and the reader is faster (4 MiB in 180
+/// instead of 260 us).
 const COLD_FROM_BYTES: u64 = 8 * 1024 * 1024;
 
-/// A core alone does not fill the memory's bandwidth: from this size on, two take six tenths of the time of one
+/// A single core does not use the full memory bandwidth: from this size on, two take six tenths of the time of one
 /// (measured from 4 MiB to 800 MB), and starting a thread takes 20 us.
 const SHARED_FROM_BYTES: usize = 4 * 1024 * 1024;
 
-/// Threads take pieces of this size until none is left, so that a core that is busy elsewhere holds up no other.
+/// Threads take pieces of this size until none is left, so that a busy core does not hold up the others.
 const PIECE_BYTES: usize = 1024 * 1024;
 
-/// More threads than this wait for the memory.
+/// More threads than this only wait for memory.
 const MOST_THREADS: usize = 4;
 
 /// Copies `source` over `destination`, which has its length and was written before the last
@@ -51,14 +51,14 @@ pub(crate) fn copy(destination: &mut [u8], source: &[u8], since_bytes: u64) {
     thread::scope(|scope| {
         for _ in 1..threads {
             let thread = thread::Builder::new().name("broadleaf-copy".to_owned());
-            // Without it, those there are copy its pieces.
+            // If it cannot start, the existing threads copy its pieces.
             drop(thread.spawn_scoped(scope, copy_pieces));
         }
         copy_pieces();
     });
 }
 
-/// How many threads copy so many bytes.
+/// How many threads copy this many bytes.
 fn threads_for(len_bytes: usize) -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     if len_bytes < SHARED_FROM_BYTES {
@@ -76,11 +76,11 @@ fn copy_past_caches(destination: &mut [u8], source: &[u8]) {
 
 /// Copies `source` over `destination`, which has its length, without reading that into the caches or leaving it there.
 ///
-/// Four pages side by side: one after another, the memory's rows and the prefetcher take 1.5 times as long on some
-/// machines. Each begins a quarter of a page after the one before: at one place of every page, each load would follow
-/// a store whose address has the same last twelve bits, and some processors wait for such a store as if it were to the
-/// same address (800 MB on an EPYC of the third generation in 200 instead of 55 ms).
-/// Large copies of the C library go this way too, from a size on that depends on the machine.
+/// Four pages in parallel: one after another, memory rows and the prefetcher take 1.5 times as long on some machines.
+/// Each begins a quarter of a page after the previous one. At the same offset in every page, each load would follow a
+/// store whose address has the same last twelve bits, and some processors wait for such a store as if it went to the
+/// same address (800 MB on an EPYC of the third generation in 200 instead of 55 ms). Large copies of the C library go
+/// this way too, from a size on that depends on the machine.
 ///
 /// # Panics
 /// When the lengths differ.
@@ -113,12 +113,12 @@ fn copy_past_caches(destination: &mut [u8], source: &[u8]) {
         stream_line(line, source_line);
     }
     tail.copy_from_slice(source_tail);
-    // SAFETY: SSE is part of every x86-64. Streamed stores are not ordered with later ones, such as the message that
-    // announces the segment, but by this fence.
+    // SAFETY: SSE is part of every x86-64. Only this fence orders streaming stores before later ones, such as the
+    // message that announces the segment.
     unsafe { _mm_sfence() };
 }
 
-/// Writes a line past the caches.
+/// Writes a cache line, bypassing the caches.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn stream_line(line: &mut [std::arch::x86_64::__m128i; 4], source: &[u8; 64]) {

@@ -1,4 +1,4 @@
-//! Why shared memory was not given.
+//! Why shared memory could not be provided.
 
 use broadleaf_proto::SegmentId;
 
@@ -6,14 +6,14 @@ use broadleaf_proto::SegmentId;
 #[derive(Debug, thiserror::Error)]
 pub enum ShmError {
     /// The descriptor is no memory file, or its size is not sealed.
-    #[error("the descriptor is no memory file of sealed size")]
+    #[error("the descriptor is not a memory file with a sealed size")]
     NotSealed,
-    /// The descriptor's memory is smaller than its sender said, or than its use needs.
+    /// The descriptor's memory is smaller than its sender claimed, or than needed.
     #[error("shared memory of {actual_bytes} bytes where {claimed_bytes} were claimed")]
     SizeMismatch {
-        /// Bytes that were claimed.
+        /// The claimed size.
         claimed_bytes: u64,
-        /// Bytes that there are.
+        /// The actual size.
         actual_bytes: u64,
     },
     /// A range that is empty or leaves the segment.
@@ -26,16 +26,15 @@ pub enum ShmError {
         /// The segment's size.
         segment_bytes: u64,
     },
-    /// A segment of no bytes, or of more than the address space holds.
-    #[error("no segment can have {0} bytes")]
+    /// A segment of zero bytes, or of more than the address space holds.
+    #[error("a segment cannot have {0} bytes")]
     BadSize(u64),
-    /// The host, or a limit of this process, does not give that much memory.
+    /// The host, or a limit of this process, does not allow that much memory.
     #[error(
-        "out of shared memory: {requested_bytes} bytes are more than the host, its control group, or a limit of this \
-         process (on file size or address space) has left"
+        "out of shared memory: {requested_bytes} bytes are more than the host, its control group, or a limit of this process (on file size or address space) allows"
     )]
     OutOfMemory {
-        /// Bytes that were asked for.
+        /// The requested size.
         requested_bytes: u64,
     },
     /// Memory files are files of `/dev/shm` here, and it is too small.
@@ -44,31 +43,31 @@ pub enum ShmError {
          memfd_create is not permitted here: make /dev/shm larger (a container's --shm-size), or permit memfd_create"
     )]
     DevShmFull {
-        /// Bytes that were asked for.
+        /// The requested size.
         requested_bytes: u64,
     },
-    /// The pool's own bound on bytes.
+    /// The pool's own limit on bytes.
     #[error(
         "shared memory pool is full: {requested_bytes} bytes asked for, {used_bytes} of at most \
          {cap_bytes} bytes in use"
     )]
     OverCap {
-        /// Bytes that were asked for, rounded up to a segment's size.
+        /// The requested size, rounded up to a segment's size.
         requested_bytes: u64,
         /// Bytes of segments in use.
         used_bytes: u64,
         /// The bound.
         cap_bytes: u64,
     },
-    /// The pool's own bound on segments.
+    /// The pool's own limit on segments.
     #[error("shared memory pool is full: all of at most {cap} segments are in use")]
     TooManySegments {
         /// The bound.
         cap: usize,
     },
-    /// The process has hardly a descriptor left, and each segment takes one.
+    /// The process is almost out of descriptors, and each segment takes one.
     #[error(
-        "the process is short of file descriptors, of which each segment of shared memory takes one: close files, or \
+        "the process is running out of file descriptors, and each segment of shared memory takes one: close files, or \
          raise the limit (`ulimit -n`)"
     )]
     DescriptorsShort,
@@ -78,12 +77,12 @@ pub enum ShmError {
     /// The pool belongs to the process that this one was forked from.
     #[error("a forked process cannot use its parent's shared memory pool")]
     Forked,
-    /// Any other refusal of the system.
+    /// Any other system error.
     #[error("{action}: {source}")]
     System {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use broadleaf_proto::SegmentId;
 
-/// The node's table: how many references each holder has to each segment. Everything it lists is
-/// in ascending order, whatever the order of the calls.
+/// The node's table: how many references each holder has to each segment. All its lists are in ascending order,
+/// whatever the order of the calls.
 #[derive(Debug, Default)]
 pub struct LeaseTable {
     by_holder: BTreeMap<u32, BTreeMap<SegmentId, u64>>,
@@ -19,7 +19,7 @@ impl LeaseTable {
         Self::default()
     }
 
-    /// `holder` takes one more reference to the segment.
+    /// Adds one reference of `holder` to the segment.
     pub fn add(&mut self, holder: u32, id: SegmentId) {
         let held = self.by_holder.entry(holder).or_default().entry(id);
         let count = held.or_insert_with(|| {
@@ -29,8 +29,8 @@ impl LeaseTable {
         *count += 1;
     }
 
-    /// `holder` gives up one reference. True when that was the last one of all holders: the owner
-    /// may be told. A reference that the holder does not have changes nothing and gives false.
+    /// Releases one reference of `holder`. True if it was the last one of all holders: the owner may be told. If the
+    /// holder has no reference, nothing changes and the result is false.
     pub fn release(&mut self, holder: u32, id: SegmentId) -> bool {
         let Some(held) = self.by_holder.get_mut(&holder) else {
             return false;
@@ -49,7 +49,7 @@ impl LeaseTable {
         self.leave(id)
     }
 
-    /// `holder` is gone and gives up all it had. Returns the segments nobody holds any more.
+    /// `holder` is gone and releases all references. Returns the segments that nobody holds any more.
     pub fn drop_holder(&mut self, holder: u32) -> Vec<SegmentId> {
         let held = self.by_holder.remove(&holder).unwrap_or_default();
         held.into_keys().filter(|id| self.leave(*id)).collect()
@@ -71,7 +71,7 @@ impl LeaseTable {
         self.holders.is_empty()
     }
 
-    /// One holder less; true when none is left.
+    /// Removes one holder; true if none is left.
     fn leave(&mut self, id: SegmentId) -> bool {
         let Some(count) = self.holders.get_mut(&id) else {
             return false;

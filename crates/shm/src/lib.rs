@@ -1,9 +1,9 @@
-//! Shared memory of one host: sealed segments, the owner's warm pool of them, the node's table of
-//! leases, and the board on which engines claim the tasks offered to them. Besides, what else of the process's memory
-//! takes `unsafe` to reach: the heap's pages, the C library's output buffer.
+//! Shared memory of one host: sealed segments, the owner's warm pool of them, the node's table of leases, and the board
+//! on which engines claim the tasks offered to them. It also holds the other parts of the process's memory that need
+//! `unsafe`: the heap's pages, and the C library's output buffer.
 //!
-//! Nothing here knows sockets or peers: descriptors are handed in and out, others carry them.
-//! What depends on the operating system sits in one module, `platform`.
+//! Nothing here knows about sockets or peers: descriptors are passed in and out, and others transport them. Everything
+//! that depends on the operating system is in one module, `platform`.
 #![allow(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

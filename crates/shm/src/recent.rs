@@ -1,4 +1,4 @@
-//! The newest of what a process has written, in memory that another process still has when this one died.
+//! The latest output of a process, in memory that another process still has after this one died.
 
 use std::os::fd::OwnedFd;
 use std::ptr::copy_nonoverlapping;
@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use crate::{Mapping, Segment, ShmError};
 
-/// The number of all bytes written, little-endian; byte `n` of them is at `n` modulo the room behind that.
+/// The total number of bytes written, little-endian; byte `n` is at `n` modulo the size of the rest.
 const HEAD_BYTES: usize = size_of::<u64>();
 
 /// The writer's view of such memory.
@@ -20,7 +20,7 @@ impl RecentBytes {
     /// Memory of `len_bytes`, all zero, behind a memfd of sealed size that nobody else writes.
     ///
     /// # Errors
-    /// [`ShmError`] when it is not such a memfd, has no room behind its head, or cannot be mapped.
+    /// [`ShmError`] if it is not such a memfd, has no space after its header, or cannot be mapped.
     pub fn map(memfd: OwnedFd, len_bytes: u64) -> Result<Self, ShmError> {
         let segment = Segment::from_fd(memfd, len_bytes)?;
         segment.map_readonly(HEAD_BYTES as u64, 1)?;
@@ -30,7 +30,7 @@ impl RecentBytes {
         })
     }
 
-    /// Keeps `bytes`, in the place of the oldest. Of those that a process was keeping as it died, none are kept.
+    /// Stores `bytes`, overwriting the oldest. Bytes that a process was storing as it died are lost.
     pub fn append(&mut self, bytes: &[u8]) {
         let room_bytes = self.memory.len() - HEAD_BYTES;
         let newest = &bytes[bytes.len().saturating_sub(room_bytes)..];
@@ -46,7 +46,7 @@ impl RecentBytes {
             let room = memory.add(HEAD_BYTES);
             copy_nonoverlapping(first.as_ptr(), room.add(start), first.len());
             copy_nonoverlapping(second.as_ptr(), room, second.len());
-            // The number last: a process that dies in between has not kept these bytes.
+            // The number is written last: a process that dies in between has not stored these bytes.
             compiler_fence(Ordering::Release);
             copy_nonoverlapping(head.as_ptr(), memory, HEAD_BYTES);
         }

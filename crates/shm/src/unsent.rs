@@ -1,8 +1,8 @@
 //! Output that an engine has written and its node may not have received: in memory that the node still has when the
 //! engine is killed.
 //!
-//! Output is counted, stream by stream, in bytes handed to the engine's link. What lies here begins at a number of
-//! that count, so the node, which counts what arrives, knows which part of it never did.
+//! Output is counted per stream, in bytes handed to the engine's link. The output here begins at a known count, so the
+//! node, which counts what arrives, knows which part never arrived.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::copy_nonoverlapping;
@@ -14,11 +14,11 @@ use crate::platform::{self, Access, Region};
 
 /// Kinds of output: standard output, standard error, messages.
 pub const OUTPUT_STREAMS: usize = 3;
-/// Longest unfinished line that is kept.
+/// Maximum length of an unfinished line that is kept.
 pub const HELD_BYTES: usize = 4096;
 /// Streams that have lines.
 const LINE_STREAMS: usize = 2;
-/// Room for what is written between two looks of the thread that sends it.
+/// Space for what is written between two passes of the thread that sends it.
 pub(crate) const UNSENT_BYTES: usize = 24 * 1024;
 const ENTRIES_BYTES: usize = UNSENT_BYTES - size_of::<Head>() - LINE_STREAMS * HELD_BYTES;
 /// Task, begin and length of an entry, and its stream.
@@ -29,18 +29,18 @@ const ENTRY_HEAD_BYTES: usize = 4 * size_of::<u64>();
 #[derive(Debug)]
 struct Held {
     task: AtomicU64,
-    /// Where in its stream it begins: it has left since if the stream has come further.
+    /// Where in its stream it begins: it has left since if the stream is past it.
     begin_bytes: AtomicU64,
     len_bytes: AtomicU64,
 }
 
-/// The begin of the memory. The unfinished lines' bytes follow, then the entries.
+/// The beginning of the memory. The unfinished lines' bytes follow, then the entries.
 #[repr(C)]
 #[derive(Debug)]
 struct Head {
     /// Bytes of entries.
     len_bytes: AtomicU64,
-    /// What was handed to the link of each stream.
+    /// How much of each stream was handed to the link.
     handed_bytes: [AtomicU64; OUTPUT_STREAMS],
     held: [Held; LINE_STREAMS],
 }
@@ -63,16 +63,16 @@ pub struct UnsentOutput {
 }
 
 impl UnsentOutput {
-    /// Engine: in the memory of its claim board.
+    /// For an engine: in the memory of its claim board.
     ///
     /// # Errors
-    /// [`ShmError::NotSealed`] or [`ShmError::SizeMismatch`] when it is no such memory, [`ShmError::System`] when it cannot
-    /// be mapped.
+    /// [`ShmError::NotSealed`] or [`ShmError::SizeMismatch`] if it is not such memory, [`ShmError::System`] if
+    /// it cannot be mapped.
     pub fn of_engine(board: impl AsFd) -> Result<Self, ShmError> {
         Self::map(board.as_fd(), Access::SharedWrite)
     }
 
-    /// Node: the same, to read.
+    /// For a node: the same, for reading.
     ///
     /// # Errors
     /// As [`UnsentOutput::of_engine`].
@@ -108,12 +108,12 @@ impl UnsentOutput {
             at <= UNSENT_BYTES && bytes.len() <= UNSENT_BYTES - at,
             "invariant: what is written lies in the memory"
         );
-        // SAFETY: the range lies in the region, which an engine's side maps writable. Only this process writes, by one
-        // thread at a time, and the node copies it out before it looks at it.
+        // SAFETY: the range lies in the region, which an engine's side maps writable. Only this process writes, one
+        // thread at a time, and the node copies the data before it looks at it.
         unsafe { copy_nonoverlapping(bytes.as_ptr(), self.region.as_ptr().add(at), bytes.len()) };
     }
 
-    /// Engine: begins, or goes on with, an unfinished line of which `before_bytes` are here. The whole line is no
+    /// Engine: begins or continues an unfinished line, of which `before_bytes` are already here. The whole line is no
     /// longer than [`HELD_BYTES`].
     pub fn hold(&self, task: u64, stream: usize, before_bytes: usize, more: &[u8]) {
         let held = &self.head().held[stream];
@@ -124,7 +124,7 @@ impl UnsentOutput {
             held.begin_bytes.store(handed_bytes, Ordering::Release);
         }
         self.write(held_place(stream) + before_bytes, more);
-        // Last: who dies before this has not written it.
+        // Set last: a process that dies before this has not written it.
         let len_bytes = (before_bytes + more.len()) as u64;
         held.len_bytes.store(len_bytes, Ordering::Release);
     }
@@ -136,13 +136,13 @@ impl UnsentOutput {
             .store(0, Ordering::Release);
     }
 
-    /// Engine: what was handed to the link is with the kernel, where it outlives this process.
+    /// Engine: the kernel now has everything that was handed to the link, so it outlives this process.
     pub fn clear(&self) {
         self.head().len_bytes.store(0, Ordering::Release);
     }
 
-    /// Engine: `bytes` are about to be handed to the link, with what is held of that stream at their begin. False if
-    /// they do not fit in here, and so may be lost.
+    /// Engine: `bytes` are about to be handed to the link, preceded by the held part of that stream. False if they do
+    /// not fit here and so may be lost.
     pub fn add(&self, task: u64, stream: usize, bytes: &[u8]) -> bool {
         let head = self.head();
         let begin_bytes = head.handed_bytes[stream].load(Ordering::Relaxed);
@@ -162,13 +162,13 @@ impl UnsentOutput {
         fits
     }
 
-    /// Node: what lies here and is not among the `arrived_bytes` of each stream, in the order in which it was written.
+    /// Node: the output here beyond the `arrived_bytes` of each stream, in the order in which it was written.
     ///
-    /// It is the engine's word: lengths are checked, and the tasks are to be looked up among those it was given.
+    /// It comes from the engine: lengths are checked, and the tasks must be looked up among those it was given.
     pub fn missing(&self, arrived_bytes: &[u64; OUTPUT_STREAMS]) -> Vec<UnsentPiece> {
         let mut memory = vec![0; UNSENT_BYTES];
-        // SAFETY: the region is that long and readable. An engine that still lives may be writing; what is copied is
-        // then any bytes, as they may be anyway.
+        // SAFETY: the region is that long and readable. An engine that is still alive may be writing; then the copied
+        // bytes are arbitrary, as they may be anyway.
         unsafe {
             copy_nonoverlapping(self.region.as_ptr(), memory.as_mut_ptr(), UNSENT_BYTES);
         }
@@ -197,7 +197,7 @@ fn missing(memory: &[u8], arrived_bytes: &[u64; OUTPUT_STREAMS]) -> Vec<UnsentPi
         let arrived = &mut arrived_bytes[stream];
         let known = arrived.saturating_sub(begin_bytes);
         *arrived = (*arrived).max(begin_bytes.saturating_add(bytes.len() as u64));
-        // A message is of use as a whole only.
+        // A message is only useful as a whole.
         let known = usize::try_from(known).unwrap_or(usize::MAX);
         let is_cut = stream >= LINE_STREAMS && known > 0;
         if let Some(bytes) = bytes.get(known..).filter(|b| !b.is_empty() && !is_cut) {
@@ -237,7 +237,7 @@ fn missing(memory: &[u8], arrived_bytes: &[u64; OUTPUT_STREAMS]) -> Vec<UnsentPi
         let [task, begin_bytes, len_bytes, handed_bytes] = numbers;
         let len = usize::try_from(len_bytes).map_or(0, |len| len.min(HELD_BYTES));
         let place = held_place(stream);
-        // One that has left since is among what was handed over.
+        // A line that has left since is part of what was handed over.
         if begin_bytes >= handed_bytes
             && let Some(bytes) = memory.get(place..place + len)
         {

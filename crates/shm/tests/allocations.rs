@@ -1,4 +1,4 @@
-//! Memory that arrays are born in: who sees whose writes, when bytes are copied, and what is used again.
+//! Memory in which arrays are allocated: who sees whose writes, when bytes are copied, and what is used again.
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,8 +35,8 @@ fn read(memory: &SharedAllocation, at: usize) -> u8 {
 }
 
 /// The segment as a process sees it that was sent its descriptor.
-fn received(born: &AllocationSegment) -> Segment {
-    let segment = born.segment();
+fn received(created: &AllocationSegment) -> Segment {
+    let segment = created.segment();
     let fd = segment.fd().try_clone_to_owned().unwrap();
     Segment::from_fd(fd, segment.len()).unwrap()
 }
@@ -143,9 +143,9 @@ fn a_private_view_takes_the_bytes_of_another_segment_in_place() {
     let _turn = alone();
     let page = 4096;
     let make = |byte: u8| {
-        let mut born = AllocationSegment::new(page).unwrap();
-        born.write(&vec![byte; page as usize]).unwrap();
-        Arc::new(born)
+        let mut created = AllocationSegment::new(page).unwrap();
+        created.write(&vec![byte; page as usize]).unwrap();
+        Arc::new(created)
     };
     let (old, new) = (make(1), make(2));
     let mut view = received(&old).map_private(0, page).unwrap();
@@ -168,11 +168,11 @@ fn a_private_view_takes_the_bytes_of_another_segment_in_place() {
 fn bytes_are_copied_to_new_segments_and_to_warm_ones() {
     let _turn = alone();
     for byte in 1..5 {
-        let mut born = AllocationSegment::new(LEN).unwrap();
-        born.write(&vec![byte; LEN as usize - 1]).unwrap();
-        let view = received(&born).map_readonly(0, LEN - 1).unwrap();
+        let mut created = AllocationSegment::new(LEN).unwrap();
+        created.write(&vec![byte; LEN as usize - 1]).unwrap();
+        let view = received(&created).map_readonly(0, LEN - 1).unwrap();
         assert!(view.iter().all(|b| *b == byte));
-        assert!(born.write(&vec![0; LEN as usize + 4096]).is_err());
+        assert!(created.write(&vec![0; LEN as usize + 4096]).is_err());
     }
 }
 

@@ -160,7 +160,7 @@ impl Client {
             ))
         };
         if let Some(before) = task.status {
-            return wrong(&format!("it had ended {before:?} before"));
+            return wrong(&format!("it had already ended {before:?}"));
         }
         task.status = Some(record.status);
         let is_copy = task.copy != Copy::No;
@@ -243,7 +243,7 @@ impl Client {
                     return wrong("it was only waiting, and could run elsewhere");
                 }
             }
-            Status::Unmet => return wrong("that is no end"),
+            Status::Unmet => return wrong("that is not an ending"),
             Status::Cancelled => {}
         }
         Ok(())

@@ -20,7 +20,7 @@ use crate::worlds::Guest;
 use crate::{Failure, Plan};
 
 const MS: Nanos = 1_000_000;
-/// No run may take longer than this on the virtual clock: nothing waits for ever.
+/// No run may take longer than this on the virtual clock: nothing waits forever.
 const LONGEST_RUN_NS: Nanos = 3_600_000 * MS;
 const MOST_STEPS: u64 = 400_000;
 
@@ -269,7 +269,7 @@ impl Cluster {
     }
 
     pub(crate) fn what_hangs(&self) -> String {
-        let mut text = "waits for ever:".to_string();
+        let mut text = "waits forever:".to_string();
         for client in self.clients.values().filter(|c| c.alive) {
             for seq in client.unresolved().take(3) {
                 let why = self.controller.explain(self.now, client.id, seq);

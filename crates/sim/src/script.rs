@@ -138,7 +138,7 @@ impl Cluster {
             after,
             follow,
             coalesce: self.random.chance(50),
-            plan: broadleaf_proto::TransferPlan::Auto,
+            topology: broadleaf_proto::RequestedTopology::Auto,
         }
     }
 

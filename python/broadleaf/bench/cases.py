@@ -13,16 +13,16 @@ MB = 1_000_000
 
 @dataclass(frozen=True)
 class Step:
-    """One measurement. `params` go into its record; `arguments` are for the measurement alone."""
+    """One measurement. `params` go into its record; `arguments` are only for the measurement."""
 
     case: str
     params: dict[str, Any] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
-    #: What the record calls it, if not by the measurement's name.
+    #: Its name in the record, if it is not the measurement's name.
     recorded_as: str = ""
     #: Time that it may take, in seconds; None for what measurements usually get.
     timeout_s: float | None = None
-    #: Only the first of a system's ways of doing it.
+    #: Uses only the first of a system's ways of doing it.
     first_mode_only: bool = False
 
     @property
@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Session:
-    """Steps that share one start of a system with so many workers."""
+    """Steps that share one start of a system with this many workers."""
 
     workers: int
     steps: list[Step]
@@ -42,7 +42,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Case:
-    """A benchmark: sessions of every system, and what the bare machine does in the same rounds."""
+    """A benchmark: sessions of every system, and the bare machine's figures in the same rounds."""
 
     name: str
     meaning: str
@@ -82,7 +82,7 @@ def sleep_map(workers: int, repeats: int, quick: bool) -> list[Session]:
     n = 40 if quick else 400
     sleeps = [1, 8] if quick else SLEEPS_MS
     steps = [Step("sleep-map", {"n": n, "ms": ms}, {"workers": workers, "warmup": 10 * workers}) for ms in sleeps]
-    # The long task comes early, so that everything behind it in a queue would show.
+    # The long task comes early, so that any delay of the tasks queued behind it shows.
     late = {"n": 100 if quick else 1_000, "ms": 1, "straggler_s": 0.5 if quick else 2.0}
     steps.append(Step("straggler", late, {"place": 10, "warmup": 10 * workers}))
     return [Session(workers, steps, repeats)]
@@ -115,8 +115,8 @@ def memory(workers: int, repeats: int, quick: bool) -> list[Session]:
 
 
 def overhead(workers: int, repeats: int, quick: bool) -> list[Session]:
-    # Short runs, so that what disturbs the machine meets both halves of a pair alike; and many.
-    # (Beside other programs, 8 s of pairs of 1,000 tasks gave +-2.3 %, of 5,000 tasks +-8 %.)
+    # Many short runs, so that disturbances of the machine affect both halves of a pair alike. (Beside other programs, 8
+    # s of pairs of 1,000 tasks gave +-2.3 %, of 5,000 tasks +-8 %.)
     n, seconds = 1_000, 1.0 if quick else 10.0
     steps = [Step("overhead", {"of": of, "n": n}, {"seconds": seconds, "warmup": n}) for of in ("log", "tls")]
     return [Session(workers, steps, repeats)]
@@ -160,7 +160,7 @@ def fan_out_cost(workers: list[int], rounds: int) -> Step:
 def dagger(workers: int, repeats: int, quick: bool) -> list[Session]:
     payloads = ["array 100", "csc 0.0008"]
     payloads += [] if quick else ["csc 0.008", "array 10000", "csc 0.6"]
-    # Up to three segments take turns, and one that is shared is mapped by its maker when it is written again.
+    # Up to three segments alternate, and the creator of a shared one maps it when it is written again.
     warmup = 5
     rounds = {"array 10000": 3, "csc 0.6": 3}
     steps = [
@@ -169,7 +169,7 @@ def dagger(workers: int, repeats: int, quick: bool) -> list[Session]:
     ]
     if quick:
         return [Session(workers, steps, repeats)]
-    # In a system of its own: warm memory of what went before would count as already there.
+    # Run in a separate system: warm memory from earlier steps would count as already present.
     memory = Step("broadcast-memory", {"payload": "array 10000"}, {}, "dagger", True)
     return [Session(16, steps, min(repeats, 3)), Session(16, [memory], 1)]
 
@@ -188,7 +188,7 @@ def in_place(workers: int, repeats: int, quick: bool) -> list[Session]:
 
 def joblib(workers: int, repeats: int, quick: bool) -> list[Session]:
     steps = [Step("shared-argument", {"size_bytes": (4 if quick else 16) * MB, "n": 20}, {"warmup": 3}, "joblib")]
-    # Fits of 1 ms, which show what a call costs, and of 15 ms, which hide it.
+    # Fits of 1 ms, which show the cost of a call, and of 15 ms, which hide it.
     for samples in [150] if quick else [150, 1_000]:
         search = {"candidates": 12, "folds": 5, "samples": samples}
         steps.append(Step("grid-search", search, {"warmup": 2}, "joblib"))

@@ -17,12 +17,12 @@ TAG_VARIABLE = "BROADLEAF_BENCH_TAG"
 
 @dataclass(frozen=True)
 class System:
-    """A system under test: its adapter, what its environment holds, and what starts it."""
+    """A system under test: its adapter, the contents of its environment, and how to start it."""
 
     name: str
     adapter: str
     requirements: tuple[str, ...] = ()
-    #: Arguments before `-m peers`, and what must stand before the interpreter, for so many workers.
+    #: Arguments before `-m peers`, and words before the interpreter, for this many workers.
     prefix: Callable[[Path, int], list[str]] | None = None
     interpreter_arguments: tuple[str, ...] = ()
     #: Whether its environment of its own is also to find Broadleaf, from where this process has it.
@@ -84,9 +84,9 @@ class InstallFailed(Exception):
 
 
 def make(system: System, root: Path) -> Path:
-    """The folder of the system's environment under `root`; made now if it is not there, with its bytecode compiled.
+    """The folder of the system's environment under `root`; created if it does not exist, with its bytecode compiled.
 
-    Where workers may not write bytecode, each would compile its imports anew and start-up would measure that.
+    If workers may not write bytecode, each would recompile its imports, and start-up would measure that.
     """
     folder = root / system.name
     stamp = folder / "installed.txt"
@@ -102,7 +102,8 @@ def make(system: System, root: Path) -> Path:
         [str(python), "-m", "compileall", "-q", str(folder / "lib")],
     ):
         done = subprocess.run(command, capture_output=True, text=True, env=_clean(), check=False)
-        # compileall complains of files that are templates, not Python; what is importable is compiled all the same.
+        # compileall complains about files that are templates and not Python; what can be imported is compiled all the
+        # same.
         if done.returncode and "compileall" not in command:
             raise InstallFailed(f"{system.name}: {' '.join(command[:6])} ...: {done.stderr.strip()[-600:]}")
     stamp.write_text(wanted)
@@ -110,7 +111,7 @@ def make(system: System, root: Path) -> Path:
 
 
 def command(system: System, root: Path, workers: int) -> list[str]:
-    """The command that serves the system for so many workers."""
+    """The command that serves the system for this many workers."""
     serve = [*system.interpreter_arguments, "-m", "peers", system.adapter]
     if not system.own_environment:
         return [sys.executable, *serve]

@@ -1,4 +1,4 @@
-"""Runs a case: every system in turn, repeat by repeat, each turn in a process of its own."""
+"""Runs a case: every system in turn in each repeat, each turn in a process of its own."""
 
 import json
 import time
@@ -15,9 +15,9 @@ from .results import bootstrap, table
 from .results.record import Record, skipped
 from .turn import Turn, TurnFailed
 
-# A step that takes longer than this is repeated that many times at most.
+# A step that takes longer than this is repeated at most that many times.
 REPEAT_LIMITS = ((60.0, 1), (20.0, 3))
-#: What a step measured: a figure a metric, or several.
+#: What a step measured: one or more figures per metric.
 Values = dict[str, float | list[float]]
 #: System, case, its parameters as JSON, metric.
 Key = tuple[str, str, str, str]
@@ -33,8 +33,8 @@ def _shown(params: dict[str, Any]) -> str:
 
 
 class Run:
-    """One case over several systems, named as in `environments.SYSTEMS`, or `ON_SITES` where there is a site; they take
-    turns in that order."""
+    """One case over several systems, named as in `environments.SYSTEMS`, or `ON_SITES` where there is a site; they
+    alternate in that order."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class Run:
         self.configs: dict[str, list[str]] = {}
         self.values: defaultdict[Key, list[float]] = defaultdict(list)
         self.failures: dict[tuple[str, str, str], Record] = {}
-        #: How often a step may still be repeated, for those that turned out slow.
+        #: How often a step may still be repeated, if it turned out to be slow.
         self.limits: dict[tuple[str, str, str], int] = {}
 
     def records(self) -> Iterator[Record]:
-        """Runs everything, then gives the figures in the order in which they were first taken."""
+        """Runs everything, then returns the figures in the order in which they were first taken."""
         self._describe()
         raw_steps = self.case.raw(self.quick)
         if not self.sessions:
@@ -83,7 +83,7 @@ class Run:
         return Turn(systems[name], self.root, workers, self.site)
 
     def _describe(self) -> None:
-        """Versions and settings; a system that cannot be had is left out, with a record that says why."""
+        """Versions and settings; an unavailable system is left out, with a record that says why."""
         for name in dict.fromkeys([RAW, *self.systems]):
             try:
                 with self._child(name, 1) as turn:
@@ -101,11 +101,11 @@ class Run:
             if raw_steps and RAW in self.versions:
                 self._turn(RAW, "", Session(0, raw_steps, repeats), repeat)
             if session is not None:
-                # What failed once is not tried again: it may have taken minutes.
+                # A failed step is not tried again: it may have taken minutes.
                 takers = [(name, config) for name, config in takers if self._turn(name, config, session, repeat)]
 
     def _turn(self, name: str, config: str, session: Session, repeat: int) -> bool:
-        """One repeat of one system. Whether it could be started and came to its end."""
+        """One repeat of one system. Whether it could be started and finished."""
         shown: dict[str, Any] = {"workers": session.workers, "config": config} if session.workers else {}
         done: set[tuple[str, str, str]] = set()
         while True:
@@ -118,8 +118,8 @@ class Run:
                     for step in session.steps:
                         self._step(turn, name, shown, step, repeat, done)
             except TurnFailed as error:
-                # Neither a step that took its process with it nor one that ended before it is tried again; the others
-                # go on in a new one.
+                # A step that killed its process is not tried again, and neither are steps that ended before it; the
+                # others continue in a new process.
                 if len(self.failures) + len(done) > settled_before:
                     continue
                 self._fail(name, self.case.name, shown, str(error))

@@ -34,12 +34,13 @@ libc: ctypes.CDLL = ctypes.CDLL(None)
 
 
 class TurnFailed(Exception):
-    """The child refused a request, did not answer in time, or died; says what it last wrote."""
+    """The child refused a request, did not answer in time, or died; shows its last output."""
 
 
 @cache
 def isolation() -> tuple[str, ...]:
-    """What gives a child its own network (loopback alone) and its own process ids, or nothing where we may not.
+    """The command that gives a child its own network (only loopback) and its own process ids, or nothing if that is not
+    permitted.
 
     Some systems turn 127.0.0.1 into the address of another interface and listen there; and with a process
     namespace nothing outlives a turn, however it ends.
@@ -54,12 +55,12 @@ def isolation() -> tuple[str, ...]:
 
 
 def end_with_parent() -> None:
-    """Has the kernel kill the calling process once its parent is gone, however that ended."""
+    """Makes the kernel kill the calling process once its parent is gone, for whatever reason."""
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Turn:
-    """A child that serves `system`. Use as a context: leaving it ends every process of the turn."""
+    """A child that serves `system`. Use it as a context manager: leaving it ends every process of the turn."""
 
     def __init__(self, system: System, root: Path, workers: int, site: Site | None = None) -> None:
         self.system = system
@@ -125,7 +126,7 @@ class Turn:
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
-        # Before anything is written: a child that just died may still look alive.
+        # Checked before anything is written: a child that just died may still look alive.
         self.owing = True
         try:
             stdin.write(json.dumps(request).encode() + b"\n")
@@ -144,11 +145,11 @@ class Turn:
 
     @property
     def usable(self) -> bool:
-        """Whether the child still serves: it lives and owes no answer."""
+        """Whether the child is still serving: it is alive and owes no answer."""
         return not self.owing and self.process.poll() is None
 
     def end(self) -> None:
-        """Ends the child and all that carries its tag, by process id, and waits until they are gone."""
+        """Ends the child and all processes that carry its tag, by process id, and waits until they are gone."""
         if self.process.stdin:
             with suppress(BrokenPipeError):
                 self.process.stdin.close()
@@ -165,7 +166,7 @@ class Turn:
                 except ProcessLookupError:
                     continue
             if time.monotonic() > deadline:
-                raise TurnFailed(f"{self.system.name}: processes {left} cannot be ended")
+                raise TurnFailed(f"{self.system.name}: processes {left} cannot be killed")
             time.sleep(0.02)
         if self.process.stdout:
             self.process.stdout.close()

@@ -1,4 +1,4 @@
-"""The `broadleaf` command: one file per subcommand, each imported only when it is asked for."""
+"""The `broadleaf` command: one file per subcommand, each imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _COMMANDS = {
 def group() -> None:
     """Run Python on many engines at once.
 
-    `broadleaf COMMAND --help` explains a command. Exit codes: 0 for success, 1 if it could not be done (the message
-    says why), 2 for a wrong option or argument.
+    `broadleaf COMMAND --help` explains a command. Exit codes: 0 for success, 1 for a failure (the message says why), 2
+    for a wrong option or argument.
     """
 
 

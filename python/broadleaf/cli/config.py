@@ -29,20 +29,20 @@ def command() -> None:
 @click.argument("names", nargs=-1, metavar="[OPTION]...", shell_complete=options)
 @profile_option
 @click.option("--long", "-l", "long_", is_flag=True,
-              help="Explain each option: meaning, type, range, default. Options that you name are "
-              "explained anyway.")  # fmt: skip
-@click.option("--json", "form", flag_value="json", help="Print one JSON object; with --long, all that is known.")
+              help="Explain each option: meaning, type, range, default. Options that you name are always "
+                   "explained.")  # fmt: skip
+@click.option("--json", "form", flag_value="json", help="Print one JSON object; with --long, include the explanations.")
 @click.option(
     "--markdown",
     "form",
     flag_value="markdown",
-    help="Print the list of all options, as the documentation has it, in Markdown.",
+    help="Print the list of all options in Markdown, as in the documentation.",
 )
 def show(names: tuple[str, ...], profile: str, long_: bool, form: str | None) -> None:
     """Show each option's value and where it comes from.
 
-    The default is overridden by config.toml in Broadleaf's directory, that by config.toml in the profile's directory,
-    that by the environment variable BROADLEAF_<NAME>, and that by an argument of Cluster or `broadleaf start -o`.
+    The last of these that has a value wins: the default, config.toml in Broadleaf's directory, config.toml in the
+    profile's directory, the environment variable BROADLEAF_<NAME>, and an argument of Cluster or `broadleaf start -o`.
     """
     from broadleaf import config
     from broadleaf.cluster.state import files
@@ -72,7 +72,7 @@ def _row(option: Option, settings: Settings, long_: bool) -> dict[str, Any]:
             "meaning": option.meaning,
             "type": option.kind,
             "default": option.default,
-            "range": [option.least, option.most] if option.kind in ("int", "float") else None,
+            "range": [option.minimum, option.maximum] if option.kind in ("int", "float") else None,
             "choices": list(option.choices),
             "acts_in": option.acts,
             "variable": option.variable,
@@ -115,7 +115,7 @@ def _show_long(chosen: list[Option], settings: Settings) -> None:
 
 
 def _shown(option: Option, value: Any) -> str:
-    """A value as it is typed, and in a larger unit where it has one: `262144 (256 KiB)`."""
+    """A value as you would type it, and in a larger unit if it has one: `262144 (256 KiB)`."""
     from broadleaf import config
 
     text = config.format_value(value)
@@ -148,7 +148,7 @@ def _type(option: Option) -> str:
         return f"one of {', '.join(option.choices)}"
     words = _KINDS[option.kind]
     if option.kind in ("int", "float"):
-        return f"{words}, {_bound(option, option.least)} to {_bound(option, option.most)}"
+        return f"{words}, {_bound(option, option.minimum)} to {_bound(option, option.maximum)}"
     return f"{words}, as {option.form[1]}" if option.form[1] else words
 
 

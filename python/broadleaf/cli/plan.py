@@ -35,9 +35,9 @@ def _size(ctx: click.Context, parameter: click.Parameter, text: str | None) -> i
 
 @click.command("plan")
 @click.option("--engines", "-n", type=click.IntRange(1, 10**9), required=True, metavar="N",
-              help="Engines that are to get the same data.")  # fmt: skip
+              help="Number of engines that get the same data.")  # fmt: skip
 @click.option("--arity", type=click.IntRange(2, 10**6), default=2, show_default=True, metavar="K",
-              help="Branches of the tree: to how many others each member passes the data on.")  # fmt: skip
+              help="Branches of the tree: how many others each member passes the data to.")  # fmt: skip
 @click.option("--hosts", type=click.IntRange(1, 10**6), metavar="H", help="Hosts that the engines run on.")
 @click.option("--bytes", "n_bytes", callback=_size, metavar="SIZE", help="Size of the data, such as 64MB.")
 @click.option("--latency-us", type=click.FloatRange(0), default=100.0, show_default=True, metavar="A",
@@ -61,10 +61,10 @@ def command(
 ) -> None:
     """Estimate what it costs to send the same data to N engines.
 
-    A process sends one message after another, so one that told N engines by itself would make the last one wait for N
-    sends. In a tree, those that have been told tell others at the same time. This shows how much that saves, and which
-    tree is best. With --hosts and --bytes it shows how long large data takes to reach all hosts in each of several
-    ways, and which of them Broadleaf takes. Nothing is sent, and no cluster is needed.
+    A process sends one message after another, so if it sent to N engines by itself, the last one would wait for N
+    sends. In a tree, engines that have the message pass it on at the same time. This shows how much that saves, and
+    which tree is best. With --hosts and --bytes it shows how long large data takes to reach all hosts in each of
+    several ways, and which of them Broadleaf chooses. Nothing is sent, and no cluster is needed.
 
     Examples: `broadleaf plan --engines 100`, `broadleaf plan -n 64 --hosts 16 --bytes 64MB --gbit 1`
     """
@@ -210,19 +210,19 @@ def _show_transfer(found: dict[str, Any], engines: int, latency_us: float, gbit:
     out.print(table)
     for row in found["algorithms"]:
         out.print(f"{row['algorithm']}: {WAYS[row['algorithm']]}", markup=False)
-    out.print(f"No way can be faster than {_exact(found['least_possible_s'])}. 'A host' is the one that gets or sends "
+    out.print(f"No way can be faster than {_exact(found['min_possible_s'])}. 'A host' is the one that gets or sends "
               "most; its engines share one copy.")  # fmt: skip
     out.print(f"A copy for each of {count(engines, 'engine')} out of the client would be "
               f"{size(found['direct_client_out_bytes'])}.")  # fmt: skip
 
 
 def _two_digits(value: float) -> str:
-    # Halves up, as a reader does who checks 23.125 by hand.
+    # Rounds halves up, as a reader would who checks 23.125 by hand.
     return f"{math.floor(value * 100 + 0.5) / 100:,.2f}"
 
 
 def _exact(seconds: float) -> str:
-    # Two algorithms may differ by a few per cent: more digits than a duration for people has.
+    # Two algorithms may differ by a few percent, which takes more digits than durations usually show.
     if 1 <= seconds < 60:
         return f"{seconds:.3f} s"
     return f"{seconds * 1e3:.3g} ms" if 1e-3 <= seconds < 1 else duration(seconds)

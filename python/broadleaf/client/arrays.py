@@ -1,4 +1,4 @@
-"""Arrays born in shared memory: sending one to the engines of this host copies nothing."""
+"""Arrays allocated in shared memory: sending one to the engines of this host copies nothing."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _make(shape: int | tuple[int, ...], dtype: DTypeLike, order: Order, zeroed: 
 
     kind = np.dtype(dtype)
     if kind.hasobject:
-        raise ValueError(f"an array of {kind} holds Python objects, which cannot lie in shared memory")
+        raise ValueError(f"an array of {kind} holds Python objects, which cannot be in shared memory")
     dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(length < 0 for length in dimensions):
         raise ValueError("negative dimensions are not allowed")

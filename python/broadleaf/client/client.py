@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from broadleaf.client.views.direct import DirectView
     from broadleaf.interop.concurrent import ViewExecutor
 
-# Of the cluster's public key, in the ids of its tasks.
+# Number of characters of the cluster's public key in the ids of its tasks.
 _CLUSTER_KEY_CHARACTERS = 16
-# Deaths that a client remembers.
+# Number of deaths that a client remembers.
 _CERTIFICATES = 256
 
 
@@ -179,7 +179,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
     @property
     def result_types(self) -> ResultTypes:
-        """The result types over this client's native module."""
+        """The result types for this client's native module."""
         return result_types(self.native)
 
     def __repr__(self) -> str:
@@ -240,7 +240,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
     @contextmanager
     def live_output(self) -> Iterator[None]:
-        """Has output reported as it arrives while the block runs."""
+        """While the block runs, output is reported as it arrives."""
         with self._listeners_lock:
             self._listeners += 1
             self.link.live_output = True
@@ -272,7 +272,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         return sorted(self._known_engines())
 
     def engine_uuid(self, engine_id: int) -> str:
-        """What tells an engine from another that has its id before or after; '' if unknown."""
+        """Distinguishes an engine from others that had or will have its id; '' if unknown."""
         known = self._known_engines().get(engine_id)
         if known is not None:
             return known[0]
@@ -304,11 +304,11 @@ class Client(RegisteredResults, Interactive, PublicNames):
             return (self._engine_id(targets, ids),), True
         if isinstance(targets, list | tuple | range | set):
             return tuple(self._engine_id(target, ids) for target in targets), False
-        raise TypeError(f"targets by int/slice/collection of ints/'all' only, not {targets!r}")
+        raise TypeError(f"targets must be an int, a slice, a collection of ints or 'all', not {targets!r}")
 
     def _engine_id(self, target: Any, ids: list[int]) -> int:
         if isinstance(target, bool) or not isinstance(target, int):
-            raise TypeError(f"an engine's id is an int, not {type(target).__name__}")
+            raise TypeError(f"an engine's id must be an int, not {type(target).__name__}")
         if target < 0 and -len(ids) <= target:
             return ids[target]
         if target not in self._engines:
@@ -329,7 +329,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
     def __getitem__(self, key: int | slice | Sequence[int]) -> DirectView:
         if not isinstance(key, int | slice | list | tuple | range):
-            raise TypeError(f"key by int/slice/iterable of ints only, not {type(key)}")
+            raise TypeError(f"a key must be an int, a slice or an iterable of ints, not {type(key)}")
         return self.direct_view(key)
 
     @overload
@@ -387,7 +387,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         if n is None:
             n = getattr(self.cluster, "n", None)
             if n is None:
-                raise TypeError("n is needed: this client does not know how many engines were asked for")
+                raise TypeError("give n: this client does not know how many engines were requested")
         if not block:
             from concurrent.futures import ThreadPoolExecutor
 
@@ -399,7 +399,8 @@ class Client(RegisteredResults, Interactive, PublicNames):
             there = wait_for_engines(self.link, n, seconds(timeout), lambda: self._n_deaths)
         if not there:
             raise TimeoutError(
-                f"{n} engines were not there in {timeout} s; there are {len(self.link.engines())}{self._not_started()}"
+                f"{n} engines did not register within {timeout} s; there are "
+                f"{len(self.link.engines())}{self._not_started()}"
             )
         return None
 
@@ -518,7 +519,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         if targets is not None and targets != "all":
             targets = list(self.resolve_targets(targets)[0])
             if not targets:
-                raise NoEnginesRegistered("no engine is among these targets")
+                raise NoEnginesRegistered("these targets contain no engine")
         else:
             targets = None
         return LoadBalancedView(self, targets, **{"block": self.block, **flags})
@@ -611,7 +612,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            # Only for what the class does not have: names that IPython Parallel's clients have.
+            # Called only for names that the class does not have, such as those of IPython Parallel's clients.
             from broadleaf.compat.client_attributes import client_attribute
 
             return client_attribute(self, name)

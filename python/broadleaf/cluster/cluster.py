@@ -1,4 +1,4 @@
-"""`Cluster`: engines and a controller of one's own, from one call."""
+"""`Cluster`: starts a controller and engines with one call."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         [256, 256]
     """
 
-    # What IPython Parallel calls the arguments, where they were given in its terms.
+    # IPython Parallel's names for the arguments, if they were given in its terms.
     _old_arguments: dict[str, Any]
 
     def __init__(
@@ -161,7 +161,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
 
     @property
     def was_started(self) -> bool:
-        """Whether it runs or has run."""
+        """Whether it is running or has run."""
         return self._controller is not None
 
     @property
@@ -181,7 +181,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            # Only for what the class does not have: names that IPython Parallel's clusters have.
+            # Called only for names that the class does not have, such as those of IPython Parallel's clusters.
             from broadleaf.compat.cluster_attributes import cluster_attribute
 
             return cluster_attribute(self, name)
@@ -273,7 +273,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
                     self._started_sets.start(n_engines, None)
                     self.write_cluster_file()
             except BaseException:
-                # Nobody else would find it.
+                # Nobody else would find the cluster.
                 self._controller.end()
                 raise
             if not self.detached:
@@ -337,14 +337,14 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
             finally:
                 controller.end()
 
-    stop_controller_sync = stop_cluster_sync  # with the controller everything ends
+    stop_controller_sync = stop_cluster_sync  # everything ends with the controller
 
     def _ask_to_stop(self) -> None:
         try:
             with self.control(timeout_s=2.0) as control:
                 control.shutdown()
         except (BroadleafError, TimeoutError, OSError):
-            pass  # it may stop before it answers; whether it has stopped is waited for in any case
+            pass  # it may stop before it answers; we wait for its end in any case
 
     def remove_files(self, keep_logs: bool = False) -> None:
         """Removes what a cluster that does not run has left on disk.

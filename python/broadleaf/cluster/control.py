@@ -16,12 +16,12 @@ Targets = int | Sequence[int] | str | None
 
 
 class _ControlHooks:
-    """Hooks of a connection that submits no task."""
+    """Hooks for a connection that submits no tasks."""
 
     n_deaths = 0
 
     def on_event(self, kind: str, body: str) -> None:
-        """Of interest is only that an engine died."""
+        """Only the fact that an engine died matters."""
         self.n_deaths += kind == "engine_down"
 
 
@@ -52,16 +52,16 @@ class ControlLink:
             return requests.send(self._link, request, timeout_s)
 
     def engines(self) -> list[tuple[int, str, int, str]]:
-        """(engine id, uuid, pid, host) of every engine known now, by id."""
+        """(engine id, uuid, pid, host) of every known engine, by id."""
         return self._link.engines()
 
     def wait_for_engines(self, n: int, timeout_s: float | None) -> bool:
-        """Whether at least `n` engines came up in time. Raises `EngineError` where too many died at their start."""
+        """Whether at least `n` engines started in time. Raises `EngineError` if too many died while they started."""
         with _closed_link():
             return wait_for_engines(self._link, n, timeout_s, lambda: self._hooks.n_deaths)
 
     def add_engines(self, n: int) -> None:
-        """Asks for `n` more engines; they come up later."""
+        """Requests `n` more engines, which start later."""
         self.request({"AddEngines": n})
 
     def stop_engines(self, targets: Targets = None) -> None:
@@ -75,8 +75,8 @@ class ControlLink:
         within_s: float | None = None,
         stateless: bool = False,
     ) -> None:
-        """Releases engines, and hosts (by the numbers that `status` gives them) with all of theirs, once they have
-        ended what they have, or after `within_s` seconds.
+        """Releases engines, and hosts (by their numbers in `status`) with all of their engines, once their tasks are
+        finished or after `within_s` seconds.
 
         Raises `RequestFailed` if clients may have left data there, unless `stateless`.
         """
@@ -86,11 +86,11 @@ class ControlLink:
         self.request({"Drain": order})
 
     def await_engines(self) -> None:
-        """Has tasks wait where there is no engine, for as long as this connection lasts: its owner starts some."""
+        """Makes tasks wait while there is no engine, as long as this connection lasts: its owner will start some."""
         self.request({"AwaitEngines": True})
 
     def restart_engines(self, targets: Targets = None) -> None:
-        """Stops engines and starts them afresh under the same ids; those that died are among all engines."""
+        """Stops engines and starts them again with the same ids; "all" includes those that died."""
         self.request({"RestartEngines": _target_set(targets)})
 
     def signal(self, number: int, targets: Targets = None) -> None:
@@ -103,7 +103,7 @@ class ControlLink:
             return requests.status(self._link)
 
     def watch(self, after: int, most: int) -> dict[str, Any]:
-        """What is new for a watcher: at most `most` events from number `after` on, the busiest functions, transfers."""
+        """News for a watcher: at most `most` events from number `after` on, the busiest functions, and transfers."""
         news: dict[str, Any] = json.loads(self.request({"Watch": {"after": after, "most": most}}))
         return news
 

@@ -32,7 +32,7 @@ class ClusterManager:
 
     @property
     def clusters(self) -> dict[str, Cluster]:
-        """Those known now, by key."""
+        """The known clusters, by key."""
         return dict(self._clusters)
 
     def load_clusters(self, profile: str | None = None) -> dict[str, Cluster]:
@@ -55,7 +55,7 @@ class ClusterManager:
             try:
                 cluster = Cluster.from_file(path)
             except (files.ClusterFileError, ValueError, TypeError, KeyError):
-                continue  # not ours to judge: another version's or launcher's, or half written
+                continue  # not ours to judge: it belongs to another version or launcher, or is half written
             if cluster.running:
                 self._clusters[key] = cluster
             elif owner.may_judge(path.parent):

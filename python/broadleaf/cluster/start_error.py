@@ -1,4 +1,4 @@
-"""The error of a cluster that does not start."""
+"""The error for a cluster that does not start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from broadleaf.errors import BroadleafError
 
 
 class ClusterStartError(BroadleafError):
-    """A cluster's processes did not start. `log` is the end of what they wrote."""
+    """A cluster's processes did not start. `log` is the end of their output."""
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)

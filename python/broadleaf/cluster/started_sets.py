@@ -1,4 +1,4 @@
-"""The engines of a cluster that were started together, under one id, and the blocks that they came with."""
+"""The engines of a cluster that were started together, under one id, and their blocks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StartedSet:
 
     @property
     def engine_ids(self) -> list[int]:
-        """Ids of its engines; of those on other hosts, the ones that are up."""
+        """Ids of its engines; on other hosts, only those that are up."""
         if not self.blocks:
             return list(self._engine_ids)
         with self.cluster.control() as control:
@@ -50,12 +50,12 @@ class StartedSet:
         return len(self.engine_ids)
 
     def leave_out(self, engine_ids: Iterable[int]) -> None:
-        """Notes that these engines were stopped for good."""
+        """Records that these engines were stopped for good."""
         gone = set(engine_ids)
         self._engine_ids = [engine for engine in self._engine_ids if engine not in gone]
 
     def get_output(self) -> str:
-        """What its blocks and engines wrote outside of tasks: their logs, one after the other."""
+        """The output of its blocks and engines outside of tasks: their logs, one after the other."""
         if self.blocks:
             return "".join(self.cluster.engines_from.log(block) for block in self.blocks)
         logs = [self.cluster.log_path(engine) for engine in self.engine_ids]
@@ -97,13 +97,13 @@ class StartedSets:
         return _block_of(host, self.blocks())
 
     def leave_out(self, engine_ids: Iterable[int]) -> None:
-        """Notes that these engines were stopped for good; sets that have none left are forgotten."""
+        """Records that these engines were stopped for good; sets without engines are forgotten."""
         for one in self._sets.values():
             one.leave_out(engine_ids)
         self._sets = {set_id: one for set_id, one in self._sets.items() if one.blocks or one.n}
 
     def started(self, n_engines: int) -> None:
-        """Notes the engines of the controller's host that a cluster has been started with."""
+        """Records the engines on the controller's host with which a cluster was started."""
         self._sets = {}
         if n_engines:
             self._add(_new_id(), range(n_engines), [])
@@ -111,7 +111,7 @@ class StartedSets:
     def start(self, n: int, set_id: str | None) -> str:
         """Starts `n` engines as a set; returns its id. Raises ValueError for an id in use.
 
-        On other hosts, 0 stands for as many as the engine set's options say.
+        On other hosts, 0 means as many as the engine set's options say.
         """
         set_id = _new_id() if set_id is None else set_id
         if set_id in self._sets:
@@ -129,14 +129,14 @@ class StartedSets:
         return set_id
 
     def request(self, n: int, first_block: int = 0) -> BlockRequest:
-        """What the cluster's engine set is asked for when `n` engines are to start."""
+        """The request to the cluster's engine set to start `n` engines."""
         cluster = self._cluster
         path = Path(cluster.relay_file)
         connection = json.loads(path.read_text()) if path.exists() else {}
         return BlockRequest(cluster.cluster_id, cluster.cluster_dir, n or None, connection, first_block)
 
     def stop(self, targets: Targets) -> None:
-        """Stops engines for good, and forgets sets that have none left."""
+        """Stops engines for good, and forgets sets without engines."""
         every = targets is None or targets == "all"
         chosen = list(self._sets) if every else [targets] if isinstance(targets, str) else []
         ended = [block for set_id in chosen if set_id in self._sets for block in self._sets[set_id].blocks]
@@ -155,7 +155,7 @@ class StartedSets:
         }
 
     def restart(self, targets: Targets) -> None:
-        """Starts engines afresh, under the same ids. Of engines that only end together, all of a block."""
+        """Restarts engines with the same ids; for engines that only end together, all of a block."""
         kind = self._cluster.engines_from
         if not kind.restarts_blocks:
             with self._cluster.control() as control:
@@ -172,7 +172,7 @@ class StartedSets:
             kind.start_again(block, self.request(block.n_engines or 0))
 
     def _blocks_of(self, targets: Targets) -> list[Block]:
-        """The blocks that the engines came with. Raises KeyError for a set that there is not."""
+        """The blocks of a set's engines. Raises KeyError for an unknown set."""
         if targets is None or targets == "all":
             return self.blocks()
         if isinstance(targets, str):
@@ -196,7 +196,7 @@ class StartedSets:
             self._cluster.engines_from.cancel(blocks)
 
     def resolve(self, targets: Targets) -> Targets:
-        """`targets` with a set's id replaced by its engines. Raises KeyError for a set that there is not."""
+        """`targets` with a set's id replaced by its engines. Raises KeyError for an unknown set."""
         if not isinstance(targets, str) or targets == "all":
             return targets
         if targets not in self._sets:
@@ -207,9 +207,9 @@ class StartedSets:
     def wait_for_blocks(self, start_timeout_s: float) -> int:
         """Waits until every block has all its engines, or has failed; returns how many engines are up.
 
-        A block has `start_timeout_s` from the moment it runs; the time that it is queued is limited by the set's
-        `queue_timeout_s`. Raises `ClusterStartError` with the reason of each block that failed, unless there are at
-        least `min_engines` without them: then it warns.
+        A block has `start_timeout_s` from the moment it runs; the set's `queue_timeout_s` limits its time in the queue.
+        Raises `ClusterStartError` with the reason of each block that failed, unless there are at least `min_engines`
+        without them: then it warns.
         """
         kind, blocks = self._cluster.engines_from, self.blocks()
         progress = {block.id: _Progress(block) for block in blocks}
@@ -247,7 +247,7 @@ class StartedSets:
         return {set_id: one.to_dict() for set_id, one in self._sets.items()}
 
     def from_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what `to_dict` gave."""
+        """Restores what `to_dict` returned."""
         self._sets = {}
         for set_id, one in state.items():
             self._add(set_id, one["engine_ids"], [Block(**block) for block in one["blocks"]])
@@ -259,7 +259,7 @@ class StartedSets:
 
 
 class _Progress:
-    """How far a block has come up."""
+    """How far a block has started."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
@@ -276,7 +276,7 @@ class _Progress:
         queue_timeout_s: float,
         log: Callable[[], str],
     ) -> bool:
-        """Whether it is up, or has failed, given the hosts and engines that have joined."""
+        """Whether it is up or has failed, given the hosts and engines that have joined."""
         block = self._block
         if self.failure:
             return True
@@ -301,7 +301,7 @@ class _Progress:
 
 
 def _told_engines(log: str, n_hosts: int) -> int | None:
-    """Engines of the block, as its relays told in its log; None until all have."""
+    """Number of engines in the block, as its relays reported in its log; None until all have."""
     told = [int(line.split()[-2]) for line in log.splitlines() if line.startswith("broadleaf: host ")]
     return sum(told) if len(told) >= n_hosts else None
 
@@ -312,13 +312,13 @@ def _with_log(reason: str, log: str) -> str:
 
 
 def _block_of(host: str, blocks: Sequence[Block]) -> Block | None:
-    """The block whose relay is called `host`; one of a job that was requeued has a number at its end."""
+    """The block whose relay is called `host`; after a requeue the relay's name has a number at the end."""
     name = host.rpartition(":")[2]
     return next((block for block in blocks if name == block.id or name.rpartition(".")[0] == block.id), None)
 
 
 def _hosts_of(control: ControlLink) -> dict[int, str]:
-    """The host of each engine, or where it was when it died."""
+    """The host of each engine, or its last host if it died."""
     hosts = {entry["engine"]: death["host"] for entry in control.status()["engines"] if (death := entry["last_death"])}
     return hosts | {engine: host for engine, _, _, host in control.engines()}
 

@@ -97,7 +97,7 @@ def option_log_level(level: int | str) -> str:
         return level.lower()
     number = logging.getLevelName(level.upper()) if isinstance(level, str) and not level.isdigit() else int(level)
     if not isinstance(number, int):
-        raise ConfigError(f"log_level: {level!r} is no level of logging")
+        raise ConfigError(f"log_level: {level!r} is not a logging level")
     return "debug" if number <= logging.DEBUG else "info" if number <= logging.INFO else "error"
 
 

@@ -56,7 +56,7 @@ class LocalControllerLauncher(LocalProcessLauncher, ControllerLauncher):
     def pid(self) -> int:
         """Number of the process. Raises `NotRunning` when there is none."""
         if self.cluster is None or not self.cluster.running:
-            raise NotRunning("the controller does not run")
+            raise NotRunning("the controller is not running")
         return int(self.cluster.to_dict()["controller"]["fork_server_pid"])
 
     @property

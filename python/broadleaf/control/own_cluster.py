@@ -33,7 +33,7 @@ def client_connection() -> str:
     Raises `ClusterConnectionError` on other hosts, unless their relay was given a file for clients.
     """
     if _connection is None:
-        raise ClusterConnectionError("this process is no engine of a cluster")
+        raise ClusterConnectionError("this process is not an engine of a cluster")
     connection = json.loads(_connection)
     if "client_file" not in connection:
         return _connection

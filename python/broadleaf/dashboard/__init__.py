@@ -1,1 +1,1 @@
-"""The dashboard: one page that shows what a cluster does, as it does it."""
+"""The dashboard: one page that shows what a cluster is doing."""

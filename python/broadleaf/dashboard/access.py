@@ -11,13 +11,13 @@ _TOKEN_BYTES = 24
 
 
 def new_token() -> str:
-    """A token that nobody guesses."""
+    """A token that nobody can guess."""
     return secrets.token_urlsafe(_TOKEN_BYTES)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request says of itself."""
+    """What a request says about itself."""
 
     host: str
     origin: str | None
@@ -29,9 +29,9 @@ class Asked:
 class Guard:
     """Judges requests to a dashboard on a port of this host.
 
-    A page elsewhere can have a browser send requests here. It has no token, and the cookie is not sent for it; should
-    it have found the token, its `Origin` gives it away. A host name of an attacker's that suddenly means this host
-    (DNS rebinding) is not among the names that are answered.
+    A page elsewhere can have a browser send requests here. It has no token, and the browser does not send it the
+    cookie. If it did find the token, its `Origin` gives it away. An attacker's host name that suddenly points to this
+    host (DNS rebinding) is not among the accepted names.
     """
 
     port: int
@@ -39,16 +39,16 @@ class Guard:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """What `Host` may say."""
+        """The accepted values of `Host`."""
         return (f"127.0.0.1:{self.port}", f"localhost:{self.port}")
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie: browsers keep one set of cookies for all ports of a host."""
+        """The name of the cookie; it has the port because browsers keep one set of cookies for all ports of a host."""
         return f"broadleaf-dashboard-{self.port}"
 
     def refusal(self, asked: Asked) -> str | None:
-        """Why a request is not answered; None if it is."""
+        """Why a request is refused; None if it is not."""
         if asked.host.lower() not in self.hosts:
             return f"the dashboard is not served under the name {asked.host!r}; open it as {self.hosts[0]}"
         if asked.origin is not None:

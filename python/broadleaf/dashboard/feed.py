@@ -1,4 +1,4 @@
-"""Looks at a cluster while somebody watches, and gives each watcher the frames."""
+"""Polls a cluster while somebody watches, and sends the frames to each watcher."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from broadleaf.dashboard.log_tail import LogTail
 from broadleaf.dashboard.rates import Look
 from broadleaf.errors import BroadleafError
 
-# Events of a look for each second since the one before, and of the first look, which fills the timeline.
+# Maximum number of events in an answer per second since the last one, and in the first, which fills the timeline.
 _EVENTS_PER_S = 2_000
 _FIRST_EVENTS = 20_000
-# The least of so many answers counts: in the others the controller had other work to do first.
+# The minimum of this many answers counts: in the others the controller had other work to do first.
 _ANSWERS = 8
-_MOST_INTERVAL_S = 10.0
-# Frames that may wait for a page that reads slowly; then they are dropped, and it gets the history anew.
+_MAX_INTERVAL_S = 10.0
+# Number of frames that may wait for a slow page; beyond that they are dropped, and it gets the history again.
 _QUEUE = 8
 _ANEW = ""
 
@@ -41,7 +41,7 @@ class Control(Protocol):
 
 
 class Watched(Protocol):
-    """A cluster, as far as a dashboard uses it."""
+    """The part of a cluster that a dashboard uses."""
 
     cluster_id: str
 
@@ -55,12 +55,13 @@ class Watched(Protocol):
 
 
 class Feed:
-    """The frames of one cluster. All of it happens on one event loop, but for the looks: they wait for the cluster."""
+    """The frames of one cluster. Everything happens on one event loop, except the requests, which wait for the
+    cluster."""
 
-    def __init__(self, cluster: Watched, least_interval_s: float, most_share: float) -> None:
+    def __init__(self, cluster: Watched, min_interval_s: float, max_share: float) -> None:
         self._cluster = cluster
-        self._least_interval_s = least_interval_s
-        self._most_share = most_share
+        self._min_interval_s = min_interval_s
+        self._max_share = max_share
         self._frames = Frames()
         self._log = LogTail(cluster.log_path)
         self._watchers: set[asyncio.Queue[str | None]] = set()
@@ -80,7 +81,7 @@ class Feed:
         return len(self._watchers)
 
     async def run(self) -> None:
-        """Looks until it is cancelled, while there are watchers."""
+        """Polls while there are watchers, until cancelled."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -99,7 +100,7 @@ class Feed:
                     self._wanted.clear()
                     await loop.run_in_executor(self._executor, self._disconnect)
                     continue
-                pause_s = interval_s(self._least_interval_s, self._most_share, self._answers_s) - (
+                pause_s = interval_s(self._min_interval_s, self._max_share, self._answers_s) - (
                     time.monotonic() - began_s
                 )
                 await asyncio.sleep(max(0.0, pause_s))
@@ -108,7 +109,7 @@ class Feed:
             self._executor.shutdown()
 
     def close(self) -> None:
-        """Ends all streams, now and to come."""
+        """Ends all present and future streams."""
         self._is_closed = True
         for queue in self._watchers:
             _put(queue, None)
@@ -147,12 +148,12 @@ class Feed:
             most = min(_FIRST_EVENTS, round(_EVENTS_PER_S * max(1.0, at_s - self._looked_s)))
         status = self._control.status()
         news = self._control.watch(self._next_event, most)
-        # The first one has many events.
+        # The first answer has many events.
         if self._next_event:
             self._answers_s.append(time.monotonic() - at_s)
         self._looked_s = at_s
         if not self._next_event:
-            # What happened before anybody watched is not missing.
+            # Events from before anybody watched are not missing.
             news["recorded"] = len(news["events"])
         self._next_event = news["next"]
         return self._frames.add(Look(at_s, status), time.time() * 1e3, news, self._log.new_lines())
@@ -162,9 +163,9 @@ class Feed:
         self._connection.close()
 
 
-def interval_s(least_s: float, most_share: float, answers_s: Iterable[float]) -> float:
-    """How far apart looks are to be: so that answers as long as these take no more than a share of the time."""
-    return min(_MOST_INTERVAL_S, max(least_s, min(answers_s, default=0.0) / most_share))
+def interval_s(min_s: float, max_share: float, answers_s: Iterable[float]) -> float:
+    """The interval between requests, so that answers of this duration take no more than a given share of the time."""
+    return min(_MAX_INTERVAL_S, max(min_s, min(answers_s, default=0.0) / max_share))
 
 
 def _put(queue: asyncio.Queue[str | None], text: str | None) -> None:

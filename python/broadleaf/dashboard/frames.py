@@ -1,7 +1,7 @@
-"""What is sent to pages: a frame for each look at a cluster, and the history for pages that come later.
+"""What is sent to pages: a frame for each update of a cluster, and the history for pages opened later.
 
-A frame is an object of JSON. What there is of each engine, or of each task, is in columns: 1,000 engines are then some
-50 kB. Times are in milliseconds since 1970 as a browser has them, unless a name says otherwise.
+A frame is an object of JSON. Facts about engines and tasks are in columns, so 1,000 engines take about 50 kB. Times are
+in milliseconds since 1970, as in a browser, unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from broadleaf.dashboard.rates import Look
 from broadleaf.errors import DeathCertificate
 from broadleaf.process_memory import resident_bytes
 
-# Looks, tasks and lines that a page gets when it is opened.
+# Number of updates, tasks and lines that a page gets when it is opened.
 HISTORY_LOOKS = 1_800
 HISTORY_TASKS = 20_000
 HISTORY_LINES = 500
-# Deaths that a frame tells of: the latest.
+# Number of deaths in a frame, latest first.
 _DEATHS = 100
-# How far back the throughput before the first look is told.
+# How far back the throughput before the first update goes.
 _PAST_S = 300
 _NO_TASK = ""
 _TASK_KINDS = {"task": 0, "failed_task": 1}
@@ -28,7 +28,7 @@ _COLUMNS = ("id", "state", "host", "pid", "outstanding", "queued", "completed", 
 
 
 class Frames:
-    """Makes frames of a cluster's counters and events, and remembers what a new page needs."""
+    """Makes frames from a cluster's counters and events, and remembers what a new page needs."""
 
     def __init__(self) -> None:
         self._before: Look | None = None
@@ -52,7 +52,7 @@ class Frames:
         }
 
     def add(self, look: Look, now_ms: float, news: Mapping[str, Any], log_lines: Sequence[str]) -> dict[str, Any]:
-        """The frame of a look. `now_ms` is the wall clock, `news` what the controller answered to `watch`."""
+        """The frame of an update. `now_ms` is the wall clock, `news` is the controller's answer to `watch`."""
         status, before = look.status, self._before or look
         rates = look.since(before) if look is not before and look.at_s > before.at_s else None
         shares = look.busy_shares(before) if rates is not None else {}
@@ -89,18 +89,18 @@ class Frames:
 
 
 def _memory_interval_s(n_engines: int) -> float:
-    """Asking for one process takes some 10 us: a thousandth of the time."""
+    """Asking about one process takes about 10 us, a thousandth of the time."""
     return max(2.0, n_engines * 10e-6 * 1000)
 
 
 def cluster_totals(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the whole cluster: what `broadleaf status` says in its first line, and memory."""
+    """Figures of the whole cluster: what `broadleaf status` shows in its first line, and memory."""
     controller, node = status["controller"], status["node"]
     engines = status["engines"]
     return {
         "id": status["cluster_id"],
         "uptime_s": round(status["uptime_s"], 1),
-        # The connection that asks is a client too.
+        # The connection that asks is also a client.
         "clients": max(0, controller["clients"] - 1),
         "submitted": controller["submitted"],
         "resolved": controller["resolved"],
@@ -118,7 +118,7 @@ def cluster_totals(status: Mapping[str, Any]) -> dict[str, Any]:
 def engine_columns(
     status: Mapping[str, Any], shares: Mapping[int, float], memory: Mapping[int, int | None]
 ) -> dict[str, list[Any]]:
-    """What each engine is and does, a list for each fact, in the order of the ids."""
+    """The state of each engine: one list per fact, in the order of the ids."""
     columns: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, "busy_percent", "memory_bytes", "task", "for_ms")}
     for engine in status["engines"]:
         running = engine["running"]
@@ -166,7 +166,7 @@ def host_rows(status: Mapping[str, Any], engines: Mapping[str, Sequence[Any]]) -
 
 
 def death_rows(status: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """How engines died, the latest death first."""
+    """How engines died, latest first."""
     dead = [engine for engine in status["engines"] if engine["last_death"]]
     dead.sort(key=lambda engine: engine["last_death"]["ago_s"])
     rows = []
@@ -197,14 +197,15 @@ def split_events(news: Mapping[str, Any]) -> tuple[list[list[Any]], list[list[An
 
 
 def past_throughput(tasks: Sequence[list[Any]], now_ms: float) -> list[list[float | None]]:
-    """Points of the seconds before the first look, as far as its tasks go back; of these only the tasks are known."""
+    """Points for the seconds before the first update, as far as its tasks go back; only the tasks are known for
+    them."""
     ends_s = [int((start + length) // 1e3) for _, start, length, *_ in tasks]
     if not ends_s:
         return []
     now_s = int(now_ms // 1e3)
     done = Counter(ends_s)
     failed = Counter(end for end, task in zip(ends_s, tasks, strict=True) if task[4])
-    # The first second may lack those that the ring has lost.
+    # The first second may lack tasks that the ring has lost.
     seconds = range(max(min(ends_s) + 1, now_s - _PAST_S), now_s)
     return [[second * 1000 + 1000, done[second], failed[second], None, None, None, None] for second in seconds]
 

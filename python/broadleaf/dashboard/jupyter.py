@@ -1,4 +1,5 @@
-"""The dashboard inside JupyterLab, by jupyter-server-proxy: `/broadleaf-dashboard/`, and a tile in the launcher."""
+"""The dashboard inside JupyterLab, through jupyter-server-proxy: `/broadleaf-dashboard/`, and a tile in the
+launcher."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ from typing import Any
 
 
 def server() -> dict[str, Any]:
-    """How jupyter-server-proxy starts and finds it; its entry point asks.
+    """How jupyter-server-proxy starts and finds it, for its entry point.
 
-    It is served on a unix socket in a directory of the user's. Everybody else has to come through Jupyter, which asks
-    for its own password or token.
+    It is served on a unix socket in a directory of the user. Everybody else has to go through Jupyter, which asks for
+    its own password or token.
     """
     return {
         "command": [sys.executable, "-m", "broadleaf", "dashboard", "--unix-socket", "{unix_socket}"],

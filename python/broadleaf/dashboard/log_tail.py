@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-# How much of a log that is there already is read, and how much at a time of what comes.
+# How much of an existing log is read, and how much of new output at a time.
 _FIRST_BYTES = 32 * 1024
-_MOST_BYTES = 64 * 1024
-_MOST_LINE_CHARACTERS = 500
+_MAX_BYTES = 64 * 1024
+_MAX_LINE_CHARACTERS = 500
 
 
 class LogTail:
@@ -19,7 +19,7 @@ class LogTail:
         self._offset: int | None = None
 
     def new_lines(self) -> list[str]:
-        """The lines that were added since the last call; at first those at the end. Nothing of a log that is gone."""
+        """The lines added since the last call; at first, those at the end. Returns nothing if the log is gone."""
         try:
             with open(self._path(), "rb") as file:
                 end = file.seek(0, 2)
@@ -27,8 +27,8 @@ class LogTail:
                 start = max(0, end - _FIRST_BYTES) if self._offset is None else self._offset
                 if end < start:
                     start = 0
-                # Of very much, the newest is told.
-                start = max(start, end - _MOST_BYTES)
+                # If there is very much, only the latest part is returned.
+                start = max(start, end - _MAX_BYTES)
                 file.seek(start)
                 data = file.read(end - start)
         except OSError:
@@ -40,4 +40,4 @@ class LogTail:
         lines = whole.decode("utf-8", "replace").split("\n")
         if first and start > 0:
             lines = lines[1:]
-        return [line[:_MOST_LINE_CHARACTERS] for line in lines]
+        return [line[:_MAX_LINE_CHARACTERS] for line in lines]

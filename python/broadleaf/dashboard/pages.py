@@ -1,4 +1,4 @@
-"""What the dashboard's server answers, by Tornado."""
+"""The dashboard's request handlers, for Tornado."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from broadleaf.dashboard.access import Asked, Guard
 from broadleaf.dashboard.feed import Feed, Watched
 from broadleaf.dashboard.server import PAGE
 
-# A page may use what is served with it and nothing else, and may be framed by its own address only: JupyterLab's, where
-# that is in front.
+# A page may use only what is served with it, and only its own address may frame it: JupyterLab's, if that is in front.
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
@@ -26,12 +25,12 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-# A line for each request that is refused would be noise in a notebook.
+# A log line for each refused request would be noise in a notebook.
 _log = logging.getLogger("broadleaf.dashboard")
 
 
 class _Guarded(RequestHandler):
-    """Answers whom the guard lets in."""
+    """Answers requests that the guard lets in."""
 
     def initialize(self, guard: Guard | None, **_: Any) -> None:
         self.guard = guard
@@ -42,7 +41,7 @@ class _Guarded(RequestHandler):
             self.set_header(name, value)
 
     def prepare(self) -> None:
-        # A unix socket is its user's alone: what comes through it is for whoever passes it on to judge.
+        # Only its user can open a unix socket: whoever forwards requests to it has to check them.
         if self.guard is None:
             return
         headers = self.request.headers
@@ -63,7 +62,7 @@ class _Guarded(RequestHandler):
 
 
 class _Page(_Guarded):
-    """The page itself. Its address has the token; from then on the cookie does."""
+    """The page itself. Its address has the token; later requests use the cookie."""
 
     def get(self) -> None:
         if self.guard is not None:
@@ -89,7 +88,7 @@ class _Stream(_Guarded):
 
     async def get(self) -> None:
         self.set_header("Content-Type", "text/event-stream")
-        # Proxies are not to collect it.
+        # Proxies must not buffer it.
         self.set_header("X-Accel-Buffering", "no")
         self._reading = asyncio.current_task()
         events = self.feed.stream()
@@ -112,12 +111,12 @@ async def serve(
     guard: Guard | None,
     cluster: Watched,
     interval_s: float,
-    most_share: float,
+    max_share: float,
     on_started: Callable[[asyncio.AbstractEventLoop, asyncio.Event], None],
 ) -> None:
-    """Serves until the event that `on_started` is given is set."""
+    """Serves until the event passed to `on_started` is set."""
     stopping = asyncio.Event()
-    feed = Feed(cluster, interval_s, most_share)
+    feed = Feed(cluster, interval_s, max_share)
     application = Application(
         [
             (r"/", _Page, {"guard": guard}),
@@ -143,7 +142,7 @@ async def serve(
 
 
 class _Missing(_Guarded):
-    """Whatever else is asked for."""
+    """Handles all other requests."""
 
     def get(self) -> None:
         raise HTTPError(404)

@@ -1,4 +1,4 @@
-"""What changes between two looks at a cluster, per second."""
+"""Changes between two updates of a cluster, per second."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rates:
-    """What has changed between two looks, per second."""
+    """What has changed between two updates, per second."""
 
     tasks_per_s: float
     bytes_per_s: float
@@ -18,13 +18,13 @@ class Rates:
 
 @dataclass(frozen=True)
 class Look:
-    """A cluster's status, and when it was asked for, in seconds of the monotonic clock."""
+    """A cluster's status, and the time of the request in seconds of the monotonic clock."""
 
     at_s: float
     status: dict[str, Any]
 
     def since(self, before: Look) -> Rates:
-        """Rates between the look before and this one."""
+        """Rates between the previous update and this one."""
         seconds = self.at_s - before.at_s
         now, then = self.status, before.status
         done = sum(now["controller"]["resolved"].values()) - sum(then["controller"]["resolved"].values())
@@ -34,9 +34,9 @@ class Look:
         return Rates(done / seconds, received / seconds, busy)
 
     def busy_shares(self, before: Look) -> dict[int, float]:
-        """The share of the time between the looks that each engine's tasks took.
+        """The share of the time between the updates that each engine's tasks took.
 
-        Time is counted when a task ends: one longer than the time between two looks may fill more than it.
+        Time is counted when a task ends, so a task longer than the interval may count for more than the interval.
         """
         seconds = self.at_s - before.at_s
         busy_before = {engine["engine"]: engine["busy_ns"] for engine in before.status["engines"]}

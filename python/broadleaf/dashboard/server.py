@@ -30,7 +30,7 @@ class Dashboard:
 
     It begins when `url` is asked for, or a notebook shows it, and ends with `close`, with its cluster, or with the
     process. `port` 0 takes any free one. While no page is open, it does nothing; `interval_s` is the least time between
-    two looks of an open one, and `most_share` the most of the controller's time that looks may take: where answers take
+    two looks of an open one, and `max_share` the most of the controller's time that looks may take: where answers take
     long, looks are further apart. With `unix_socket` it is served on a socket of that path in place of a port, to
     whoever may open that file: for `jupyter-server-proxy`.
     """
@@ -41,13 +41,13 @@ class Dashboard:
         *,
         port: int = 0,
         interval_s: float = 1.0,
-        most_share: float = 0.008,
+        max_share: float = 0.008,
         unix_socket: str | Path | None = None,
     ) -> None:
         self._cluster = cluster
         self._port = port
         self._interval_s = interval_s
-        self._most_share = most_share
+        self._max_share = max_share
         self._unix_socket = None if unix_socket is None else Path(unix_socket)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -57,7 +57,7 @@ class Dashboard:
 
     @property
     def url(self) -> str:
-        """Its address, with its token; starts it. On a unix socket that path is all there is."""
+        """Its address, with its token; starts it. On a unix socket it is the path alone."""
         self.start()
         if self._guard is None:
             return f"unix:{self._unix_socket}"
@@ -87,7 +87,7 @@ class Dashboard:
             self._guard = Guard(port) if self._unix_socket is None else None
             ready = threading.Event()
             started = self._started(ready)
-            serving = serve(listening, self._guard, self._cluster, self._interval_s, self._most_share, started)
+            serving = serve(listening, self._guard, self._cluster, self._interval_s, self._max_share, started)
             thread = threading.Thread(target=asyncio.run, args=(serving,), name="broadleaf-dashboard", daemon=True)
             thread.start()
             if not ready.wait(_START_TIMEOUT_S):
@@ -142,21 +142,21 @@ class Dashboard:
             listening.listen(128)
         except (OSError, OverflowError) as error:
             listening.close()
-            raise DashboardError(f"port {self._port} of 127.0.0.1 cannot be had: {error}; choose another") from error
+            raise DashboardError(f"port {self._port} of 127.0.0.1 is not available: {error}; choose another") from error
         return listening
 
 
 def _listen_at(path: Path) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.setblocking(False)
-    # Nobody but the user may open it from the moment it is there.
+    # From the moment it exists, only the user may open it.
     mask = os.umask(0o177)
     try:
         listening.bind(str(path))
         listening.listen(128)
     except OSError as error:
         listening.close()
-        raise DashboardError(f"a socket cannot be made at {path}: {error}") from error
+        raise DashboardError(f"cannot create a socket at {path}: {error}") from error
     finally:
         os.umask(mask)
     return listening

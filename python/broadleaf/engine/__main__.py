@@ -1,7 +1,7 @@
 """`python -m broadleaf.engine`: an engine in an interpreter of its own.
 
-Started by the fork server under ``engine_start=spawn`` (its setup comes on standard input), or by hand
-with the path of an ``engine.json``. Any other arguments are those of `ipengine`.
+The fork server starts it under ``engine_start=spawn`` and passes its setup on standard input. You can also start it by
+hand with the path of an ``engine.json``. Any other arguments are those of `ipengine`.
 """
 
 import json
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def run() -> None:
-    """Runs `main` and leaves as a forked engine does: what tasks have left running does not keep the process."""
+    """Runs `main` and exits as a forked engine does: threads that tasks left running do not keep the process alive."""
     os._exit(main())
 
 

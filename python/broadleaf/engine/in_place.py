@@ -1,4 +1,4 @@
-"""Values of the namespace that get new contents and stay the same objects."""
+"""Values in the namespace that get new contents and stay the same objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Replace = Callable[[Any, Any], bool]
 
 
 def check_fit(names: namespace.Namespace, forms: Mapping[str, Any]) -> None:
-    """Raises `InPlaceMismatch` unless every name stands for a writable value of its form."""
+    """Raises `InPlaceMismatch` unless every name refers to a writable value of its form."""
     for name, form in forms.items():
         value = namespace.lookup(names, name)
         found = form_of(value, name)
@@ -21,13 +21,12 @@ def check_fit(names: namespace.Namespace, forms: Mapping[str, Any]) -> None:
             raise InPlaceMismatch(f"{name} is {_describe(found)} here and cannot take {_describe(form)}")
         for array in arrays_of(value):
             if not array.flags.writeable:
-                raise InPlaceMismatch(f"{name} is read-only here: push it anew, or in mode 'private'")
+                raise InPlaceMismatch(f"{name} is read-only here: push it again, or in mode 'private'")
 
 
 def overwrite(names: namespace.Namespace, values: Mapping[str, Any], replace: Replace) -> None:
-    """Gives every name's value the contents of the one pushed; all are checked before the first is touched.
-
-    `replace` shows received bytes in the place of others without copying them; where it cannot, they are copied.
+    """Overwrites every name's value with the pushed contents; all are checked before the first is touched. `replace`
+    maps received bytes over others without copying them; if it cannot, they are copied.
     """
     check_fit(names, {name: form_of(value, name) for name, value in values.items()})
     for name, value in values.items():

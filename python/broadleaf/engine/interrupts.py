@@ -1,4 +1,4 @@
-"""Interrupting the task that runs: by its client through the node (SIGURG), or by whoever sends SIGINT."""
+"""Interrupting the running task: its client does so through the node (SIGURG), and anyone can send SIGINT."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from broadleaf import _native
 
-# An import that is cut short leaves a package whose next import fails: its submodules are there, their names are not.
-# So a request waits for imports, which is less than a task has before its engine is replaced.
+# An interrupted import leaves a package whose next import fails: its submodules exist, but their names are missing. So
+# a request waits for imports, which take less time than a task has before its engine is replaced.
 IMPORT_PATIENCE_S = 1.0
 
 
 def install(engine: _native.Engine) -> None:
-    """Sets the handlers of both signals; neither does anything to an engine that runs no task."""
+    """Sets the handlers of both signals; neither affects an idle engine."""
 
     def on_interrupt(_number: int, _frame: object) -> None:
         if engine.current_task() is not None:
-            # What runs is interrupted now, so a request for it is done with.
+            # The running task is interrupted now, so a request for it is settled.
             engine.interrupt_pending()
             raise KeyboardInterrupt
 
@@ -43,11 +43,11 @@ def install(engine: _native.Engine) -> None:
             # The request stays open, so it is repeated.
             return
         if handler is on_interrupt:
-            # A request that comes late was meant for a task that has ended.
+            # A late request was meant for a task that has ended.
             if engine.interrupt_pending():
                 raise KeyboardInterrupt
         elif handler is None:
-            # Set by C code, which knows what to do.
+            # Set by C code, which knows how to handle it.
             signal.raise_signal(signal.SIGINT)
         elif callable(handler):
             # The task's own. The request stays open, so it is repeated until the task ends.
@@ -60,7 +60,7 @@ def install(engine: _native.Engine) -> None:
 
 
 def is_importing(frame: FrameType | None) -> bool:
-    """Whether a module is being imported where `frame` is."""
+    """Whether `frame` is in the middle of an import."""
     while frame is not None:
         code = frame.f_code
         if code.co_name == "_find_and_load" and code.co_filename == "<frozen importlib._bootstrap>":

@@ -29,7 +29,7 @@ from broadleaf.serialize.functions import bodies as functions
 
 @dataclass(frozen=True)
 class EngineSetup:
-    """All that an engine is told at its start."""
+    """An engine's configuration at its start."""
 
     connection: str
     """JSON text of the engines' connection file, without its key, which the native module holds."""
@@ -41,12 +41,12 @@ class EngineSetup:
 
 
 class Hooks:
-    """What the native engine needs of Python."""
+    """What the native engine needs from Python."""
 
     unmet_type: type[BaseException] = UnmetDependency
 
     def __init__(self, module_folder: Path) -> None:
-        # Held as attributes of the object, so that a call costs no method lookup and no extra frame.
+        # Stored as attributes of the object, so that a call costs no method lookup and no extra frame.
         self.load_function: Callable[..., Any] = functions.load_function
         self.load_args: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]] = pickle.load_args
         self.run_coroutine: Callable[..., Any] = coroutines.run_coroutine
@@ -59,11 +59,11 @@ class Hooks:
         self.engine_uuid = ""
 
     def prepare(self, content: bytes) -> None:
-        """Makes a preparation of a client's."""
+        """Runs a client's preparation."""
         preparation.make(content, self.module_folder)
 
     def dump_error(self, error: BaseException, arguments: tuple[Any, ...]) -> bytes:
-        """The error record of a task that raised when it was called with `arguments`."""
+        """The error record for a task that raised when it was called with `arguments`."""
         self._nested.forget_handled(error)
         item = functions.failed_item(error, arguments)
         return errors.dump_error(
@@ -110,7 +110,7 @@ def run_engine(setup: EngineSetup) -> int:
     finally:
         operations.close()
         streams.remove()
-        # The interpreter does not shut down in a forked child, so what was registered is run here.
+        # The interpreter does not shut down in a forked child, so exit handlers are run here.
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The engine's user namespace: the variables of `__main__`, so that what is pickled from there is found."""
+"""The engine's user namespace: the variables of `__main__`, so that objects pickled from there are found."""
 
 import builtins
 import sys
@@ -22,7 +22,7 @@ def create(engine_id: int, cluster_id: str) -> Namespace:
 
 
 def clear(names: Namespace) -> None:
-    """Removes what the user has put there: all but dunder names, `engine_id` and `cluster_id`."""
+    """Removes the user's variables: everything except dunder names, `engine_id` and `cluster_id`."""
     kept = {key: value for key, value in names.items() if _is_kept(key)}
     names.clear()
     names.update(kept)
@@ -46,7 +46,7 @@ def lookup(names: Namespace, name: str) -> Any:
 
 
 def assign(names: Namespace, name: str, value: Any) -> None:
-    """Sets a dotted name: the last part becomes an attribute of what the parts before it name."""
+    """Sets a dotted name: the last part becomes an attribute of the object that the parts before it name."""
     owner, _, last = name.rpartition(".")
     if owner:
         setattr(lookup(names, owner), last, value)

@@ -1,11 +1,11 @@
-"""Running a task in the middle of another, which waits: what the other has under way is not the new one's."""
+"""Running a task while another one waits: the new task must not see the state of the waiting one."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 
-# Calls between a task and the one on top of it that Python counts as recursion and that have no frame.
+# Calls between a task and the one on top of it that Python counts as recursion but that have no frame.
 _NATIVE_CALLS = 16
 
 
@@ -19,7 +19,7 @@ class NestedRuns:
         """What the task below handles while it waits: the context of every exception that the one on top raises."""
 
     def run(self, run: Callable[[], None]) -> None:
-        """Calls `run` with no event loop running and with as many frames to use as a task has that is not nested."""
+        """Calls `run` without a running event loop, and with as many frames as a task that is not nested."""
         asyncio = sys.modules.get("asyncio")
         loop = asyncio._get_running_loop() if asyncio is not None else None
         before = self._frames_below, self.handled
@@ -35,14 +35,15 @@ class NestedRuns:
         finally:
             if asyncio is not None and loop is not None:
                 asyncio._set_running_loop(loop)
-            # The task may have set another limit, and means it to stay.
+            # The task may have set another limit on purpose.
             limit = sys.getrecursionlimit() - self._frames_below
             self._frames_below, self.handled = before
             self._levels -= 1
             sys.setrecursionlimit(limit + self._frames_below)
 
     def forget_handled(self, error: BaseException) -> None:
-        """Takes what the task below handles out of the contexts of an exception of the task on top."""
+        """Removes the exceptions that the task below is handling from the context of an exception of the task on
+        top."""
         stranger, seen = self.handled, set()
         place: BaseException | None = error
         while stranger is not None and place is not None and id(place) not in seen:

@@ -1,4 +1,4 @@
-"""What a client may ask of an engine besides calling its own functions. All act on the engine's namespace."""
+"""What a client can ask an engine to do besides calling functions. All act on the engine's namespace."""
 
 import ast
 import builtins
@@ -17,12 +17,12 @@ from broadleaf.engine.output import cell_output, display
 from broadleaf.errors import TaskAborted
 from broadleaf.serialize import coroutines
 
-# Cells whose source is kept for tracebacks and `inspect`.
+# Number of cells whose source is kept for tracebacks and `inspect`.
 KEPT_SOURCES = 1000
 
 
 class ExecuteReply(TypedDict):
-    """What `execute` returns. Output reaches the client that asked by itself, as it comes."""
+    """What `execute` returns. Output reaches the client by itself, as it is written."""
 
     status: str
     execution_count: int
@@ -51,7 +51,7 @@ _session = _Session({}, lambda destination, source: False, lambda: None)
 
 
 def install(names: namespace.Namespace, replace: in_place.Replace, retire_buffers: Callable[[], None]) -> None:
-    """Makes `names` the namespace that operations act on, and starts counting executions anew.
+    """Makes `names` the namespace that operations act on, and resets the execution count.
 
     `replace` and `retire_buffers` are the engine's; see `broadleaf.engine.in_place` for the first.
     """
@@ -61,7 +61,7 @@ def install(names: namespace.Namespace, replace: in_place.Replace, retire_buffer
 
 
 def close() -> None:
-    """Ends what awaited code has left behind: its tasks are cancelled and its event loop is closed."""
+    """Cleans up after awaited code: cancels its tasks and closes its event loop."""
     coroutines.close()
 
 
@@ -77,7 +77,7 @@ def execute(code: str, silent: bool = False, chain: str | None = None) -> Execut
     if chain is None:
         return _execute(session, code, silent)
     if chain == session.failed_chain:
-        raise TaskAborted("not run, because a cell before it raised")
+        raise TaskAborted("not run, because an earlier cell raised")
     try:
         return _execute(session, code, silent)
     except BaseException:
@@ -111,7 +111,7 @@ def _execute(session: _Session, code: str, silent: bool) -> ExecuteReply:
 
 
 def take_output_of_failed() -> dict[str, Any]:
-    """What the cell that has just raised wrote and displayed before; see `CellOutput`."""
+    """The output and displays of a cell that has just raised; see `CellOutput`."""
     output, _session.output_of_failed = _session.output_of_failed, {}
     return output
 
@@ -127,7 +127,7 @@ def _run_with_events(
 
 
 def _run_cell(session: _Session, tree: ast.Module, source: str, name: str, silent: bool) -> display.Bundle | None:
-    """Runs a cell; the representations of its value, if that is to be shown."""
+    """Runs a cell; returns the representations of its value if it should be shown."""
     last = tree.body[-1] if tree.body else None
     shown: ast.Expression | None = None
     if isinstance(last, ast.Expr):
@@ -143,7 +143,8 @@ def _run_cell(session: _Session, tree: ast.Module, source: str, name: str, silen
 
 
 def _run(session: _Session, parts: list[CodeType]) -> Any:
-    """Runs one part after the other; the value of the last. With an await in any, a loop runs in all."""
+    """Runs one part after the other; returns the value of the last. If any part has an await, the event loop runs in
+    all of them."""
     if any(part.co_flags & inspect.CO_COROUTINE for part in parts):
         return coroutines.run_coroutine(_run_in_loop(session, parts))
     value: Any = None
@@ -169,12 +170,12 @@ def _show(session: _Session, value: Any) -> display.Bundle | None:
 
 
 def _source_name(code: str) -> str:
-    """A file name that stands for a cell: the same on every engine, so that the same error has the same traceback."""
+    """A file name for a cell: the same on every engine, so that the same error has the same traceback."""
     return f"<broadleaf-{zlib.crc32(code.encode(errors='surrogatepass')):08x}>"
 
 
 def _keep_source(session: _Session, name: str, code: str) -> None:
-    """Makes the lines of `code` known to tracebacks, as those of the file `name`."""
+    """Makes the lines of `code` available to tracebacks as the file `name`."""
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     session.sources.pop(name, None)
     session.sources[name] = None
@@ -186,11 +187,11 @@ def _keep_source(session: _Session, name: str, code: str) -> None:
 
 def push(values: Mapping[str, Any]) -> None:
     """Sets names, dotted ones included."""
-    # What they had before is unmapped, and the caller need not wait for that.
+    # The old values are unmapped, and the caller need not wait for that.
     _session.retire_buffers()
     names = _session.names
     for name, value in values.items():
-        # The plain case here: a call more is felt where a hundred engines share two cores.
+        # The simple case is handled here: one more call is noticeable if a hundred engines share two cores.
         if "." in name:
             namespace.assign(names, name, value)
         else:
@@ -198,13 +199,13 @@ def push(values: Mapping[str, Any]) -> None:
 
 
 def overwrite(values: Mapping[str, Any]) -> None:
-    """Gives names' values new contents in place. Raises `InPlaceMismatch`; see `broadleaf.engine.in_place`."""
+    """Overwrites the values of names in place. Raises `InPlaceMismatch`; see `broadleaf.engine.in_place`."""
     _session.retire_buffers()
     in_place.overwrite(_session.names, values, _session.replace)
 
 
 def check_fit(forms: Mapping[str, Any]) -> None:
-    """Raises `InPlaceMismatch` unless names' values can be overwritten by ones of these forms."""
+    """Raises `InPlaceMismatch` unless the names' values can be overwritten by values of these forms."""
     in_place.check_fit(_session.names, forms)
 
 
@@ -216,7 +217,7 @@ def pull(names: str | Sequence[str]) -> Any:
 
 
 def clear() -> None:
-    """Removes every name that the user has set, and runs the collector, so that memory is free after it."""
+    """Removes every name that the user has set, and runs the garbage collector, so that memory is free afterwards."""
     namespace.clear(_session.names)
     builtins.__dict__.pop("_", None)
     shell = cells.existing_shell()
@@ -226,12 +227,12 @@ def clear() -> None:
 
 
 def complete(text: str, position: int) -> tuple[list[str], int]:
-    """What may stand at `position` of the cell `text`, and where what it replaces begins."""
+    """Completions at `position` of the cell `text`, and where the replaced text begins."""
     return cells.get_ipython().complete_at(text, position)
 
 
 def post_mortem(number: int) -> None:
-    """Opens a debugger where a task failed. Raises `LookupError` where its frames are not kept any more."""
+    """Opens a debugger where a task failed. Raises `LookupError` if its frames are no longer kept."""
     from broadleaf.engine.interactive import breakpoints, debugger
 
     debugger.post_mortem(breakpoints.kept(number))

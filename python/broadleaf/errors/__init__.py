@@ -59,12 +59,12 @@ __all__ = [
     "wrap_exception",
 ]
 
-# What a RemoteError keeps that is not of the exception that was raised.
+# Attributes of a RemoteError that do not come from the exception that was raised.
 _STATE_NAMES = ("ename", "evalue", "traceback", "engine_info", "item_index", "item_repr", "_original")
 
 Results = TypeVar("Results", list[Any], tuple[Any, ...], dict[Any, Any])
 
-# One name for "not ready in time", the builtin one.
+# The builtin name for "not ready in time".
 TimeoutError = builtins.TimeoutError
 
 
@@ -171,7 +171,7 @@ class RemoteError(BroadleafError):
     _joins_no_remote_error = True
     # The pickle of what the task raised.
     _original: bytes | None = None
-    # Of a type that is also that of the original: the type here, and the original's.
+    # For a joint type: our type, and the original's.
     _kind: ClassVar[type[RemoteError] | None] = None
     _original_type: ClassVar[type[BaseException] | None] = None
     _state_names: ClassVar[tuple[str, ...]] = _STATE_NAMES
@@ -189,12 +189,12 @@ class RemoteError(BroadleafError):
         return self.ename, self.evalue
 
     if not TYPE_CHECKING:
-        # Also where the other type of a joint one is frozen.
+        # Works even if the other type of a joint one is frozen.
         __setattr__ = BaseException.__setattr__
         __delattr__ = BaseException.__delattr__
 
     def __init_subclass__(cls, **options: Any) -> None:
-        # A type of the user's that counts its subclasses is not to see the joint ones.
+        # A user's type that counts its subclasses should not see the joint ones.
         if "_original_type" not in vars(cls):
             super().__init_subclass__(**options)
 
@@ -249,7 +249,7 @@ class RemoteError(BroadleafError):
         return [engine_label(self.engine_info), *text.splitlines()]
 
     def _render_traceback_(self) -> list[str]:
-        # IPython shows this in place of the local traceback.
+        # IPython shows this instead of the local traceback.
         return ipython_traceback(self, self.__notes__)
 
     def print_traceback(self, excid: int | None = None) -> None:
@@ -271,13 +271,14 @@ def fresh(error: BaseException) -> BaseException:
 
 
 def hides_frames(excinfo: Any) -> bool:
-    """As `__tracebackhide__` of a module: whether pytest leaves out its frames. They say nothing of a remote error."""
+    """Used as `__tracebackhide__` of a module: whether pytest leaves out its frames, which say nothing about a remote
+    error."""
     error = getattr(excinfo, "value", None)
     return isinstance(error, RemoteError) or isinstance(getattr(error, "__cause__", None), RemoteTraceback)
 
 
 def typed(error: RemoteError, data: bytes | None) -> RemoteError:
-    """`error` with the original that `data` is the pickle of as its cause, and of its type where there can be such."""
+    """`error` with the original, unpickled from `data`, as its cause, and also of the original's type if possible."""
     original = load_exception(data)
     if original is None:
         return error
@@ -288,7 +289,7 @@ def typed(error: RemoteError, data: bytes | None) -> RemoteError:
 
 
 def original_type_of(error: BaseException) -> type[BaseException]:
-    """The type of `error`, or of what was raised on an engine if it is of a joint type."""
+    """The type of `error`, or the type raised on the engine if it is a joint type."""
     return (isinstance(error, RemoteError) and error._original_type) or type(error)
 
 
@@ -365,11 +366,11 @@ class TaskTimeout(Verdict):
 
 
 class OverLimit(Verdict):
-    """Over this client's bound on unresolved tasks or bytes."""
+    """Over this client's limit on unresolved tasks or bytes."""
 
 
 class ResultNotKept(Verdict):
-    """The cluster has no result, or no longer, of this task of another time or client."""
+    """The cluster does not have, or no longer has, the result of this task."""
 
 
 class Undeliverable(Verdict):
@@ -393,7 +394,7 @@ class DependencyTimeout(ImpossibleDependency):
 
 
 class InvalidDependency(ImpossibleDependency):
-    """A dependency on itself, on a later task, or on no task of this client."""
+    """A dependency on itself, on a later task, or on a task that is not this client's."""
 
 
 class TaskRejectError(BroadleafError):
@@ -557,7 +558,7 @@ def collect_exceptions(results: Results, method: str = "unspecified") -> Results
 
 
 def composite(exceptions: Iterable[BaseException], method: str) -> CompositeError:
-    """One CompositeError of several exceptions; composites among them are taken apart."""
+    """One CompositeError of several exceptions; composites among them are flattened."""
     elist: list[tuple[str, Any, str, dict[str, Any]]] = []
     flat: list[BaseException] = []
     for error in exceptions:
@@ -574,7 +575,7 @@ def composite(exceptions: Iterable[BaseException], method: str) -> CompositeErro
 
 
 def _of_common_type(error: CompositeError) -> CompositeError:
-    """`error`, also of the type that all it stands for have in common, where there can be such."""
+    """`error`, made an instance of the common type of all its errors as well, if possible."""
     causes = [one.__cause__ for one in error.exceptions if isinstance(one, RemoteError) and one._kind is not None]
     if not causes or len(causes) < len(error.exceptions) or causes[0] is None:
         return error

@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-# Lines of an engine's last output that its error shows.
+# Number of lines of an engine's last output that its error shows.
 _LAST_LINES = 10
 
 
 @dataclass(frozen=True)
 class DeathCertificate:
-    """Everything known of an engine's death."""
+    """Everything known about an engine's death."""
 
     engine_id: int
     """The engine's id."""
@@ -55,7 +55,7 @@ class DeathCertificate:
 
     @property
     def advice(self) -> str:
-        """What the user may do about it."""
+        """What the user can do about it."""
         if self.cause == "not_started":
             return "It was tried again for as long as an engine has to start (start_timeout_s); see the cluster's log."
         if self.cause == "out_of_memory":
@@ -67,7 +67,7 @@ class DeathCertificate:
 
 @dataclass(frozen=True)
 class ControllerDeath:
-    """Everything that a client knows of a controller it has lost."""
+    """Everything that a client knows about a controller it has lost."""
 
     pid: int
     """0 where it is not known."""
@@ -84,7 +84,7 @@ class ControllerDeath:
 
     @property
     def text(self) -> str:
-        """Who it was and what has become of it, as a sentence."""
+        """Which controller it was and what has become of it, as a sentence."""
         who = f"the controller ({', '.join([f'pid {self.pid}'] * bool(self.pid) + [self.address or 'this host'])})"
         if self.cause == "stopped":
             return f"{who} and its engines were stopped before the result of this task came."
@@ -99,7 +99,7 @@ class ControllerDeath:
 
     @property
     def advice(self) -> str:
-        """What the user may do about it."""
+        """What the user can do about it."""
         log = f" Its log is {self.log_path}." if self.log_path and self.cause != "stopped" else ""
         if self.cause == "disconnected":
             return f"Open a new Client, and submit again what is missing.{log}"

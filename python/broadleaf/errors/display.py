@@ -27,7 +27,7 @@ def headline(ename: str, evalue: Any) -> str:
 
 
 def engine_label(engine_info: dict[str, Any]) -> str:
-    """`[0:apply]`: the engine, and what was asked of it."""
+    """`[0:apply]`: the engine, and the method."""
     if "engine_id" not in engine_info:
         return "[Engine Exception]"
     return f"[{engine_info['engine_id']}:{engine_info.get('method', 'apply')}]"
@@ -48,7 +48,7 @@ def _note(engine_info: dict[str, Any], item: str, more: str, text: str) -> str:
 
 
 class _Alike:
-    """Failures of the same type, text and traceback."""
+    """Failures with the same type, text and traceback."""
 
     def __init__(self, first: Entry, item: str) -> None:
         self.ename, self.evalue, self.text, self.engine_info = first
@@ -71,7 +71,7 @@ def _alike(error: CompositeError) -> list[_Alike]:
     for number, entry in enumerate(error.elist):
         key: tuple[Any, ...] = entry[0], str(entry[1]), entry[2]
         if entry[3].get("method") == "execute":
-            # An engine runs a cell once, so the second time is another cell with the same text.
+            # An engine runs a cell once, so a second run is another cell with the same text.
             cell = *key, entry[3].get("engine_id")
             cells[cell] += 1
             key = *key, cells[cell]
@@ -143,9 +143,9 @@ def ipython_traceback(error: BaseException, notes: list[str]) -> list[str]:
 
 
 def render_in_ipython(original: BaseException) -> None:
-    """Has IPython show what a task raised as it shows a `RemoteError`, if it is there."""
+    """Makes IPython, if present, show what a task raised as it shows a `RemoteError`."""
     if "IPython" in sys.modules:
-        # A function that any process can load, since exceptions are pickled with what they hold.
+        # A function that any process can load, because exceptions are pickled with their attributes.
         original.__dict__["_render_traceback_"] = ipython_traceback_of_raised
 
 
@@ -168,7 +168,7 @@ def _without_own_frames(traceback: TracebackType | None) -> TracebackType | None
 
 
 def _with_cells(text: str, shell: Any) -> str:
-    """`text` with cells under the names that they have in the session."""
+    """`text` with cells under their names in the session."""
 
     def named(match: re.Match[str]) -> str:
         name = shell.compile.format_code_name(match[1])
@@ -185,7 +185,7 @@ def coloured_traceback(text: str) -> str:
 def _coloured(note: str, shell: Any) -> str:
     """A title, and below it an indented traceback."""
     title, *body = note.splitlines()
-    # The lexer knows a traceback by its lines' beginnings.
+    # The lexer recognizes a traceback by the beginnings of its lines.
     plain = "\n".join(line.removeprefix(_INDENT) for line in body)
     return f"{title}\n{textwrap.indent(_highlighted(plain, shell), _INDENT)}"
 
@@ -202,6 +202,6 @@ def _highlighted(text: str, shell: Any) -> str:
 
         formatter: Any = Terminal256Formatter(style=theme_table[shell.colors].as_pygments_style())
     except (ImportError, KeyError, AttributeError):
-        # IPython before 9 has no themes.
+        # IPython before version 9 has no themes.
         formatter = TerminalFormatter()
     return str(highlight(text, PythonTracebackLexer(), formatter)).rstrip()

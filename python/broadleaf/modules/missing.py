@@ -1,4 +1,4 @@
-"""What is said of a module that is missing, or older than the one that a pickle was made with."""
+"""The error for a module that is missing, or older than the one that a pickle was made with."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from broadleaf.modules.shipped import fault
 
-# Entries of the search path that a message names.
+# Maximum number of search path entries in a message.
 _SHOWN_ENTRIES = 8
 _NO_ATTRIBUTE = re.compile(r"Can't get attribute '(?P<name>[^']+)' on <module '(?P<module>[^']+)'")
 _engine = ""
 
 
 def name_engine(engine_id: int) -> None:
-    """Has messages say that they come from this engine."""
+    """Makes messages say that they come from this engine."""
     global _engine
     import socket
 
@@ -24,7 +24,7 @@ def name_engine(engine_id: int) -> None:
 
 
 def explain(error: BaseException) -> None:
-    """Completes the message of an error that comes of a missing or outdated module; leaves any other as it is."""
+    """Completes the message of an error caused by a missing or outdated module; leaves any other unchanged."""
     if isinstance(error, ModuleNotFoundError):
         if error.name and str(error) == f"No module named {error.name!r}":
             error.msg = _not_found(error.name)
@@ -66,7 +66,7 @@ def _advice(name: str) -> str:
 
 
 def _place_of(top: str) -> str | None:
-    """Where the top-level module is that this process has or would import."""
+    """The location of the top-level module that this process has or would import."""
     module = sys.modules.get(top)
     try:
         spec = importlib.util.find_spec(top) if module is None else getattr(module, "__spec__", None)
@@ -78,7 +78,7 @@ def _place_of(top: str) -> str | None:
 
 
 def _searched() -> str:
-    """The search path in words: the folders that are the user's, and how many are Python's."""
+    """The search path in words: the user's folders, and the number of Python's own."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     installed = {version, f"{version.replace('.', '')}.zip", "site-packages", "dist-packages"}
     own = [entry for entry in sys.path if installed.isdisjoint(Path(entry).parts)]

@@ -1,4 +1,4 @@
-"""What a client has engines do before its tasks: the content that travels, and what an engine makes of it."""
+"""What a client makes engines do before its tasks: the content that is sent, and how an engine runs it."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ awaited_answers: dict[str, Callable[[Any], object]] = {}
 
 
 def of_search_path(entries: list[str]) -> bytes:
-    """Has an engine look for modules in these places, after its own."""
+    """Makes an engine look for modules in these folders, after its own."""
     return pickle.dumps((_PATH, entries), PROTOCOL)
 
 
 def of_module(module: PackedModule) -> bytes:
-    """Gives an engine a module, in place of what it has of that name."""
+    """Gives an engine a module, which replaces any module of that name."""
     return pickle.dumps((_MODULE, module), PROTOCOL)
 
 
 def of_answer(question: str, number: int, answer: Any) -> bytes:
-    """Answers the question of this name, where it is asked. `number` tells answers apart that are alike."""
+    """Answers the question of this name, if it was asked. `number` distinguishes identical answers."""
     return pickle.dumps((_ANSWER, (question, number, answer)), PROTOCOL)
 
 
 def of_call(function: Callable[[], object]) -> bytes:
-    """Has an engine call a function. Raises whatever pickling it raises."""
+    """Makes an engine call a function. Raises whatever pickling it raises."""
     return pickle.dumps((_CALL, dumps_in_band(function)), PROTOCOL)
 
 
 def make(content: bytes, folder: Path) -> None:
-    """Makes a preparation on this engine; modules are kept below `folder`."""
+    """Runs a preparation on this engine; modules are stored below `folder`."""
     kind: str
     argument: Any
     kind, argument = pickle.loads(content)

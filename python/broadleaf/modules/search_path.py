@@ -1,4 +1,4 @@
-"""The module search path: what this process's is, and how that of another is added to it."""
+"""The module search path of this process, and how another process's path is added to it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def working_directory() -> str | None:
 
 
 def search_path() -> list[str]:
-    """This process's module search path, with its working directory in place of the empty name for it."""
+    """This process's module search path, with its working directory instead of the empty string."""
     entries = (entry or working_directory() for entry in sys.path if isinstance(entry, str))
     return [entry for entry in entries if entry]
 
 
 def missing_entries(entries: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Those of `entries` that are not in `known`, each once, in their order."""
+    """Those `entries` that are not in `known`, each once, in order."""
     absent = dict.fromkeys(entries)
     for entry in known:
         absent.pop(entry, None)

@@ -11,14 +11,14 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-# Larger ones belong on the hosts: every engine that starts gets what was sent.
+# Larger modules belong on the hosts: every engine that starts receives what was sent.
 MAX_MODULE_BYTES = 32 * 1024 * 1024
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
 
 
 @dataclass(frozen=True)
 class PackedModule:
-    """A top-level module or package, as the files it is made of."""
+    """A top-level module or package, as its files."""
 
     name: str
     files: tuple[tuple[str, bytes], ...]
@@ -26,7 +26,7 @@ class PackedModule:
 
     @property
     def digest(self) -> str:
-        """Tells contents apart."""
+        """Distinguishes contents."""
         import hashlib
 
         sha = hashlib.sha256()
@@ -39,7 +39,7 @@ class PackedModule:
 def pack(module: ModuleType | str) -> PackedModule:
     """The files of a module, or of the whole package it is part of.
 
-    Raises `ImportError` for a name that cannot be found, `ValueError` for what has no files or is too large.
+    Raises `ImportError` if the name cannot be found, and `ValueError` if the module has no files or is too large.
     """
     full_name = module if isinstance(module, str) else module.__name__
     if full_name == "__main__":
@@ -71,7 +71,7 @@ def _spec_of(name: str) -> ModuleSpec | None:
         return loaded
     try:
         return importlib.util.find_spec(name)
-    except ValueError:  # loaded, and without a spec
+    except ValueError:  # loaded, but without a spec
         return None
 
 
@@ -103,7 +103,7 @@ def fault(name: str) -> str | None:
 
 
 def install(module: PackedModule, parent: Path) -> None:
-    """Has this process import the module from what was sent, ahead of any other of its name."""
+    """Makes this process import the module from the sent files, ahead of any other of its name."""
     try:
         folder = str(_unpack(module, parent))
     except OSError as error:
@@ -119,14 +119,14 @@ def install(module: PackedModule, parent: Path) -> None:
     _forget(module.name)
     import shutil
 
-    # Another engine of the host may still import from the one before, but from none earlier.
+    # Another engine of the host may still import from the previous one, but not from an earlier one.
     for old in folders[:-2]:
         shutil.rmtree(old, ignore_errors=True)
     del folders[:-2]
 
 
 def _forget(name: str) -> None:
-    """Has the module imported anew."""
+    """Makes the module be imported again."""
     for loaded in list(sys.modules):
         if loaded == name or loaded.startswith(f"{name}."):
             del sys.modules[loaded]
@@ -134,7 +134,7 @@ def _forget(name: str) -> None:
 
 
 def _unpack(module: PackedModule, parent: Path) -> Path:
-    """The folder with the module's files. Engines of a host write it once, and see it whole or not at all."""
+    """The folder with the module's files. Engines of a host write it once, and see all of it or nothing."""
     import shutil
 
     folder = parent / f"{module.name}-{module.digest}"

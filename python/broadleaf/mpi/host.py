@@ -1,4 +1,4 @@
-"""Where the ranks of a host join: the node that is there, or a relay that the first of them starts."""
+"""Where the ranks of a host join: an existing node, or a relay that the first of them starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def connect(connection: dict[str, Any]) -> socket.socket:
     """A connection to the fork server of this host's node. The node is started if there is none: a relay, which lives
     as long as some rank here is connected.
 
-    All ranks of a host come to the same node, of whatever world they are, so that data is there once. Raises
+    All ranks of a host join the same node, whatever their world, so that data is there only once. Raises
     `ClusterStartError`.
     """
     with open(files.guests_lock(), "w") as lock:
@@ -36,17 +36,17 @@ def connect(connection: dict[str, Any]) -> socket.socket:
             try:
                 Relay.for_guests(connection, name=f"{socket.gethostname()}:guests")
             except ClusterStartError as error:
-                # The one before it has ended, and the controller has not noticed.
+                # The previous one has ended, but the controller has not noticed.
                 if attempt == _TRIES - 1 or "connected already" not in str(error):
                     raise
                 time.sleep(0.2 * 2**attempt)
-    raise ClusterStartError("a relay was started on this host for MPI ranks, and takes none")
+    raise ClusterStartError("a relay was started on this host for MPI ranks, but accepts none")
 
 
 def _nodes_here(connection: dict[str, Any]) -> Iterator[Path]:
-    """The sockets there may be: of the controller, if this is its host, and of relays."""
+    """The sockets that may exist: the controller's, if this is its host, and those of relays."""
     found = [Path(connection["unix_path"]).parent, *files.run_dirs(connection["cluster_id"])]
-    # Another host's may lie in a folder that both see.
+    # Another host's socket may be in a folder that both see.
     return (
         directory / SOCKET
         for directory in found
@@ -55,7 +55,7 @@ def _nodes_here(connection: dict[str, Any]) -> Iterator[Path]:
 
 
 def _dial(path: Path, connection: dict[str, Any]) -> socket.socket | None:
-    """A connection that was welcomed; None where nobody answers, or another cluster does."""
+    """A welcomed connection; None if nobody answers, or another cluster does."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     link.settimeout(_ANSWER_S)
     try:

@@ -1,4 +1,4 @@
-"""Broadleaf in IPython and Jupyter: magics, and completion of what engines know."""
+"""Broadleaf in IPython and Jupyter: magics, and completion of engines' names."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ if TYPE_CHECKING:
 
 
 def current_ipython() -> Any:
-    """The session of IPython that runs here, or None; does not import it."""
+    """The running IPython session, or None; does not import IPython."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
 
 def activate(view: DirectView, suffix: str = "") -> None:
-    """Makes `%px`, `%%px`, `%autopx`, `%pxresult` and `%pxconfig`, with `suffix` behind their names, act on `view`.
-
-    Those that had these names before act on it, too. Outside IPython it warns, and does nothing.
+    """Makes `%px`, `%%px`, `%autopx`, `%pxresult` and `%pxconfig`, with `suffix` appended to their names, act on
+    `view`. Existing magics of these names act on it too. Outside IPython it only warns.
     """
     ipython = current_ipython()
     if ipython is None:
@@ -31,11 +30,11 @@ def activate(view: DirectView, suffix: str = "") -> None:
 
 
 def is_active(suffix: str = "") -> bool:
-    """Whether there are magics of this suffix, and the client of their view is open."""
+    """Whether there are magics with this suffix, and the client of their view is open."""
     ipython = current_ipython()
     if ipython is None:
         return False
     magic = ipython.magics_manager.magics["cell"].get("px" + suffix)
     view = getattr(getattr(magic, "__self__", None), "view", None)
-    # A magic of this name may be another package's, whose clients are none of ours.
+    # A magic of this name may belong to another package, whose clients are not ours.
     return view is not None and not getattr(view.client, "closed", True)

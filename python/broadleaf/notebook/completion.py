@@ -1,4 +1,4 @@
-"""Completion of engines' names behind `%px` and in cells of `%%px`."""
+"""Completion of engines' names after `%px` and in cells of `%%px`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EngineCompleter:
         completer.custom_matchers.append(match_engine_names)
 
     def match(self, context: Any) -> dict[str, Any]:
-        """Completions for a context of IPython's; none where no magic of ours stands."""
+        """Completions for an IPython context; none if it has no magic of ours."""
         nothing: dict[str, Any] = {"completions": [], "suppress": False}
         text = context.full_text
         position = _position(text, context.cursor_line, context.cursor_position)
@@ -58,7 +58,7 @@ class EngineCompleter:
         try:
             matches, start = _ask(view, text[found.end() :], position - found.end())
         except Exception:
-            # A busy or dead engine is no reason to fail in the middle of a line.
+            # Completion must not fail because an engine is busy or dead.
             return nothing
         replaced = text[found.end() + start : position]
         token = context.token

@@ -1,4 +1,4 @@
-"""A kernel of Jupyter that runs what it is given on one engine. Started by `bind_kernel` on that engine."""
+"""A Jupyter kernel that runs code on one engine. Started by `bind_kernel` on that engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ipykernel.kernelbase import Kernel  # pyright: ignore[reportMissingImports]
 import broadleaf
 from broadleaf.errors import RemoteError
 
-# Time between two looks at what the engine has written.
+# Time between two checks of the engine's output.
 _TICK_S = 0.05
 _COMPLETION_TIMEOUT_S = 1.0
 
@@ -82,7 +82,7 @@ class _EngineKernel(Kernel):
     def do_complete(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, code: str, cursor_pos: int
     ) -> dict[str, Any]:
-        """Completes names of the engine, unless it is busy."""
+        """Completes the engine's names, unless it is busy."""
         try:
             matches, start = self.view.complete(code, cursor_pos, timeout=_COMPLETION_TIMEOUT_S)
         except (TimeoutError, broadleaf.BroadleafError):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broadleaf.client.views.direct import DirectView
 
 _GROUPINGS = ("type", "engine", "order", "lines")
-# Engines that a message names one by one.
+# Number of engines that a message names one by one.
 _NAMED_ENGINES = 10
 
 
@@ -55,7 +55,7 @@ _how_to_run = _arguments(
         "--signal-on-interrupt",
         dest="signal_on_interrupt",
         type=str,
-        help="what engines get when you interrupt a cell that waits for them: SIGINT, 2, SIGKILL, 9, 0 for nothing",
+        help="signal that engines get when you interrupt a waiting cell: SIGINT, 2, SIGKILL, 9, or 0 for none",
     ),
 )
 
@@ -67,7 +67,7 @@ _what_to_show = _arguments(
         dest="groupby",
         choices=_GROUPINGS,
         help="type: all engines' stdout, then stderr, and so on; engine: all of one engine together; order: as type, "
-        "with the first figure of each engine before the second ones; lines: lines that engines print alike once",
+        "with the first figure of each engine before the second ones; lines: lines that several engines print, once",
     ),
     argument("-o", "--out", dest="save_name", type=str, help="the variable that gets the AsyncResult"),
 )
@@ -94,7 +94,7 @@ class ParallelMagics(Magics):
         self.view = view
         self.suffix = suffix
         self.last_result: AsyncResult | None = None
-        # Of cells that were started while the one before ran: after one that raises, the rest is not run.
+        # For cells started while a previous one runs: after one that raises, the rest is not run.
         self._chain = ""
         self.verbose: bool = False
         self.stream_output: bool = True
@@ -131,7 +131,7 @@ class ParallelMagics(Magics):
     @magic_arguments()
     @_how_to_run
     def pxconfig(self, line: str) -> None:
-        """Sets what %px and %%px do when they are not told."""
+        """Sets the defaults of %px and %%px."""
         args = parse_argstring(self.pxconfig, line)
         if args.targets:
             self.view.targets = self._targets(args.targets)
@@ -173,7 +173,7 @@ class ParallelMagics(Magics):
     @magic_arguments()
     @_how_to_run
     @_what_to_show
-    @argument("--local", action="store_true", help="run the cell here, too")
+    @argument("--local", action="store_true", help="also run the cell locally")
     def cell_px(self, line: str = "", cell: str = "") -> AsyncResult | None:
         """Runs the cell on the engines."""
         args = parse_argstring(self.cell_px, line)
@@ -183,7 +183,8 @@ class ParallelMagics(Magics):
             return self._run(cell, args)
 
     def _run(self, code: str, args: Namespace) -> AsyncResult | None:
-        """Runs code as the options say, and those of `%pxconfig` where they do not. The result, unless it waited."""
+        """Runs code with the given options, and those of `%pxconfig` as defaults. Returns the result, unless it
+        waited."""
 
         def option(name: str, default: Any) -> Any:
             value = getattr(args, name, None)
@@ -192,7 +193,7 @@ class ParallelMagics(Magics):
         block = option("block", self.view.block)
         signal_on_interrupt = self._signal(option("signal_on_interrupt", self.signal_on_interrupt))
         groupby = option("groupby", "type")
-        # By engine or in order can only be shown at the end.
+        # Output by engine or in order can only be shown at the end.
         stream = option("stream", self.stream_output and groupby not in ("engine", "order"))
         if self.verbose:
             print(f"{'Parallel' if block else 'Async parallel'} execution on engine(s): {self._engines()}")
@@ -210,7 +211,7 @@ class ParallelMagics(Magics):
         try:
             result.show(stream, groupby, option("progress_after", self.progress_after), signal_on_interrupt)
         except KeyboardInterrupt:
-            # One that came before `show` waited, or a second one.
+            # An interrupt before `show` waited, or a second one.
             if not result.ready():
                 result.abort()
             raise
@@ -234,7 +235,7 @@ class ParallelMagics(Magics):
     # %autopx ------------------------------------------------------------------------------------
 
     def autopx(self, line: str = "") -> None:
-        """Has every cell run on the engines, as if it began with %%px; once more, and they run here again."""
+        """Runs every cell on the engines, as if it began with %%px, until it is called again."""
         if self._is_auto:
             self._stop_auto()
             print(f"%{self._auto} disabled")
@@ -249,13 +250,13 @@ class ParallelMagics(Magics):
             self.shell.input_transformers_cleanup.remove(self._to_engines)
 
     def _to_engines(self, lines: list[str]) -> list[str]:
-        """A cell as one that runs it on the engines; `%autopx` itself runs here."""
+        """Turns a cell into one that runs it on the engines; `%autopx` itself runs here."""
         cell = "".join(lines)
         if not cell.strip() or re.match(rf"\s*%{self._auto}\b", cell):
             return lines
         return [f"get_ipython().run_cell_magic({self._auto!r}, '', {cell!r})\n"]
 
-    # IPython leaves it out when it looks whether a cell is complete.
+    # IPython skips it when it checks whether a cell is complete.
     _to_engines.has_side_effects = True  # type: ignore[attr-defined]
 
     def run_auto_cell(self, line: str, cell: str) -> None:

@@ -1,4 +1,4 @@
-"""Engines as they are written on the line of a magic."""
+"""Engines as written on the line of a magic."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def optimum_depth(engines: float, arity: float = 2, inner_cost: float = 1, leaf_
     return max(0.0, math.log(leaf_cost / inner_cost * engines * math.log(arity) / arity, arity))
 
 
-def least_sends(engines: float, arity: float = 2) -> float:
+def min_sends(engines: float, arity: float = 2) -> float:
     """`smooth_sends` at `optimum_depth`: S* = 1 + (k / ln k) (1 + ln N - ln(k / ln k)); 1 + N where no depth helps.
 
     k / ln k is least at e, so of whole numbers 3 is the best arity for many engines, and 2 and 4 tie behind it.

@@ -148,7 +148,7 @@ def arities(axes: Any) -> None:
     for engines, colour, marker in zip(MANY_ENGINES, ("#0072b2", RIGHT, WRONG), "os^", strict=True):
         axes.plot(
             ARITIES,
-            [cost.least_sends(engines, k) for k in ARITIES],
+            [cost.min_sends(engines, k) for k in ARITIES],
             "-",
             color=colour,
             label=f"N = {engines:,}: formula",
@@ -184,7 +184,7 @@ def transfer_time(axes: Any, hosts: int, link: transfer.Link) -> None:
         )
     chosen = [transfer.choose(hosts, size, link).seconds for size in SIZES_BYTES]
     axes.plot(SIZES_BYTES, chosen, color=RIGHT, alpha=0.2, linewidth=8, label="chosen", zorder=1)
-    least = [transfer.least_possible_time(hosts, size, link) for size in SIZES_BYTES]
+    least = [transfer.min_possible_time(hosts, size, link) for size in SIZES_BYTES]
     axes.plot(SIZES_BYTES, least, ":k", label="nothing is faster")
     from matplotlib.ticker import EngFormatter
 

@@ -55,7 +55,7 @@ def arities(engines: int, arity: int = 2) -> list[dict[str, Any]]:
             {
                 "arity": k,
                 "optimum_depth": cost.optimum_depth(engines, k),
-                "least": cost.least_sends(engines, k),
+                "least": cost.min_sends(engines, k),
                 "depth": shape.depth,
                 "sends": shape.sends,
                 "messages": cost.messages(engines, k, shape.depth),
@@ -107,7 +107,7 @@ def everything(engines: int, arity: int, hosts: int | None, n_bytes: int | None,
             "bytes": n_bytes,
             "latency_s": link.latency_s,
             "seconds_per_byte": link.seconds_per_byte,
-            "least_possible_s": transfer.least_possible_time(hosts, n_bytes, link),
+            "min_possible_s": transfer.min_possible_time(hosts, n_bytes, link),
             "direct_client_out_bytes": engines * n_bytes,
             "algorithms": algorithms(hosts, n_bytes, link),
         }

@@ -34,7 +34,7 @@ class Link:
 
     def __post_init__(self) -> None:
         if not (self.latency_s >= 0 and self.seconds_per_byte > 0):
-            raise ValueError(f"a link has a latency of at least 0 and a cost a byte above 0, not {self}")
+            raise ValueError(f"a link needs a latency of at least 0 and a cost per byte above 0, not {self}")
 
     @classmethod
     def measured(cls, latency_us: float, gbit: float) -> Link:
@@ -116,7 +116,7 @@ def round_optimal_time(hosts: int, n_bytes: float, link: Link, segments: int) ->
     return (segments - 1 + hosts.bit_length()) * link.hop(n_bytes / segments)
 
 
-def least_possible_time(hosts: int, n_bytes: float, link: Link) -> float:
+def min_possible_time(hosts: int, n_bytes: float, link: Link) -> float:
     """The larger of ceil(log2 p) a, messages in a row, and a + n b, all bytes over one link: each a bound for all."""
     return max(hosts.bit_length() * link.latency_s, link.hop(n_bytes))
 
@@ -341,4 +341,4 @@ def _check(hosts: int, n_bytes: int) -> None:
     if hosts < 1:
         raise ValueError(f"hosts must be at least 1, not {hosts}")
     if n_bytes < 0:
-        raise ValueError(f"bytes must not be negative, and are {n_bytes}")
+        raise ValueError(f"bytes must not be negative, and is {n_bytes}")

@@ -1,4 +1,4 @@
-"""NumPy's plain arrays, made on the other side by one call."""
+"""NumPy's plain arrays, built on the other side with one call."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from typing import Any
 
 from broadleaf.serialize import PROTOCOL
 
-# Bool, signed, unsigned, real, complex, bytes and text: their dtype is all in its string, and they have a buffer.
+# Bool, signed, unsigned, real, complex, bytes and text: a string describes their dtype completely, and they have a
+# buffer.
 _PLAIN_KINDS = frozenset("biufcSU")
 
 
 def dumps_with_arrays(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> bytes:
-    """`pickle.dumps` of `value`, but for arrays of NumPy, which arrive as the same arrays by a shorter way.
+    """Like `pickle.dumps`, except that NumPy arrays take a shorter way.
 
     NumPy's own pickle of an array builds its dtype from parts, wraps its buffer in one array and reshapes that into
-    another: up to a third of what a small broadcast to many engines takes, as each finds its caches used by others.
-    Raises whatever pickling raises.
+    another: up to a third of the time of a small broadcast to many engines, whose caches others have used in the
+    meantime. Raises whatever pickling raises.
     """
     numpy = sys.modules.get("numpy")
-    if numpy is None or not hasattr(numpy, "ndarray"):  # not there, or being imported by another thread
+    if numpy is None or not hasattr(numpy, "ndarray"):  # not loaded, or being imported by another thread
         return pickle.dumps(value, PROTOCOL, buffer_callback=buffer_callback)
     stream = io.BytesIO()
     pickler = pickle.Pickler(stream, PROTOCOL, buffer_callback=buffer_callback)
@@ -33,9 +34,9 @@ def dumps_with_arrays(value: Any, buffer_callback: Callable[[pickle.PickleBuffer
 
 
 def reduce_array(array: Any) -> Any:
-    """What pickle makes an array of; NumPy's own answer where its dtype is more than a string says."""
+    """The reduced form of an array; NumPy's own if a string does not describe its dtype completely."""
     dtype, flags = array.dtype, array.flags
-    # A user-defined dtype may call itself a kind of NumPy's.
+    # A user-defined dtype may claim a kind of NumPy's.
     is_plain = dtype.kind in _PLAIN_KINDS and dtype.isbuiltin != 2 and dtype.itemsize > 0 and dtype.metadata is None
     if is_plain and flags.c_contiguous:
         return type(array), (array.shape, dtype.str, pickle.PickleBuffer(array))

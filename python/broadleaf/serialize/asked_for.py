@@ -1,7 +1,8 @@
-"""How things are pickled where the user asked for another way than ours.
+"""How values are pickled if the user chose another pickler.
 
-With dill: what neither pickle nor cloudpickle can. Only the objects at fault go through it, each by itself. What
-surrounds them is pickled as always, so functions keep the engine's namespace and arrays their out-of-band buffers.
+With dill: objects that neither pickle nor cloudpickle can handle. Only these objects go through it, each by itself.
+Everything around them is pickled as always, so functions keep the engine's namespace and arrays their out-of-band
+buffers.
 
 With cloudpickle: functions of `__main__` with the globals they have here, instead of onto the engine's namespace.
 """
@@ -41,7 +42,7 @@ def use_pickle() -> None:
 
 
 def use_cloudpickle() -> None:
-    """Has functions of `__main__` bring their globals along, whatever the engine's namespace has by these names.
+    """Makes functions of `__main__` take their globals along, whatever the engine's namespace has under these names.
 
     Whatever else plain pickle cannot do goes through cloudpickle anyway. This process only; `view.use_cloudpickle()`
     has engines do so, too.
@@ -56,17 +57,17 @@ def brings_globals() -> bool:
 
 
 def is_on() -> bool:
-    """Whether dill was asked for."""
+    """Whether `use_dill` is in force."""
     return _dill is not None
 
 
 def hint(obj: Any) -> str:
-    """What to do where `obj` cannot be pickled; empty where nobody knows."""
+    """Advice if `obj` cannot be pickled; empty if there is none."""
     return "; view.use_dill() has dill send it" if isinstance(obj, _DILL_CAN) and _dill is None else ""
 
 
 def reduce(obj: Any, reducers: Mapping[type, Callable[[Any], Any]]) -> Any:
-    """What dill makes of `obj` in the form of `__reduce__`; NotImplemented if a pickler with `reducers` can reduce it.
+    """How dill pickles `obj`, in the form of `__reduce__`; NotImplemented if a pickler with `reducers` can reduce it.
 
     Raises whatever dill raises.
     """

@@ -10,15 +10,14 @@ from typing import Any
 from broadleaf.serialize import PROTOCOL
 from broadleaf.serialize.buffers import keep_out_of_band
 
-# Pickles shorter than this are not worth another attempt.
+# Shorter pickles are not worth another attempt.
 COMPACT_FROM_BYTES = 256 * 1024
 
 
 class _CompactingPickler(pickle.Pickler):
-    """Sends an array as a contiguous one of a plain type, and what makes it what it was.
-
-    It is copied once if it is not contiguous. Times, masked arrays and plain subclasses have no buffer that NumPy
-    would send out of band by itself.
+    """Sends an array as a contiguous one of a plain type, with the information to restore it. It is copied once if it
+    is not contiguous. Times, masked arrays and plain subclasses have no buffer that NumPy itself would send out of
+    band.
     """
 
     def reducer_override(self, value: Any) -> Any:
@@ -53,9 +52,9 @@ def _masked(data: Any, mask: Any, fill_value: Any, hard: bool) -> Any:
     return MaskedArray(data, nomask if mask is None else mask, fill_value=fill_value, hard_mask=hard, copy=False)
 
 
-def dumps_compacted(value: Any, least_bytes: int) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Pickle bytes and out-of-band buffers of a value that holds large arrays which `pickle.dumps` puts in band."""
+def dumps_compacted(value: Any, min_bytes: int) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Pickle bytes and out-of-band buffers of a value with large arrays that `pickle.dumps` would put in band."""
     buffers: list[pickle.PickleBuffer] = []
     stream = io.BytesIO()
-    _CompactingPickler(stream, PROTOCOL, buffer_callback=keep_out_of_band(buffers, least_bytes)).dump(value)
+    _CompactingPickler(stream, PROTOCOL, buffer_callback=keep_out_of_band(buffers, min_bytes)).dump(value)
     return stream.getvalue(), buffers

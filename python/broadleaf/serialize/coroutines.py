@@ -1,4 +1,4 @@
-"""Running coroutines from plain code, on one event loop that this process keeps for them."""
+"""Running coroutines from synchronous code, on one event loop that this process keeps for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
         _runner = asyncio.Runner()
     loop = _runner.get_loop()
     if loop.is_running():
-        # The task below, which waits, awaits something in it.
+        # The waiting task below awaits something in it.
         with asyncio.Runner() as runner:
             return runner.run(coroutine)
     task = loop.create_task(coroutine)
@@ -30,7 +30,7 @@ def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
         loop.run_until_complete(asyncio.wait((task,)))
         return task.result()
     except BaseException:
-        # Left alone it would go on beside whatever is awaited next.
+        # Otherwise it would keep running beside whatever is awaited next.
         if task.cancel():
             loop.run_until_complete(asyncio.wait((task,)))
         raise
@@ -39,7 +39,7 @@ def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
 def run_all(values: list[Any], results: list[Any]) -> None:
     """Appends `values` to `results`, with each coroutine among them replaced by its value. They run one after another.
 
-    Raises what the first one that fails raises; those behind it never start.
+    Raises the exception of the first one that fails; later ones never start.
     """
     for i, value in enumerate(values):
         if type(value) is not CoroutineType:
@@ -55,7 +55,7 @@ def run_all(values: list[Any], results: list[Any]) -> None:
 
 
 def close() -> None:
-    """Closes the event loop and cancels what still runs on it."""
+    """Closes the event loop and cancels what is still running on it."""
     global _runner
     runner, _runner = _runner, None
     if runner is not None:

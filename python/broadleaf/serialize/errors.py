@@ -12,7 +12,7 @@ from broadleaf.errors.types import ExceptionParts, pickles_in_its_own_way
 from broadleaf.serialize import PROTOCOL
 from broadleaf.serialize.tracebacks import Position, Span, traceback_text, with_source
 
-# Bounds of what is sent of an exception: of its text, of its pickle, and of an item that it was raised for.
+# Limits on what is sent of an exception: on its text, its pickle, and an item that it was raised for.
 _EVALUE_CHARACTERS = 20_000
 _ORIGINAL_BYTES = 1 << 20
 _PART_BYTES = 1 << 16
@@ -20,7 +20,7 @@ _ITEM_CHARACTERS = 100
 
 
 class ErrorRecord(NamedTuple):
-    """An exception as it is sent."""
+    """An exception in the form that is sent."""
 
     ename: str
     evalue: str
@@ -37,7 +37,7 @@ class ErrorRecord(NamedTuple):
 
 
 class FailedItem(NamedTuple):
-    """What an exception was raised for."""
+    """The item or arguments that an exception was raised for."""
 
     position: int | None
     """Where it is in the chunk, None for a call that is no chunk."""
@@ -53,11 +53,11 @@ def dump_error(
     output: dict[str, Any] | None = None,
     kept_frames: int | None = None,
 ) -> bytes:
-    """The record of an exception that a task ended in. Never raises, whatever the exception's own methods do.
+    """The record of an exception that ended a task. Never raises, whatever the exception's own methods do.
 
-    `output` is what a cell wrote before, for clients that did not run it; by `kept_frames` the engine knows the
-    exception, if it keeps it.
-    No interrupt can be meant for the task any more, so `KeyboardInterrupt` is the exception's doing, too.
+    `output` is what a cell wrote before, for clients that did not run it. If the engine keeps the exception,
+    `kept_frames` is its number. No interrupt can be meant for the task any more, so a `KeyboardInterrupt` comes from
+    the exception itself.
     """
     info: dict[str, Any] = {"engine_id": engine_id, "engine_uuid": engine_uuid, "method": method}
     if output:
@@ -72,7 +72,7 @@ def dump_error(
 
 
 def error_record(error: BaseException, info: dict[str, Any], item: FailedItem | None = None) -> ErrorRecord:
-    """The record of an exception. Raises `KeyboardInterrupt` only."""
+    """The record of an exception. Raises only `KeyboardInterrupt`."""
     if isinstance(error, ModuleNotFoundError | AttributeError):
         from broadleaf.modules.missing import explain
 
@@ -121,7 +121,7 @@ def _pickled(error: BaseException) -> bytes | None:
 
 
 def _sendable(value: Any) -> Any:
-    """`value` if it can be sent, else a short text of it."""
+    """`value` if it can be sent, or else a short description of it."""
     try:
         if len(_dumps(value)) <= _PART_BYTES:
             return value
@@ -140,7 +140,7 @@ def _dumps(value: Any) -> bytes:
 
 
 class _ItemRepr(reprlib.Repr):
-    """Short texts of items of any kind, made without looking at all of a large one."""
+    """Short descriptions of items of any kind, made without reading all of a large one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class _ItemRepr(reprlib.Repr):
     repr_bytearray = repr_bytes
 
     def repr_ndarray(self, value: Any, level: int) -> str:
-        # Of a small array its values; the text of a large one takes long.
+        # The values of a small array; the text of a large one takes long to make.
         return self.repr_instance(value, level) if value.size <= 10 else f"array of {value.dtype}, shape {value.shape}"
 
 
@@ -160,7 +160,7 @@ _repr = _ItemRepr().repr
 
 
 def item_text(arguments: tuple[Any, ...]) -> str:
-    """A short text of the arguments of a call: of the only one, or of all. Raises `KeyboardInterrupt` only."""
+    """A short description of a call's arguments: of the only one, or of all. Raises only `KeyboardInterrupt`."""
     if not arguments:
         return ""
     try:
@@ -174,7 +174,7 @@ def item_text(arguments: tuple[Any, ...]) -> str:
 
 
 def load_error(data: bytes) -> RemoteError:
-    """The exception of what `dump_error` gave, the original as its `__cause__` where that can be loaded."""
+    """The exception for a record from `dump_error`, with the original as its `__cause__` if it can be loaded."""
     try:
         record = ErrorRecord(*pickle.loads(data))
     except Exception as error:
@@ -183,7 +183,7 @@ def load_error(data: bytes) -> RemoteError:
 
 
 def remote_error(record: ErrorRecord) -> RemoteError:
-    """The exception of an error record."""
+    """The exception for an error record."""
     text = with_source(record.traceback, record.missing_source) if record.missing_source else record.traceback
     remote = RemoteError(record.ename, record.evalue, text, record.engine_info)
     remote.item_index, remote.item_repr = record.item_index, record.item_repr

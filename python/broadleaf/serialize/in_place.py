@@ -18,7 +18,7 @@ _SPARSE_PARTS = {
 
 
 def form_of(value: Any, name: str) -> Any:
-    """What another value must equal to take this one's place: types, keys, shapes, dtypes and orders.
+    """What another value must match to replace this one: types, keys, shapes, dtypes and orders.
 
     `name` is what messages call the value. Raises `InPlaceMismatch` when the value cannot be overwritten at all.
     """

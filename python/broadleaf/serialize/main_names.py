@@ -1,4 +1,4 @@
-"""Whether a pickle names what `__main__` defines, by which another process would find something else."""
+"""Whether a pickle refers by name to something in `__main__`, where another process would find something else."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 
 
 class _NamesMainError(Exception):
-    """Something of `__main__` is named."""
+    """The pickle names something in `__main__`."""
 
 
 class _Placeholder(Exception):
-    """Stands for everything a pickle names, so that reading it runs no code but this.
-
-    An exception, because these are made of any arguments without a line of Python.
+    """Stands for everything a pickle names, so that reading it runs no other code. It is an exception, because those
+    accept any arguments without a line of Python.
     """
 
     def __call__(self, *_: Any, **__: Any) -> _Placeholder:
@@ -28,7 +27,7 @@ class _Placeholder(Exception):
         pass
 
     def extend(self, _: Any) -> None:
-        """Takes what a pickle adds to a kind of list."""
+        """Accepts what a pickle appends to a list type."""
 
 
 class _NameReader(pickle.Unpickler):
@@ -42,13 +41,13 @@ class _NameReader(pickle.Unpickler):
 def names_main(data: bytes) -> bool:
     """Whether `data`, a plain pickle, names anything of `__main__`.
 
-    The text alone proves nothing: scikit-learn sends Python's filters of warnings with each call, and these hold it.
+    The text alone proves nothing: scikit-learn sends Python's warning filters with each call, and they contain it.
     """
     if b"__main__" not in data:
         return False
     try:
         _NameReader(io.BytesIO(data), buffers=repeat(b"")).load()
     except Exception:
-        # Also where a placeholder does not do: by value is always right.
+        # Also if a placeholder does not work: pickling by value is always correct.
         return True
     return False

@@ -1,7 +1,7 @@
 """Values as pickle protocol 5 with large buffers out of band.
 
-Plain pickle does nearly everything. It cannot do lambdas, and it names what `__main__` defines by a name that means
-something else in another process; both go by value, through cloudpickle.
+Plain pickle handles nearly everything. It cannot pickle lambdas, and it refers to objects in `__main__` by names that
+mean something else in another process. Both are pickled by value, with cloudpickle.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ else:
 
 
 def dumps(value: Any, out_of_band: bool = False) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Pickle bytes and out-of-band buffers of `value`; with `out_of_band` the smallest buffers too.
+    """Pickle bytes and out-of-band buffers of `value`; with `out_of_band` even the smallest buffers.
 
     Raises whatever pickling it raises.
     """
     buffers: list[pickle.PickleBuffer] = []
-    least_bytes = 1 if out_of_band else INBAND_BUFFER_BYTES
+    min_bytes = 1 if out_of_band else INBAND_BUFFER_BYTES
     try:
-        data = dumps_with_arrays(value, keep_out_of_band(buffers, least_bytes))
+        data = dumps_with_arrays(value, keep_out_of_band(buffers, min_bytes))
         if not names_main(data):
             if len(data) >= COMPACT_FROM_BYTES and b"reconstruct" in data:
-                return dumps_compacted(value, least_bytes)
+                return dumps_compacted(value, min_bytes)
             return data, buffers
     except (pickle.PicklingError, AttributeError, TypeError):
-        # Not by reference; the second attempt's error is the better one.
+        # Pickling by reference failed; the second attempt's error is the better one.
         pass
     from broadleaf.serialize.functions.by_value import dumps_by_value
 
-    return dumps_by_value(value, buffers, least_bytes=least_bytes), buffers
+    return dumps_by_value(value, buffers, min_bytes=min_bytes), buffers
 
 
 def dumps_in_band(value: Any) -> bytes:
-    """Pickle bytes of `value`, buffers and all. Raises whatever pickling it raises."""
+    """Pickle bytes of `value`, including buffers. Raises whatever pickling it raises."""
     try:
         data = pickle.dumps(value, PROTOCOL)
         if not names_main(data):
@@ -64,7 +64,7 @@ def dumps_in_band(value: Any) -> bytes:
 
 
 def loads(data: bytes, buffers: Sequence[Any] = ()) -> Any:
-    """The value of what `dumps` gave."""
+    """The value of a result of `dumps`."""
     return pickle.loads(data, buffers=buffers)
 
 
@@ -73,7 +73,7 @@ FAULTS = (Exception, SystemExit)
 
 
 def load_result(data: bytes, buffers: Sequence[Any] = ()) -> Any:
-    """`loads`; an error that comes of a missing or outdated module says what to do. Raises no `SystemExit`."""
+    """Like `loads`; an error caused by a missing or outdated module says what to do. Never raises `SystemExit`."""
     try:
         return pickle.loads(data, buffers=buffers)
     except (ModuleNotFoundError, AttributeError) as error:
@@ -82,7 +82,7 @@ def load_result(data: bytes, buffers: Sequence[Any] = ()) -> Any:
         explain(error)
         raise
     except SystemExit as error:
-        # Somebody who asks for a result has not asked to leave.
+        # Somebody who asks for a result has not asked to exit.
         raise SerializationError("the result", f"loading it raised {_reason(error)}") from error
 
 
@@ -102,7 +102,7 @@ def dump_args(
 
 
 def load_args(data: bytes, buffers: Sequence[Any] = ()) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of what `dump_args` gave."""
+    """The arguments in a result of `dump_args`."""
     args, kwargs = pickle.loads(data, buffers=buffers)
     return args, kwargs
 
@@ -137,7 +137,7 @@ def _kind(value: Any) -> str:
 
 
 def _path_to_fault(value: Any, depth: int) -> tuple[str, Any]:
-    """Where inside `value` the object is that cannot be pickled: ', at [2].lock', or ''; and the object."""
+    """Where in `value` the object that cannot be pickled is (', at [2].lock', or ''), and the object."""
     path = ""
     while depth:
         depth -= 1

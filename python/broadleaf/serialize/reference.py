@@ -29,7 +29,7 @@ class Reference:
 
     def __init__(self, name: str) -> None:
         if not isinstance(name, str):
-            raise TypeError(f"a reference is an expression as str, not {type(name).__name__}")
+            raise TypeError(f"a Reference takes an expression as a str, not {type(name).__name__}")
         self.name: str = name
 
     def __repr__(self) -> str:

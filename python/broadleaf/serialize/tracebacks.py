@@ -9,12 +9,12 @@ import traceback
 from collections.abc import Iterator
 from types import TracebackType
 
-# Bounds of what is kept of a traceback.
+# Limits on what is kept of a traceback.
 _LINES = 400
 _LINE_CHARACTERS = 20_000
 
 _PACKAGE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# Between the engine's loop and the user's code there may also be these.
+# These frames may also be between the engine's loop and the user's code.
 _CARRIERS = (_PACKAGE_DIR, os.path.dirname(os.__file__) + os.sep + "asyncio" + os.sep)
 _JOBLIB = os.sep + "joblib" + os.sep + "parallel.py"
 
@@ -40,7 +40,7 @@ def traceback_text(error: BaseException) -> tuple[str, tuple[tuple[Position, Spa
 
 
 def users_part(tb: TracebackType | None) -> TracebackType | None:
-    """What is left of a traceback without the frames between the engine's loop and the user's code."""
+    """The rest of a traceback without the frames between the engine's loop and the user's code."""
     while tb is not None and _carries(tb.tb_frame.f_code.co_filename):
         tb = tb.tb_next
     return tb
@@ -60,7 +60,7 @@ def _chain(shown: traceback.TracebackException) -> Iterator[traceback.TracebackE
 
 
 def bounded(text: str) -> str:
-    """`text` with what is too much of it left out in the middle."""
+    """`text`, shortened in the middle if it is too long."""
     lines = [_bounded_line(line) for line in text.splitlines()]
     if len(lines) > _LINES:
         half = _LINES // 2
@@ -79,7 +79,7 @@ def _bounded_line(line: str) -> str:
 def with_source(text: str, missing: tuple[tuple[Position, Span], ...]) -> str:
     """`text` with the source lines of the frames in `missing`, as far as this process has them.
 
-    It has those of notebook cells and of what was typed at a prompt.
+    It has those of notebook cells and of code typed at a prompt.
     """
     spans = dict(missing)
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Small tables of HTML for notebooks. They take the notebook's own colours, light or dark."""
+"""Small HTML tables for notebooks. They take the notebook's own colours, light or dark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from broadleaf.process_memory import resident_bytes
 from broadleaf.text.units import duration, size
 
-# Engines that are listed one by one.
+# Maximum number of engines that are listed one by one.
 _ROWS = 16
 _STATES = {"up": "idle", "down": "gone"}
 _CELL = "text-align: left; padding: 0.1em 1em 0.1em 0"
@@ -22,10 +22,7 @@ def titled(title: str, facts: Iterable[tuple[str, Any]], *more: str) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]], n_more: int = 0, of: str = "") -> str:
-    """A table, without columns in which no row has anything, and with a line for the rows that are left out.
-
-    Nothing without rows.
-    """
+    """A table without empty columns, and with a line for the rows that are left out. Empty if there are no rows."""
     if not rows:
         return ""
     used = [place for place in range(len(header)) if any(row[place] not in ("", None) for row in rows)]
@@ -39,9 +36,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]], n_more: int = 0,
 
 
 def engine_table(status: dict[str, Any], hosts: dict[int, str], wanted: Iterable[int] | None = None) -> str:
-    """What each engine of a cluster's status does: state, queue, tasks, memory, restarts.
-
-    `hosts` are those of the engines by id, where they are known; `wanted` the engines to show, by default all.
+    """The engines in a cluster's status: state, queue, tasks, memory, restarts. `hosts` are the engines' hosts by id,
+    if known; `wanted` are the engines to show, by default all.
     """
     chosen = None if wanted is None else set(wanted)
     engines = [engine for engine in status["engines"] if chosen is None or engine["engine"] in chosen]

@@ -28,7 +28,7 @@ else:
 
 
 class PublicNames(_Base):
-    """Leaves out of `dir` what a class and its bases list in `_internal_names`.
+    """Omits from `dir` what a class and its bases list in `_internal_names`.
 
     Those names are for the package's own use, but have no underscore because several modules share them.
     """

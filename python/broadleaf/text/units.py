@@ -7,7 +7,7 @@ import re
 _DECIMAL = ("kB", "MB", "GB", "TB", "PB")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-# Units that turn into a neighbour where a figure has too many digits, each with how many of the one before it has.
+# Related units to use if a figure has too many digits, each with its size in the previous unit.
 _LADDERS = (
     (("ns", 1), ("us", 1000), ("ms", 1000), ("s", 1000)),
     (("bytes", 1), ("kB", 1000), ("MB", 1000), ("GB", 1000)),
@@ -16,9 +16,9 @@ _LADDERS = (
 
 
 def duration(seconds: float) -> str:
-    """A duration in the unit that suits it, from a minute on in the two largest: `226 ms`, `5 min`, `3 d 4 h`.
+    """A duration in a suitable unit, and from a minute on in the two largest: `226 ms`, `5 min`, `3 d 4 h`.
 
-    Below a minute it has three digits. For an age, where fractions of a second say nothing, round `seconds` first.
+    Below a minute it has three digits. For an age, where fractions of a second do not matter, round `seconds` first.
     """
     if seconds <= 0:
         return "0 s"
@@ -38,7 +38,7 @@ def duration(seconds: float) -> str:
 
 
 def size(n_bytes: float) -> str:
-    """Bytes in the decimal unit that leaves three digits: `64 MB`."""
+    """Bytes in the decimal unit that needs at most three digits: `64 MB`."""
     value, unit = float(n_bytes), "B"
     for larger in _DECIMAL:
         if value < 999.5:
@@ -56,14 +56,13 @@ def parse_size(text: str) -> int:
 
 
 def number(value: float) -> str:
-    """Three digits, or all those before the point, thousands separated."""
+    """Three digits, or all those before the point, with thousands separators."""
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def readable_unit(value: float, unit: str) -> tuple[float, str]:
-    """What to multiply figures of `unit` by so that `value` has few digits, and their unit then.
-
-    `unit` is left as it is where no other goes with it.
+    """The factor for figures in `unit` that gives `value` few digits, and the resulting unit. Keeps `unit` if there is
+    no related one.
     """
     for ladder in _LADDERS:
         names = [name for name, _ in ladder]

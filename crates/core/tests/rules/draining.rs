@@ -290,7 +290,7 @@ fn tasks_go_where_they_surely_end_in_time() {
     assert_eq!(there, [(1, 6), (1, 7)]);
     let why = bench.request(ControlRequest::Explain(TaskSeq(2)));
     assert!(
-        matches!(&why[..], [ControlReply::Text(text)] if text.contains("does not end within its timeout")),
+        matches!(&why[..], [ControlReply::Text(text)] if text.contains("lasts longer than its timeout")),
         "{why:?}"
     );
 }

@@ -1,4 +1,4 @@
-//! What a TLS connection received: records, and the blocks between them.
+//! Received bytes of a TLS connection: records, and the blocks between them.
 
 use std::io::IoSliceMut;
 
@@ -6,20 +6,20 @@ use broadleaf_proto::{Block, DecodeError};
 
 use crate::inbox::READ_BYTES;
 
-/// Ciphertext buffer of a quiet link: a largest record and most of another.
+/// Ciphertext buffer of a quiet link: room for the largest record and most of another.
 const QUIET_BYTES: usize = 32 * 1024;
 
 /// See the module.
 pub(super) struct Incoming {
-    /// Initialised, and empty until something comes; `buffer[start..end]` came from the socket and is still to be used.
+    /// Initialised, and empty until something arrives; `buffer[start..end]` came from the socket and is not yet used.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Longest ciphertext of a block that is accepted; 0 when no block is.
+    /// Maximum length of a block's ciphertext; 0 if no blocks are accepted.
     block_limit_bytes: usize,
-    /// The block under way, and how much of its ciphertext its taker has.
+    /// The block in progress, and how much of its ciphertext has been taken.
     block: Option<(Block, usize)>,
-    /// Whether what was last received was a block, so that another is likely to follow.
+    /// Whether a block was received last, so that another is likely to follow.
     follows_block: bool,
 }
 
@@ -43,8 +43,8 @@ impl Incoming {
         &self.buffer[self.start..self.end]
     }
 
-    /// Room for the next bytes, never empty. Behind a block it is for another's header alone, whose bytes then need not be
-    /// moved.
+    /// Space for the next bytes, never empty. After a block it is only for the header of another, whose bytes then need
+    /// not be moved.
     pub(super) fn room(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -62,7 +62,7 @@ impl Incoming {
         &mut self.buffer[self.end..end]
     }
 
-    /// Says that `count` bytes came into the room.
+    /// Reports that `count` bytes were received into that space.
     pub(super) fn received(&mut self, count: usize) {
         self.end += count;
         if self.end == self.buffer.len() && self.end < READ_BYTES {
@@ -70,7 +70,7 @@ impl Incoming {
         }
     }
 
-    /// The TLS records at the front: up to a block, if any is accepted, else all that was received.
+    /// The TLS records at the front: up to a block if blocks are accepted, and otherwise everything received.
     pub(super) fn records(&mut self, is_established: bool) -> &mut [u8] {
         let mut at = self.start;
         if !is_established || self.block_limit_bytes == 0 {
@@ -95,7 +95,7 @@ impl Incoming {
         self.start += count;
     }
 
-    /// Reads the header of the block at the front, if there is a whole one.
+    /// Reads the header of the block at the front, if it is complete.
     pub(super) fn begin_block(&mut self) -> Result<(), DecodeError> {
         if self.block.is_none() && self.block_limit_bytes > 0 {
             let header = self.bytes().first_chunk::<{ Block::HEADER_BYTES }>();
@@ -116,7 +116,7 @@ impl Incoming {
         self.block.map(|(block, _)| block)
     }
 
-    /// Moves what is here of the block under way to `target`; whether all of it is there now.
+    /// Moves the received part of the block in progress to `target`; returns whether it is complete.
     pub(super) fn move_block(&mut self, target: &mut [u8]) -> bool {
         let Some((block, taken)) = &mut self.block else {
             return false;
@@ -128,14 +128,14 @@ impl Incoming {
         *taken == block.len_bytes as usize
     }
 
-    /// Goes on behind the block under way.
+    /// Continues after the block in progress.
     pub(super) fn end_block(&mut self) {
         self.block = None;
         self.follows_block = true;
     }
 
-    /// Room for the rest of the block under way, after [`Incoming::move_block`], and for the header of the next, so that of
-    /// many blocks only the first is received elsewhere and moved.
+    /// Space for the rest of the block in progress, after [`Incoming::move_block`], and for the header of the next, so
+    /// that of many blocks only the first is received elsewhere and moved.
     pub(super) fn block_room<'a>(&'a mut self, target: &'a mut [u8]) -> [IoSliceMut<'a>; 2] {
         (self.start, self.end) = (0, 0);
         let (len_bytes, taken) = self
@@ -147,7 +147,7 @@ impl Incoming {
         ]
     }
 
-    /// Says that `count` bytes came into [`Incoming::block_room`].
+    /// Reports that `count` bytes were received into [`Incoming::block_room`].
     pub(super) fn block_received(&mut self, count: usize) {
         if let Some((block, taken)) = &mut self.block {
             let of_block = count.min(block.len_bytes as usize - *taken);

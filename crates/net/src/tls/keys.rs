@@ -10,7 +10,7 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 
 use super::KeyError;
 
-/// DER that comes before the 32 bytes of every Ed25519 public key (RFC 8410).
+/// The DER prefix of the 32 bytes of every Ed25519 public key (RFC 8410).
 const SPKI_PREFIX: [u8; 12] = [
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
 ];
@@ -44,7 +44,7 @@ pub struct ClusterKeys {
     pub engine: KeyPair,
 }
 
-/// Makes fresh keys for a cluster.
+/// Generates keys for a cluster.
 ///
 /// # Errors
 /// [`KeyError::NoRandomness`].
@@ -71,7 +71,7 @@ fn spki(pair: &Ed25519KeyPair) -> Vec<u8> {
     [&SPKI_PREFIX, pair.public_key().as_ref()].concat()
 }
 
-/// A private key as TLS wants it, and its public half.
+/// A private key in the form that TLS expects, and its public half.
 pub(crate) fn decode_private(
     text: &str,
     whose: &'static str,

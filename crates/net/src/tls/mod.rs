@@ -1,7 +1,7 @@
 //! TLS 1.3 with raw public keys (RFC 7250) on both sides, each pinned to the exact key.
 //!
-//! There is no certificate authority and no name: a peer is whoever holds the private half of a
-//! key in the connection file. No 0-RTT and no resumption, so nothing recorded can be used again.
+//! There is no certificate authority and no name: a peer is whoever holds the private half of a key in the connection
+//! file. No 0-RTT and no resumption, so a recording is useless.
 
 mod incoming;
 mod keys;
@@ -27,13 +27,13 @@ pub enum PeerKey {
 /// Why keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The operating system gave no randomness.
-    #[error("cannot generate a key: the operating system gave no randomness")]
+    /// The operating system provided no randomness.
+    #[error("cannot generate a key: the operating system provided no randomness")]
     NoRandomness,
-    /// Text that is no key of its kind.
+    /// The text is not a key of its kind.
     #[error("the {0} key is not base64 of an Ed25519 key; make a new connection file")]
     Malformed(&'static str),
-    /// Clients and engines would be the same to the server.
+    /// The server could not tell clients and engines apart.
     #[error("client and engine keys must differ; make a new connection file")]
     NotDistinct,
     /// The TLS library refused the configuration.

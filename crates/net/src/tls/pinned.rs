@@ -22,7 +22,7 @@ use rustls::{
 use super::keys::{decode_private, decode_public};
 use super::{KeyError, PeerKey};
 
-/// The dialling side of TLS: a client or an engine.
+/// The dialing side of TLS: a client or an engine.
 #[derive(Clone, Debug)]
 pub struct ClientTls {
     pub(super) config: Arc<ClientConfig>,
@@ -36,7 +36,7 @@ pub struct ServerTls {
     pub(super) peers: Arc<[Pin]>,
 }
 
-/// A public key that is accepted, and whose it is.
+/// An accepted public key, and its owner.
 #[derive(Debug)]
 pub(super) struct Pin {
     pub(super) spki: Vec<u8>,
@@ -117,7 +117,7 @@ impl ServerTls {
 }
 
 impl ClientTls {
-    /// The dialling side among equals; see [`ServerTls::among_equals`].
+    /// The dialing side among equals; see [`ServerTls::among_equals`].
     ///
     /// # Errors
     /// [`KeyError`] when the key is malformed.
@@ -167,7 +167,7 @@ impl ClientTls {
     }
 }
 
-/// One fast suite, and one for processors without AES instructions.
+/// One fast cipher suite, and one for processors without AES instructions.
 fn provider() -> Arc<CryptoProvider> {
     let mut provider = crypto::ring::default_provider();
     provider.cipher_suites = vec![TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256];
@@ -179,14 +179,14 @@ fn certified(
     spki: Vec<u8>,
 ) -> Result<Arc<CertifiedKey>, KeyError> {
     let key = crypto::ring::sign::any_eddsa_type(private)?;
-    // With raw public keys, the place of the certificate holds the key itself.
+    // With raw public keys, the certificate field holds the key itself.
     Ok(Arc::new(CertifiedKey::new(
         vec![CertificateDer::from(spki)],
         key,
     )))
 }
 
-/// Accepts a peer if its key is one of the pins, byte for byte, and it proves to hold it.
+/// Accepts a peer if its key equals one of the pinned keys byte for byte, and it proves that it holds the key.
 #[derive(Debug)]
 struct PinnedKeys {
     pins: Arc<[Pin]>,
@@ -221,7 +221,7 @@ fn refuse_tls12() -> Error {
     PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into()
 }
 
-/// What both verifiers say of signatures; the two traits demand the same methods of each.
+/// What both verifiers do with signatures; the two traits require the same methods.
 macro_rules! signatures_of_pinned_keys {
     () => {
         fn verify_tls12_signature(
@@ -313,7 +313,7 @@ mod tests {
         let mut thief = Link::tls_client(stream, &tls).unwrap();
         let mut link = Link::tls_server(listener.accept().unwrap().0, &server).unwrap();
         let error = loop {
-            // The thief may hear of its refusal at any of these; what counts is the server.
+            // The impostor may learn of its refusal at any of these calls; what matters is the server.
             let _ = thief.flush();
             let _ = thief.fill();
             match link.fill() {

@@ -1,4 +1,4 @@
-//! One TLS connection between the socket's bytes and the link's frames, and the blocks that pass it by.
+//! One TLS connection between the socket's bytes and the link's frames, and the blocks that bypass it.
 
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::{ClientTls, PeerKey, ServerTls};
 use crate::error::LinkError;
 use crate::inbox::Inbox;
 
-/// Plaintext encrypted at once, so at most this much of a backlog is held twice.
+/// Amount of plaintext encrypted at once, so at most this much of a backlog is held twice.
 const ENCRYPT_BYTES: usize = 64 * 1024;
 
 enum Side {
@@ -26,13 +26,13 @@ enum Side {
     Server(Box<UnbufferedServerConnection>),
 }
 
-/// What one step of the TLS machine came to.
+/// The outcome of one step of the TLS state machine.
 enum Step {
     /// There may be more to do.
     Again,
-    /// Nothing to do until more arrives; so many bytes of plaintext were encrypted.
+    /// Nothing to do until more arrives; this many bytes of plaintext were encrypted.
     Rest { encrypted: usize },
-    /// The peer said that it sends no more.
+    /// The peer announced that it will send no more.
     PeerClosed,
 }
 
@@ -43,13 +43,13 @@ pub(crate) struct Session {
     outgoing: Outgoing,
     established: bool,
     peer_closed: bool,
-    /// The machine refused something. It is not asked again: after a refusal its idea of what is
-    /// in `incoming` no longer holds.
+    /// The state machine refused something. It is not called again: after a refusal its view of `incoming` is no longer
+    /// valid.
     failed: bool,
     peer: Option<PeerKey>,
 }
 
-/// Ciphertext for the socket: `bytes[sent..end]`. The rest of `bytes` is room that stays initialised.
+/// Ciphertext for the socket: `bytes[sent..end]`. The rest of `bytes` is spare space that stays initialised.
 #[derive(Default)]
 struct Outgoing {
     bytes: Vec<u8>,
@@ -122,7 +122,7 @@ impl Session {
         self.incoming.set_block_limit(bytes as usize);
     }
 
-    /// Room for ciphertext, never empty.
+    /// Space for ciphertext, never empty.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         self.incoming.room()
     }
@@ -143,12 +143,13 @@ impl Session {
         Ok(())
     }
 
-    /// The block under way.
+    /// The block in progress.
     pub(crate) fn block(&self) -> Option<Block> {
         self.incoming.block()
     }
 
-    /// Moves what was received of the block under way to `target`, and goes on behind its end; whether that was reached.
+    /// Moves the received part of the block in progress to `target`, and continues after its end; returns whether that
+    /// was reached.
     pub(crate) fn take_block(
         &mut self,
         target: &mut [u8],
@@ -162,7 +163,7 @@ impl Session {
         Ok(is_whole)
     }
 
-    /// Where the rest of the block under way belongs, if any of it is still to come.
+    /// Where the rest of the block in progress belongs, if any of it is missing.
     pub(crate) fn block_room<'a>(
         &'a mut self,
         target: &'a mut [u8],
@@ -171,12 +172,12 @@ impl Session {
         (!is_whole).then(|| self.incoming.block_room(target))
     }
 
-    /// Says that `count` bytes came into [`Session::block_room`].
+    /// Reports that `count` bytes were received into [`Session::block_room`].
     pub(crate) fn block_received(&mut self, count: usize) {
         self.incoming.block_received(count);
     }
 
-    /// Queues a block of `len_bytes`, as written: its ciphertext, and then its head is known.
+    /// Queues a block of `len_bytes`, in the order of writing: its ciphertext, after which its header is known.
     pub(crate) fn send_block<E>(
         &mut self,
         len_bytes: usize,
@@ -205,7 +206,7 @@ impl Session {
         self.drive(inbox, &plain[..plain.len().min(ENCRYPT_BYTES)])
     }
 
-    /// Ciphertext that waits for the socket.
+    /// Ciphertext waiting for the socket.
     pub(crate) fn outgoing(&self) -> &[u8] {
         &self.outgoing.bytes[self.outgoing.sent..self.outgoing.end]
     }
@@ -256,9 +257,9 @@ impl Session {
         result
     }
 
-    /// After a failure, the machine may have an alert that tells the peer why.
+    /// After a failure, the state machine may have an alert that tells the peer why.
     fn queue_alert(&mut self) {
-        // Only while it has something to say does it not look at what was received.
+        // It ignores received data only while it has something to send.
         if !self.common().wants_write() {
             return;
         }
@@ -288,7 +289,7 @@ impl Session {
     }
 }
 
-/// Does what the TLS machine asks for; returns the ciphertext to drop and what comes next.
+/// Does what the TLS state machine asks for; returns the ciphertext to drop and the next step.
 fn advance<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     inbox: &mut Inbox,
@@ -317,14 +318,14 @@ fn advance<Data>(
                     }
                 };
             }
-            // Order is kept by `outgoing`, so what was encoded counts as transmitted.
+            // `outgoing` preserves the order, so encoded data counts as transmitted.
             ConnectionState::TransmitTlsData(data) => data.done(),
             ConnectionState::WriteTraffic(traffic) => {
                 return encrypt(traffic, plain, out).map(|encrypted| Step::Rest { encrypted });
             }
             ConnectionState::BlockedHandshake => return Ok(Step::Rest { encrypted: 0 }),
             ConnectionState::PeerClosed | ConnectionState::Closed => return Ok(Step::PeerClosed),
-            // 0-RTT is off, and whatever later versions add was not asked for.
+            // 0-RTT is off, and additions of later versions were not requested.
             _ => return Err(LinkError::Tls(Error::HandshakeNotComplete)),
         }
         Ok(Step::Again)
@@ -340,7 +341,7 @@ fn encrypt<Data>(
     if plain.is_empty() {
         return Ok(0);
     }
-    // Header, content type and tag of each record of 16 KiB, with some to spare for a key update.
+    // Header, content type and tag of each 16 KiB record, with some spare space for a key update.
     let mut room_bytes = plain.len() + (plain.len() / 16_384 + 1) * 32 + 64;
     out.end += loop {
         match traffic.encrypt(plain, out.room(room_bytes)) {

@@ -1,4 +1,4 @@
-//! Segments that the peer has not seen, announced before a record names them.
+//! Announces segments that the peer has not seen, before a record names them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -18,7 +18,7 @@ pub struct Announcement {
 }
 
 impl Announcement {
-    /// The descriptors, to be sent.
+    /// The descriptors to send.
     pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.fds.iter().map(AsFd::as_fd).collect()
     }

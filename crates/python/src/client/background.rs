@@ -1,4 +1,4 @@
-//! The background thread of a connection: reads while nobody waits, writes what a submitter left behind.
+//! The background thread of a connection: reads while nobody waits, and writes what a submitter held back.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use super::shared::{Incoming, Shared};
 use super::wire::poll;
 use crate::payload::TRIM_PERIOD;
 
-/// How often a thread that left the socket to callers looks whether they still read it. Each look costs a round trip
-/// a wake-up on its core.
+/// How often a thread that left the socket to callers checks whether they still read it. Each check costs a round trip
+/// one wake-up on its core.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
-/// Tasks per engine that were sent and have not ended, from which on those behind them may wait longer for company:
-/// the engines have work meanwhile, and each batch costs a wake-up in every process.
+/// Number of unfinished tasks per engine from which on further tasks may be batched longer: the engines have work in
+/// the meantime, and each batch costs a wake-up in every process.
 const BACKLOG_TASKS: u64 = 64;
-/// How many times as long.
+/// The factor by which the delay is longer.
 const BACKLOG_LINGERS: u32 = 10;
 
-/// Heap of this thread that is touched before the first results come.
+/// Heap of this thread that is touched before the first results arrive.
 const RESULT_BYTES: usize = 64 * 1024;
 
 impl Shared {
-    /// How long tasks wait for others to travel with them, if `n_sent` of all submitted ones have left.
+    /// The batching delay, if `n_sent` of all submitted tasks have been sent.
     fn linger(&self, n_sent: u64) -> Duration {
         let n_ended = self
             .counters
@@ -40,7 +40,7 @@ impl Shared {
         }
     }
 
-    /// Work of the background thread until the connection is closed; `tell` passes news to Python.
+    /// The background thread's loop until the connection is closed; `tell` passes news to Python.
     pub fn run_background(&self, tell: &dyn Fn(Incoming)) {
         let Some(socket) = self.wire.poll_fd() else {
             return;
@@ -49,7 +49,7 @@ impl Shared {
         let mut watching = true;
         let mut n_sent = 0;
         while !self.is_closed() {
-            // While a caller reads, this thread only looks now and then whether that has ended. Whoever needs it
+            // While a caller reads, this thread only checks now and then whether that has ended. Anyone who needs it
             // sooner, for a callback or a submission, wakes it.
             let timeout = if watching {
                 let needs_trim = self.far.as_ref().is_some_and(FarValues::needs_trim);
@@ -82,7 +82,7 @@ impl Shared {
                 n_sent = self.counters.submitted.load(Ordering::Relaxed);
                 result = self.flush().map(drop);
             } else if idle {
-                // What was dropped meanwhile is given back, and what is free and unused is freed.
+                // Releases what was dropped in the meantime, and frees unused memory.
                 result = self.flush().map(drop);
                 if let Some(far) = &self.far {
                     far.trim(&self.data);

@@ -13,7 +13,7 @@ use crate::errors::PayloadTooLarge;
 use crate::payload::{Captured, Encoded, Way};
 use crate::plain;
 
-/// Resolves a call's function and places what it captured.
+/// Resolves a call's function and puts its captured values into segments.
 pub(super) fn place_function<'py, 'l>(
     py: Python<'py>,
     link: &'l Link,

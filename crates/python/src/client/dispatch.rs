@@ -1,4 +1,4 @@
-//! What the controller says, taken into the client's state.
+//! Applies messages of the controller to the client's state.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ fn lies_apart(record: &ResultRecord) -> bool {
 }
 
 impl Shared {
-    /// Takes in one frame.
+    /// Handles one frame.
     pub(super) fn dispatch(
         &self,
         frame: Frame,
@@ -215,7 +215,7 @@ impl Shared {
         lock(&self.table).find(seq)
     }
 
-    /// Counts `n` tasks less to wait for, of `weight_bytes` each.
+    /// Subtracts `n` tasks of `weight_bytes` each from the outstanding ones.
     pub(super) fn on_resolved(&self, n: u64, weight_bytes: u64) {
         self.outstanding.fetch_sub(n, Ordering::AcqRel);
         self.outstanding_bytes

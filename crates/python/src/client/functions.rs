@@ -1,4 +1,5 @@
-//! Functions on their way to the controller: their templates once a connection, and what they captured with each call.
+//! Functions on their way to the controller: their templates once per connection, and their captured values with each
+//! call.
 
 use broadleaf_proto::task::FunctionRecord;
 use broadleaf_proto::{FrameKind, FunctionHash, FunctionId};
@@ -13,7 +14,7 @@ use super::link::Link;
 use crate::errors::link_error;
 use crate::payload::lock;
 
-/// Functions cached by identity before the cache starts afresh.
+/// Number of functions cached by identity before the cache is cleared.
 const MAX_CACHED_FUNCTIONS: usize = 10_000;
 
 /// Names given to functions on this connection.
@@ -24,8 +25,8 @@ pub struct Functions {
 }
 
 impl Link {
-    /// The id of a function on this connection, and the buffers that travel with each call of it. Its template is
-    /// sent before the first task that names it. It has no buffers where they would be sent `many` times.
+    /// The id of a function on this connection, and the buffers that travel with each call of it. Its template is sent
+    /// before the first task that names it. It has no buffers if they would be sent `many` times.
     pub(super) fn resolve_function<'py>(
         &self,
         py: Python<'py>,

@@ -10,7 +10,7 @@ use crate::payload::lock;
 
 #[derive(Default)]
 struct Entries {
-    /// Oldest first. Numbers that follow each other are one range.
+    /// Oldest first. Consecutive numbers form one range.
     ranges: VecDeque<Range<u64>>,
     n_tasks: u64,
     has_forgotten: bool,
@@ -33,7 +33,7 @@ impl History {
         }
     }
 
-    /// Notes tasks that were submitted.
+    /// Records submitted tasks.
     pub fn record(&self, first: u64, n: usize) {
         let mut entries = lock(&self.entries);
         let end = first + n as u64;
@@ -69,7 +69,7 @@ impl History {
             .collect()
     }
 
-    /// Those of `seqs` that are in it, and those that may have been before it forgot them.
+    /// Those of `seqs` that are in the history, and those that may have been in it before it forgot them.
     fn select(&self, seqs: Vec<u64>) -> Vec<u64> {
         let entries = lock(&self.entries);
         let mut sorted: Vec<&Range<u64>> = entries.ranges.iter().collect();

@@ -40,7 +40,7 @@ pub struct Link {
 
 impl Link {
     /// # Errors
-    /// `LinkClosed` in a child of the process that made it, where nothing else may be called.
+    /// `LinkClosed` in a child of the process that made it, which must not use it.
     pub(super) fn check_process(&self, py: Python<'_>) -> PyResult<()> {
         if self.shared.owner.is_elsewhere() {
             return Err(forked(py));
@@ -48,7 +48,7 @@ impl Link {
         Ok(())
     }
 
-    /// Waits until `is_done`, which depends on tasks. An engine whose task waits runs others meanwhile.
+    /// Waits until `is_done`, which depends on tasks. In a task, the engine runs other tasks in the meantime.
     pub(super) fn wait_for_tasks(
         &self,
         py: Python<'_>,
@@ -72,7 +72,7 @@ impl Link {
         &self.cluster_id
     }
 
-    /// Waits until `is_done`, reading replies; runs Python's signal handlers. `false` when the time is over.
+    /// Waits until `is_done`, reading replies; runs Python's signal handlers. `false` after a timeout.
     pub(super) fn wait_until(
         &self,
         py: Python<'_>,
@@ -107,7 +107,7 @@ impl Link {
         }
     }
 
-    /// Hands everything submitted to the socket, waiting where it is full.
+    /// Writes everything submitted to the socket, waiting if it is full.
     pub(super) fn flush_fully(&self, py: Python<'_>) -> PyResult<()> {
         match self.shared.flush() {
             Ok(true) => return Ok(()),
@@ -120,7 +120,7 @@ impl Link {
         drained.or_else(|error| self.on_lost(py, &error))
     }
 
-    /// Takes in what has arrived, without waiting.
+    /// Handles what has arrived, without waiting.
     fn read_once(&self, py: Python<'_>) {
         let mut incoming = Incoming::default();
         if let Err(error) = self.shared.try_read(&mut incoming) {
@@ -206,7 +206,7 @@ impl Link {
                 .name("broadleaf-link".to_owned())
                 .spawn(move || {
                     shared.run_background(&|incoming| {
-                        // Without an interpreter left to tell, the news is of no use to anyone.
+                        // Without an interpreter to tell, the news is useless.
                         let _ = Python::try_attach(|py| tell(py, &hooks, incoming));
                     });
                 })?
@@ -265,13 +265,12 @@ impl Link {
         let label_bytes = define.options.label.len();
         if label_bytes > MAX_LABEL_BYTES {
             return Err(PyValueError::new_err(format!(
-                "a label may have {MAX_LABEL_BYTES} bytes, not {label_bytes}: give a shorter label"
+                "a label may have at most {MAX_LABEL_BYTES} bytes, not {label_bytes}: use a shorter label"
             )));
         }
         if body.len() > MAX_OPTIONS_BYTES {
             return Err(PyValueError::new_err(format!(
-                "the task options take {} bytes, and {MAX_OPTIONS_BYTES} at most are sent: give a shorter label, or \
-                 fewer targets",
+                "the task options take {} bytes, and the limit is {MAX_OPTIONS_BYTES}: use a shorter label, or fewer targets",
                 body.len()
             )));
         }
@@ -297,12 +296,12 @@ impl Link {
 
     fn wait_for_engines(&self, py: Python<'_>, n: usize, timeout_s: Option<f64>) -> PyResult<bool> {
         self.check_process(py)?;
-        // Engines known from before the link closed are of no use to anyone.
+        // Engines known from before the link closed are useless.
         let there = || !self.shared.is_closed() && self.shared.engines().len() >= n;
         if self.wait_until(py, timeout_s, &there)? {
             return Ok(true);
         }
-        // The news that the link is gone may lie in the socket still.
+        // The news that the link is gone may still be in the socket.
         self.read_once(py);
         if self.shared.is_closed() {
             return Err(link_closed(py));
@@ -335,7 +334,7 @@ impl Link {
         }
     }
 
-    /// The id of a preparation, which is sent unless it was before.
+    /// The id of a preparation, which is sent unless it was sent before.
     fn define_preparation(&self, py: Python<'_>, content: &[u8]) -> PyResult<u32> {
         self.check_process(py)?;
         let body = [&[PREPARATION], content].concat();
@@ -370,12 +369,12 @@ impl Link {
         }
     }
 
-    /// Whether waiting here is a task's, whose engine runs others meanwhile.
+    /// Whether a task waits here, whose engine runs other tasks in the meantime.
     fn frees_engine(&self, py: Python<'_>) -> bool {
         engine_to_free(py, self).is_some()
     }
 
-    /// Waits until `is_done()`, which results bring about.
+    /// Waits until `is_done()`, which results make true.
     fn wait_for(
         &self,
         py: Python<'_>,
@@ -475,7 +474,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         if self.shared.owner.is_elsewhere() {
-            // The thread is not one of this process: it is neither waited for nor let go.
+            // The thread does not belong to this process: it is neither joined nor detached.
             if let Ok(background) = self.background.get_mut() {
                 std::mem::forget(background.take());
             }

@@ -38,11 +38,11 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Makes it a request's.
+    /// Attaches it to a request.
     ///
-    /// Results are made by the hundred thousand, and the collector would look at all of them again and again. What a
-    /// fresh one refers to (link, view, function) does not refer to it, so it is out of the collector's sight until
-    /// it keeps a value that may.
+    /// Hundreds of thousands of results are made, and the collector would traverse all of them repeatedly. The objects
+    /// that a new one refers to (link, view, function) do not refer back, so it is hidden from the collector until it
+    /// holds a value that may.
     pub(super) fn fill(
         slf: &Bound<'_, Self>,
         request: Arc<Request>,
@@ -68,7 +68,7 @@ impl Pending {
     fn inner(&self) -> PyResult<&Inner> {
         self.inner
             .get()
-            .ok_or_else(|| PyRuntimeError::new_err("made by views, not by hand"))
+            .ok_or_else(|| PyRuntimeError::new_err("only views create results"))
     }
 
     fn part(&self, part: usize) -> PyResult<Part> {
@@ -110,7 +110,7 @@ impl Pending {
         inner.request.forget_payload(index);
         drop(part);
         let mut outcomes = lock(&inner.outcomes);
-        // No further than needed: equal outcomes of many parts are kept with the first.
+        // No further than needed: equal outcomes of many parts are stored with the first.
         if outcomes.len() <= index {
             outcomes.resize_with(index + 1, || None);
         }
@@ -122,7 +122,7 @@ impl Pending {
     }
 }
 
-/// Whether an outcome can be no part of a cycle of references.
+/// Whether an outcome cannot be part of a reference cycle.
 fn is_atom(py: Python<'_>, outcome: &Outcome) -> bool {
     let Ok(value) = outcome else { return false };
     let value = value.bind(py);
@@ -206,7 +206,7 @@ impl Pending {
         visit.call(&inner.link)?;
         visit.call(&inner.origin)?;
         visit.call(&inner.function)?;
-        // Held only while another thread decodes; then the next collection sees the values.
+        // The lock is held only while another thread decodes; then the next collection sees the values.
         if let Ok(outcomes) = inner.outcomes.try_lock() {
             for outcome in outcomes.iter().flatten() {
                 match outcome {
@@ -325,12 +325,12 @@ impl Pending {
         let mut values = Vec::with_capacity(request.len);
         while values.len() < request.len {
             let index = values.len();
-            // Asked first: decoding a value drops its payload.
+            // Checked first: decoding a value drops its payload.
             let plain_until = request.plain_until(index);
             let Ok(value) = Self::outcome(slf, index)? else {
                 return Ok(None);
             };
-            // One object stands for equal values that nobody can change.
+            // Equal immutable values share one object.
             let end = plain_until.map_or(index + 1, |end| end as usize);
             if end - index == request.len {
                 return repeated(value.into_bound(py), request.len).map(Some);
@@ -375,7 +375,7 @@ impl Pending {
         Ok(self.inner()?.request.written_parts())
     }
 
-    /// Makes the unresolved ones of these parts cancelled. Waiting threads look again by themselves.
+    /// Marks the unresolved parts among these as cancelled. Waiting threads check again by themselves.
     fn abandon(&self, py: Python<'_>, parts: Vec<usize>) -> PyResult<()> {
         let inner = self.inner()?;
         let mut incoming = Incoming::default();
@@ -401,7 +401,7 @@ impl Pending {
             callback.call0(py)?;
             return Ok(());
         }
-        // The submission may still wait for company, and the background thread leave the socket to others.
+        // The submission may still be waiting in a batch, and the background thread may have left the socket to others.
         link.flush_fully(py)?;
         link.shared.wake_background();
         Ok(())

@@ -1,4 +1,4 @@
-//! Submit records, written without building one first.
+//! Submit records, written directly without building one first.
 
 use broadleaf_proto::limits::{DEPENDENCY_BYTES, MAX_DEPENDENCIES, MAX_INLINE_PAYLOAD_BYTES};
 use broadleaf_proto::task::SegmentRef;
@@ -11,7 +11,7 @@ use crate::payload::Encoded;
 /// The tasks that a task must run after, and those whose engine it must run on.
 pub type Dependencies<'a> = (&'a [u64], &'a [u64]);
 
-/// What a record says besides its payload.
+/// The fields of a record besides its payload.
 pub struct Head<'a> {
     /// The task's number, or the first of its targets'.
     pub seq: u64,
@@ -26,7 +26,7 @@ pub struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// Writes the record: what has a fixed size with one copy, instead of one per field.
+    /// Writes the record: all fields of fixed size with one copy instead of one per field.
     #[inline]
     fn write(&self, out: &mut Vec<u8>, bytes: &[u8], segments: &[SegmentRef]) {
         const HEAD_BYTES: usize = 26;
@@ -58,7 +58,7 @@ impl Head<'_> {
     }
 }
 
-/// Bytes and segments of a payload that is `plain` where it is not encoded.
+/// Bytes and segments of a payload; `plain` if it is not encoded.
 pub fn parts_of<'a>(encoded: Option<&'a Encoded>, plain: &'a [u8]) -> (&'a [u8], &'a [SegmentRef]) {
     encoded.map_or((plain, &[]), |e| (&e.bytes, &e.segments))
 }
@@ -70,12 +70,11 @@ pub fn check_dependencies((after, follow): Dependencies<'_>) -> PyResult<()> {
         return Ok(());
     }
     Err(PyValueError::new_err(format!(
-        "a task can depend on {MAX_DEPENDENCIES} tasks at most, not on {n}: submit tasks between that wait for a part \
-         of them each"
+        "a task can depend on at most {MAX_DEPENDENCIES} tasks, not on {n}: submit intermediate tasks that each wait for some of them"
     )))
 }
 
-/// What a task's dependencies count for among the client's unresolved bytes.
+/// The charge for a task's dependencies among the client's unresolved bytes.
 pub fn dependency_weight((after, follow): Dependencies<'_>) -> u64 {
     DEPENDENCY_BYTES * (after.len() + follow.len()) as u64
 }
@@ -84,7 +83,7 @@ fn dependency_bytes((after, follow): Dependencies<'_>) -> usize {
     8 * (after.len() + follow.len())
 }
 
-/// `ValueError` for a payload that fits into a message, but not with so many dependencies.
+/// `ValueError` for a payload that fits into a message, but not together with its dependencies.
 pub fn check_together(dependencies: Dependencies<'_>, bytes: &[u8]) -> PyResult<()> {
     if bytes.len() + dependency_bytes(dependencies) <= MAX_INLINE_PAYLOAD_BYTES {
         return Ok(());
@@ -98,7 +97,7 @@ pub fn check_together(dependencies: Dependencies<'_>, bytes: &[u8]) -> PyResult<
 /// Records that wait to be sent together, as bodies of frames.
 #[derive(Default)]
 pub struct Records {
-    /// Bodies that had no room for the next record.
+    /// Bodies without room for the next record.
     full: Vec<Vec<u8>>,
     last: Vec<u8>,
 }
@@ -114,7 +113,7 @@ impl Records {
         head.write(&mut self.last, bytes, segments);
     }
 
-    /// With the next record the body could be longer than a frame.
+    /// With the next record the body could exceed a frame.
     #[cold]
     fn begin_next(&mut self) {
         if !self.last.is_empty() {
@@ -122,7 +121,7 @@ impl Records {
         }
     }
 
-    /// Whether so many bytes wait.
+    /// Whether this many bytes are waiting.
     pub fn hold(&self, n_bytes: usize) -> bool {
         self.last.len() >= n_bytes || !self.full.is_empty()
     }
@@ -132,7 +131,7 @@ impl Records {
         self.last.is_empty()
     }
 
-    /// Takes out all bodies.
+    /// Removes all bodies.
     pub fn take(&mut self) -> impl Iterator<Item = Vec<u8>> + use<> {
         let capacity = self.last.capacity().min(MAX_KEPT_BYTES);
         let last = std::mem::replace(&mut self.last, Vec::with_capacity(capacity));
@@ -140,5 +139,5 @@ impl Records {
     }
 }
 
-/// Memory kept for the records to come.
+/// Memory kept for future records.
 const MAX_KEPT_BYTES: usize = 512 * 1024;

@@ -1,4 +1,4 @@
-//! What a client knows of one request: its parts, and how each ended. No Python code runs here.
+//! What a client knows about one request: its parts, and how each ended. No Python code runs here.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,10 +13,10 @@ use smallvec::SmallVec;
 use super::written::Written;
 use crate::payload::{Counted, lock};
 
-/// How one part stands.
+/// The state of one part.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
-    /// How it ended; `None` until it did.
+    /// How it ended; `None` before that.
     pub status: Option<Status>,
     /// Where it ran; `u32::MAX` for nowhere.
     pub engine: u32,
@@ -31,21 +31,21 @@ pub struct Part {
 }
 
 struct State {
-    /// Empty while a coalescing request has no result of a part by itself.
+    /// Empty as long as a coalescing request has no separate result for a part.
     parts: SmallVec<[Part; 1]>,
-    /// Apart from what every request has: there may be hundreds of thousands of them.
+    /// Kept separate from the rest, because there may be hundreds of thousands of requests.
     rest: Option<Box<Rest>>,
 }
 
-/// What a request of one part without output has no need of.
+/// What a request of one part without output does not need.
 #[derive(Default)]
 struct Rest {
-    /// All results of a coalescing request, and when they came.
+    /// All results of a coalescing request, and when they arrived.
     together: Option<(CoalescedRecord, u64)>,
     /// Parts in the order of their arrival; left empty for a single part.
     order: Vec<u32>,
     callbacks: Vec<Py<PyAny>>,
-    /// What several payloads name, counted until the last part is resolved.
+    /// Memory that several payloads name, counted until the last part is resolved.
     counted: Vec<Arc<Counted>>,
     written: Option<Box<FxHashMap<usize, Written>>>,
 }
@@ -59,7 +59,7 @@ impl State {
         self.rest.as_ref()?.together.as_ref()
     }
 
-    /// All parts are resolved: gives the callbacks to run, and up what is counted.
+    /// All parts are resolved: returns the callbacks to run, and releases what is counted.
     fn finish(&mut self) -> Vec<Py<PyAny>> {
         let rest = self.rest.as_mut();
         rest.map_or_else(Vec::new, |rest| {
@@ -98,7 +98,7 @@ fn blank_parts(len: usize) -> SmallVec<[Part; 1]> {
 pub struct Request {
     /// Number of the first part.
     pub base: u64,
-    /// How many parts.
+    /// Number of parts.
     pub len: usize,
     /// Wall clock at submission, ns since 1970.
     pub submitted_ns: u64,
@@ -113,7 +113,7 @@ impl Request {
         Self::with_parts(base, submitted_ns, len, blank_parts(len), false)
     }
 
-    /// A request all of whose results come together.
+    /// A request whose results all arrive together.
     pub fn coalescing(base: u64, len: usize, submitted_ns: u64) -> Self {
         Self::with_parts(base, submitted_ns, len, SmallVec::new(), true)
     }
@@ -135,12 +135,12 @@ impl Request {
         }
     }
 
-    /// Whether its results come together.
+    /// Whether its results arrive together.
     pub fn is_coalescing(&self) -> bool {
         self.coalescing
     }
 
-    /// Parts resolved so far.
+    /// Number of resolved parts.
     pub fn n_done(&self) -> usize {
         self.done.load(Ordering::Acquire)
     }
@@ -160,7 +160,7 @@ impl Request {
         self.callbacks_if_done(&mut state)
     }
 
-    /// A part that was abandoned stays cancelled; only where and when it ran is news then.
+    /// An abandoned part stays cancelled; only where and when it ran is new information.
     #[inline]
     fn resolve_part(
         &self,
@@ -186,7 +186,7 @@ impl Request {
             if self.len > 1 {
                 state.rest().order.push(index as u32);
             }
-            // Whoever writes it holds the lock: a plain store, which costs a tenth of an exchange.
+            // Writers hold the lock, so this is a plain store, which costs a tenth of an exchange.
             let n_done = self.done.load(Ordering::Relaxed);
             self.done.store(n_done + 1, Ordering::Release);
         }
@@ -200,7 +200,8 @@ impl Request {
         }
     }
 
-    /// Makes the unresolved ones of these parts cancelled, whatever becomes of their tasks; returns the callbacks to run.
+    /// Marks the unresolved parts among these as cancelled, whatever happens to their tasks; returns the callbacks to
+    /// run.
     pub fn abandon(&self, parts: Vec<usize>, received_ns: u64) -> Vec<Py<PyAny>> {
         let mut state = lock(&self.state);
         if state.together().is_some() {
@@ -226,7 +227,7 @@ impl Request {
         self.callbacks_if_done(&mut state)
     }
 
-    /// Parts that are resolved and did not return.
+    /// Number of parts that are resolved but did not return.
     pub fn n_failed(&self) -> usize {
         let state = lock(&self.state);
         let failed = |status: Status| usize::from(status != Status::Ok);
@@ -273,7 +274,7 @@ impl Request {
         }
     }
 
-    /// Keeps what a part wrote.
+    /// Stores what a part wrote.
     pub fn on_output(&self, index: usize, record: &OutputRecord) {
         let mut state = lock(&self.state);
         let all = state.rest().written.get_or_insert_default();
@@ -282,7 +283,7 @@ impl Request {
             .append(record.stream, &record.bytes);
     }
 
-    /// What `read` finds in what a part wrote so far.
+    /// Applies `read` to what a part has written so far.
     pub fn read_written<R>(&self, index: usize, read: impl FnOnce(&Written) -> R) -> R {
         let state = lock(&self.state);
         let all = state.rest.as_ref().and_then(|rest| rest.written.as_ref());
@@ -315,7 +316,7 @@ impl Request {
         }
     }
 
-    /// For a part that ended together with others in one immutable value: the first part after those.
+    /// For a part that shares one immutable value with others: the first part after those.
     pub fn plain_until(&self, index: usize) -> Option<u32> {
         let state = lock(&self.state);
         let outcome = state.together()?.0.outcome(index)?;
@@ -323,7 +324,7 @@ impl Request {
         (plain && outcome.status == Status::Ok).then_some(outcome.end)
     }
 
-    /// Drops a part's payload: its decoded value has taken its place.
+    /// Drops a part's payload: its decoded value has replaced it.
     pub fn forget_payload(&self, index: usize) {
         let mut state = lock(&self.state);
         let rest = state.rest.as_mut();
@@ -351,7 +352,7 @@ impl Request {
         order.get(rank).map(|part| *part as usize)
     }
 
-    /// Keeps `callback` for the moment all parts are resolved; gives it back if they are already.
+    /// Stores `callback` until all parts are resolved; returns it if they already are.
     pub fn on_done(&self, callback: Py<PyAny>) -> Option<Py<PyAny>> {
         let mut state = lock(&self.state);
         if self.all_done() {

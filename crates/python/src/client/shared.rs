@@ -1,8 +1,8 @@
-//! The state behind one client connection, shared by the caller's threads and the background one.
+//! The state behind one client connection, shared by the caller's threads and the background thread.
 //!
-//! Whoever wants a reply reads it: a waiting thread takes the reader's role and polls the socket itself, so a
-//! round trip wakes no other thread here. The background thread reads only while nobody waits.
-//! Lock order: the wire, `submission`, `table`, then a request's own lock.
+//! The thread that wants a reply reads it: a waiting thread takes the reader's role and polls the socket itself, so a
+//! round trip wakes no other thread here. The background thread reads only while nobody waits. Lock order: the wire,
+//! `submission`, `table`, then a request's own lock.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -34,28 +34,28 @@ pub fn wall_ns() -> u64 {
         .map_or(0, |d| d.as_nanos() as u64)
 }
 
-/// Submissions encoded and not yet handed to the socket.
+/// Encoded submissions that are not yet written to the socket.
 #[derive(Default)]
 pub struct Submission {
     /// Encoded [`broadleaf_proto::SubmitRecord`]s.
     pub records: Records,
-    /// The parts they stand for.
+    /// The parts that they stand for.
     pub parts: Vec<SubmittedParts>,
 }
 
-/// Parts of one request that one record stands for.
+/// The parts of one request in one record.
 pub struct SubmittedParts {
-    /// Number of the first.
+    /// Number of the first part.
     pub seq: u64,
-    /// How many: one per target of the record.
+    /// Number of parts: one per target of the record.
     pub len: usize,
-    /// Payload bytes that each counts for.
+    /// Payload bytes charged for each.
     pub weight_bytes: u64,
-    /// Whose they are.
+    /// The request that they belong to.
     pub request: Arc<Request>,
 }
 
-/// Something that the Python side wants to hear of.
+/// An event for the Python side.
 pub struct Notice {
     /// `engine_up`, `engine_down`, `stopping` or `link_lost`.
     pub kind: &'static str,
@@ -63,10 +63,10 @@ pub struct Notice {
     pub body: String,
 }
 
-/// What came in with one reading, to be told to Python outside every lock.
+/// What arrived in one read, to be passed to Python outside all locks.
 #[derive(Default)]
 pub struct Incoming {
-    /// Callbacks of requests that are complete now.
+    /// Callbacks of completed requests.
     pub callbacks: Vec<Py<PyAny>>,
     /// News.
     pub notices: Vec<Notice>,
@@ -90,18 +90,18 @@ pub enum Step {
     TimedOut,
 }
 
-/// Settings of the client's side that can change speed.
+/// Client-side settings that affect speed.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
-    /// Longest time a submission waits for company.
+    /// Maximum batching delay for submitted tasks.
     pub linger: Duration,
-    /// Time after sending few tasks that a thread which waits for them keeps looking before it sleeps.
+    /// How long a thread that waits for a few tasks busy-polls before it blocks.
     pub spin: Duration,
-    /// Submissions are written at once above this size.
+    /// Batch size above which submissions are written at once.
     pub flush_bytes: usize,
-    /// Bound on unresolved tasks.
+    /// Limit on unresolved tasks.
     pub max_tasks: u64,
-    /// Bound on unresolved payload bytes.
+    /// Limit on unresolved payload bytes.
     pub max_bytes: u64,
 }
 
@@ -112,19 +112,19 @@ pub struct Counters {
     pub submitted: AtomicU64,
     /// Tasks resolved.
     pub resolved: AtomicU64,
-    /// Times the background thread was woken by a submission.
+    /// How often a submission woke the background thread.
     pub wakeups: AtomicU64,
-    /// Times a submission had to wait for room.
+    /// How often a submission had to wait because of the limits.
     pub throttled: AtomicU64,
 }
 
 /// See the module.
 pub struct Shared {
-    /// The process whose connection it is.
+    /// The process that owns the connection.
     pub owner: Owner,
     /// The connection.
     pub wire: Wire,
-    /// What is to be sent.
+    /// Data to send.
     pub submission: Mutex<Submission>,
     pub(super) table: Mutex<Table>,
     /// Next task number.
@@ -134,13 +134,13 @@ pub struct Shared {
     /// Their payload bytes.
     pub outstanding_bytes: Arc<AtomicU64>,
     pub(super) reader: Mutex<()>,
-    /// Threads waiting for replies.
+    /// Number of threads waiting for replies.
     pub foreground: AtomicUsize,
     pub(super) generation: Mutex<u64>,
     pub(super) progress: Condvar,
-    /// Read by the background thread, written by whoever wants it.
+    /// The background thread reads it, and anyone may write it.
     pub(super) wake: OwnedFd,
-    /// The background thread has been asked to flush.
+    /// The background thread was asked to flush.
     pub armed: AtomicBool,
     /// The background thread leaves the socket to waiting threads.
     pub parked: AtomicBool,
@@ -149,20 +149,20 @@ pub struct Shared {
     /// Large results, where the controller is on another host.
     pub far: Option<FarValues>,
     pub(super) engines: Mutex<BTreeMap<EngineId, EngineInfo>>,
-    /// How many those are. With fewer tasks on their way an engine may idle, so the next waits for no company.
+    /// The number of those. With fewer tasks in flight an engine may be idle, so the next one is sent at once.
     pub n_engines: AtomicU64,
-    /// Counts their changes, and the link's end: Python keeps what it made of them until then. Here, as what tells Python of a
-    /// change may run after a result that came later.
+    /// Counts their changes and the link's end: Python caches values derived from them until then. Kept here because
+    /// the code that tells Python about a change may run after a later result.
     pub engines_version: AtomicU64,
     pub(super) replies: Mutex<FxHashMap<u64, Option<ControlReply>>>,
     pub(super) next_request: AtomicU64,
     pub(super) epoch: Instant,
-    /// When tasks were last handed to the socket, ns after `epoch`.
+    /// When tasks were last written to the socket, ns after `epoch`.
     pub(super) sent_ns: AtomicU64,
     /// Cores that this process may use.
     pub(super) n_cores: u64,
     closed: AtomicBool,
-    /// Requests whose completion somebody wants to be called for.
+    /// Number of requests with completion callbacks.
     pub callbacks: AtomicUsize,
     /// Live output is wanted.
     pub live_output: AtomicBool,
@@ -220,7 +220,7 @@ impl Shared {
         })
     }
 
-    /// Whether the connection is gone. It always is in children of the process that made it.
+    /// Whether the connection is gone. In children of the process that made it, it always is.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire) || self.owner.is_elsewhere()
     }
@@ -239,19 +239,19 @@ impl Shared {
     /// Wakes the background thread.
     pub fn wake_background(&self) {
         self.counters.wakeups.fetch_add(1, Ordering::Relaxed);
-        // The counter of an eventfd only overflows after 2^64 writes; a full one is awake anyway.
+        // The counter of an eventfd overflows only after 2^64 writes; a full one is awake anyway.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// Takes resolved tasks off the end of a list of task numbers, up to the first that is not; whether none is left.
-    /// Looks at each number once, however often it is asked.
+    /// Removes resolved tasks from the end of a list of task numbers, up to the first unresolved one; returns whether
+    /// none is left. Looks at each number once, however often it is called.
     pub fn drop_resolved(&self, seqs: &mut Vec<u64>) -> bool {
         let table = lock(&self.table);
         while seqs.pop_if(|seq| !table.contains(*seq)).is_some() {}
         seqs.is_empty()
     }
 
-    /// Makes everything submitted known to the table of unresolved parts.
+    /// Adds everything submitted to the table of unresolved parts.
     pub fn register_submissions(&self) {
         let mut submission = lock(&self.submission);
         self.register(&mut submission);
@@ -267,13 +267,13 @@ impl Shared {
         }
     }
 
-    /// Hands everything submitted to the socket; `true` when the socket took all of it.
+    /// Writes everything submitted to the socket; `true` if the socket took all of it.
     pub fn flush(&self) -> Result<bool, LinkError> {
         self.wire.with(|net| self.flush_into(net))
     }
 
     pub(super) fn flush_into(&self, net: &mut Link) -> Result<bool, LinkError> {
-        // Taken before and sent behind: a submission may name a segment that is given back right after it.
+        // Taken before and sent after: a submission may name a segment that is released right after it.
         let release = self.data.take_releases();
         self.append_submissions(net);
         if let (Some(far), Some(release)) = (&self.far, &release) {
@@ -300,7 +300,7 @@ impl Shared {
         }
     }
 
-    /// Sends one control frame behind what was submitted before it.
+    /// Sends one control frame after everything submitted before it.
     pub fn send(&self, kind: FrameKind, body: &[u8]) -> Result<(), LinkError> {
         self.wire.with(|net| {
             self.append_submissions(net);
@@ -332,7 +332,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Reads what is there, unless another thread does just that.
+    /// Reads what is available, unless another thread is doing so.
     pub fn try_read(&self, incoming: &mut Incoming) -> Result<bool, LinkError> {
         let Ok(role) = self.reader.try_lock() else {
             return Ok(false);
@@ -347,7 +347,7 @@ impl Shared {
         self.take_frames(incoming)
     }
 
-    /// Takes in what has been received. The first frames may have come together with the welcome.
+    /// Handles what has been received. The first frames may have arrived together with the welcome.
     pub fn take_frames(&self, incoming: &mut Incoming) -> Result<(), LinkError> {
         let mut frames = Vec::new();
         self.wire.with(|net| {
@@ -418,7 +418,7 @@ impl Shared {
         }
     }
 
-    /// A caller stopped reading: somebody else must, if callbacks wait for results.
+    /// A caller stopped reading: somebody else must read if callbacks wait for results.
     pub fn after_wait(&self) {
         if self.parked.load(Ordering::Acquire) && self.callbacks.load(Ordering::Acquire) > 0 {
             self.wake_background();
@@ -436,7 +436,7 @@ impl Shared {
         sent.map(|()| number)
     }
 
-    /// Whether the reply is there.
+    /// Whether the reply has arrived.
     pub fn has_reply(&self, number: u64) -> bool {
         !matches!(lock(&self.replies).get(&number), Some(None))
     }
@@ -448,7 +448,7 @@ impl Shared {
 
     /// Ends the connection from this side.
     pub fn close(&self, incoming: &mut Incoming) {
-        // What was submitted still goes out: closing is no abort.
+        // Submitted tasks are still sent: closing does not abort them.
         let _ = self.flush();
         self.on_lost(&LinkError::Closed, incoming);
         self.wire.shut_down();

@@ -1,4 +1,4 @@
-//! `_native.Submitter`: the submission path of one view, with everything that does not change fixed.
+//! `_native.Submitter`: the submission path of one view, with everything constant computed once.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -27,25 +27,25 @@ use crate::engine::checked_depth;
 use crate::errors::{link_closed, link_error};
 use crate::payload::{Counted, Encoded, Way, lock};
 
-/// Submits for one view: options, targets and result type fixed once, so a call is cheap.
+/// Submits for one view, with options, targets and result type fixed once, so a call is cheap.
 #[pyclass(frozen, module = "broadleaf._native")]
 pub struct Submitter {
     link: Py<Link>,
     result_type: Py<PyType>,
     origin: Py<PyAny>,
     options: OptionsId,
-    /// 0 for balanced tasks, else the number of targets.
+    /// 0 for load-balanced tasks, and otherwise the number of targets.
     n_targets: usize,
-    /// The options' results come together.
+    /// The results arrive together.
     coalesce: bool,
-    /// How the buffers of its calls are sent.
+    /// How the buffers of its calls are delivered.
     way: Way,
     /// The client's and the view's.
     histories: Vec<Py<History>>,
     scratch: Mutex<Vec<u8>>,
 }
 
-/// Who waits for the result: decides whether the background thread must watch for it.
+/// Who waits for the result, which decides whether the background thread must watch for it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waiter {
     Caller,
@@ -67,7 +67,7 @@ impl Submitter {
         Ok(pending)
     }
 
-    /// Sees to it that what was submitted goes out soon, and that somebody reads the replies.
+    /// Makes sure that submitted tasks are sent soon, and that somebody reads the replies.
     fn after_submit(
         py: Python<'_>,
         link: &Link,
@@ -87,8 +87,8 @@ impl Submitter {
         Ok(())
     }
 
-    /// As `admit`, with what the payload and the function name besides; where that fails, what the call refers to is
-    /// given up.
+    /// As `admit`, including what the payload and the function refer to; if that fails, the call's references are
+    /// released.
     fn admit_call(
         py: Python<'_>,
         link: &Link,
@@ -103,7 +103,7 @@ impl Submitter {
         let claimed_bytes: u64 = named.chain(captured).map(|c| c.claim()).sum();
         let admitted = Self::admit(py, link, n, weight_bytes + claimed_bytes);
         if admitted.is_err() {
-            // What was claimed is given up by those who hold it.
+            // Whoever holds a claim releases it.
             let outstanding_bytes = &link.shared.outstanding_bytes;
             outstanding_bytes.fetch_add(claimed_bytes, Ordering::AcqRel);
             if let Some(encoded) = encoded {
@@ -113,8 +113,8 @@ impl Submitter {
         admitted
     }
 
-    /// Waits until `n` more tasks of `weight_bytes` in all fit the bounds: a submitter that does not read is slowed
-    /// down. Returns whether an engine may be idle, so that they should leave at once.
+    /// Waits until `n` more tasks of `weight_bytes` in total fit the limits: a submitter that does not read is slowed
+    /// down. Returns whether an engine may be idle, so that the tasks should be sent at once.
     fn admit(py: Python<'_>, link: &Link, n: u64, weight_bytes: u64) -> PyResult<bool> {
         let shared = &link.shared;
         if shared.is_closed() {
@@ -124,11 +124,11 @@ impl Submitter {
         let bytes_before = shared
             .outstanding_bytes
             .fetch_add(weight_bytes, Ordering::AcqRel);
-        // Only who holds the interpreter's lock writes it: a plain store, which costs a tenth of an exchange.
+        // Only holders of the interpreter lock write it, so this is a plain store, which costs a tenth of an exchange.
         let submitted = &shared.counters.submitted;
         submitted.store(submitted.load(Ordering::Relaxed) + n, Ordering::Relaxed);
         let most_bytes = shared.tuning.max_bytes;
-        // What is over the bound by itself waits for others only if these are many bytes.
+        // A task that exceeds the limit by itself waits for others only if these have many bytes.
         let is_much_beside_few = |bytes: u64| weight_bytes > most_bytes && bytes <= most_bytes / 16;
         let over = |tasks: u64, bytes: u64| {
             (tasks + n > shared.tuning.max_tasks && tasks > 0)
@@ -249,7 +249,7 @@ impl Submitter {
         let calls = calls.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         let n = calls.len();
         if n == 0 {
-            return Err(PyValueError::new_err("a request needs one call at least"));
+            return Err(PyValueError::new_err("a request needs at least one call"));
         }
         let (id, mut captured) = place_function(py, link, function, n > 1)?;
         let base = link.shared.next_seq.fetch_add(n as u64, Ordering::Relaxed);
@@ -311,7 +311,7 @@ impl Submitter {
 
 #[pymethods]
 impl Submitter {
-    /// A view keeps its submitter, which keeps the view: the collector must see it.
+    /// A view and its submitter refer to each other, so the collector must see it.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.link)?;
         visit.call(&self.result_type)?;
@@ -350,7 +350,7 @@ impl Submitter {
             coalesce,
             way: Way {
                 delivery,
-                // A call that has one target is often one of many with the same argument.
+                // A call with one target is often one of many with the same argument.
                 again: n_targets == 0,
             },
             histories,
@@ -391,7 +391,7 @@ impl Submitter {
         self.submit_parts(py, function, calls, (&after, &follow), |_| self.options)
     }
 
-    /// The results of tasks of any client, or of those run again, as one request.
+    /// The results of any client's tasks, or of running them again, as one request.
     fn subscribe<'py>(
         &self,
         py: Python<'py>,
@@ -409,7 +409,7 @@ impl Submitter {
         let most = link.shared.tuning.max_tasks;
         if n as u64 > most {
             return Err(PyValueError::new_err(format!(
-                "{n} results are asked for at once, and {most} at most may be waited for: ask for fewer at a time"
+                "{n} results are requested at once, and the limit is {most}: request fewer at a time"
             )));
         }
         Self::admit(py, link, n as u64, 0)?;
@@ -433,7 +433,7 @@ impl Submitter {
         Ok(pending)
     }
 
-    /// The i-th call goes out with the i-th options: one request whose parts have targets of their own.
+    /// The i-th call is sent with the i-th options: one request whose parts have their own targets.
     fn each<'py>(
         &self,
         py: Python<'py>,
@@ -442,7 +442,7 @@ impl Submitter {
         options_ids: Vec<u32>,
     ) -> PyResult<Bound<'py, Pending>> {
         if calls.len()? != options_ids.len() {
-            return Err(PyValueError::new_err("each call needs options of its own"));
+            return Err(PyValueError::new_err("each call needs its own options"));
         }
         self.submit_parts(py, function, calls, (&[], &[]), |index| {
             OptionsId(options_ids[index])

@@ -12,7 +12,7 @@ use super::shared::{Shared, SubmittedParts, wall_ns};
 use crate::payload::lock;
 
 impl Shared {
-    /// Sends a request whose answer is a result for each of `n` tasks; `make` has it of the first of their numbers.
+    /// Sends a request whose answer is a result for each of `n` tasks; `make` builds it from their first number.
     pub fn start_adoption(
         &self,
         n: usize,

@@ -1,4 +1,4 @@
-//! What has come in, told to Python.
+//! Passes on to Python what has arrived.
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::intern;
@@ -35,7 +35,8 @@ pub fn tell(py: Python<'_>, hooks: &Py<PyAny>, incoming: Incoming) {
     }
 }
 
-/// Reports what a callback raised. Ctrl-C is not the callback's: it is raised again, in whatever waits for the link.
+/// Reports what a callback raised. Ctrl-C does not belong to the callback: it is raised again in whatever waits for the
+/// link.
 fn report(py: Python<'_>, error: PyErr, callback: &Bound<'_, PyAny>) {
     let error = if error.is_instance_of::<PyKeyboardInterrupt>(py) {
         match py

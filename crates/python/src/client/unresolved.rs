@@ -10,11 +10,11 @@ use super::shared::SubmittedParts;
 
 /// A part without a result.
 pub struct Unresolved {
-    /// Whose it is.
+    /// Its request.
     pub request: Arc<Request>,
     /// Which of its parts.
     pub index: u32,
-    /// Payload bytes it counts for.
+    /// Payload bytes charged for it.
     pub weight_bytes: u64,
 }
 
@@ -25,10 +25,10 @@ struct Together {
     n_left: u64,
 }
 
-/// Numbers in a row whose parts lie side by side: a number then costs no search of its own.
+/// Consecutive numbers whose parts are stored side by side, so that a number costs no search of its own.
 const PAGE: u64 = 256;
 
-/// The parts of one row of numbers.
+/// The parts of one run of numbers.
 struct Page {
     parts: Box<[Option<Unresolved>]>,
     n_left: u64,
@@ -47,7 +47,7 @@ impl Page {
 #[derive(Default)]
 struct Pages {
     pages: FxHashMap<u64, Page>,
-    /// An empty one, for the next that is needed.
+    /// An empty one, for the next use.
     spare: Option<Page>,
 }
 
@@ -93,7 +93,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Enters what was submitted.
+    /// Adds submitted parts.
     pub fn insert(&mut self, parts: SubmittedParts) {
         let SubmittedParts {
             seq,
@@ -141,7 +141,7 @@ impl Table {
             })
     }
 
-    /// Whose part a number is.
+    /// The request and part of a number.
     pub fn find(&self, seq: u64) -> Option<(Arc<Request>, usize)> {
         if let Some(entry) = self.single.get(seq) {
             return Some((Arc::clone(&entry.request), entry.index as usize));
@@ -150,7 +150,7 @@ impl Table {
         Some((Arc::clone(&entry.request), (seq - first) as usize))
     }
 
-    /// Takes out a part that gets its result by itself.
+    /// Removes a part that gets its result separately.
     pub fn remove(&mut self, seq: u64) -> Option<Unresolved> {
         if let Some(entry) = self.single.remove(seq) {
             return Some(entry);
@@ -169,7 +169,7 @@ impl Table {
         Some(found)
     }
 
-    /// Takes out a coalescing request that gets all its results: whose it is, and the payload bytes of each part.
+    /// Removes a coalescing request that gets all its results; returns the request, and the payload bytes of each part.
     pub fn remove_together(&mut self, first: u64) -> Option<(Arc<Request>, u64)> {
         let entry = self.together.remove(&first)?;
         Some((entry.request, entry.weight_bytes))
@@ -186,7 +186,7 @@ impl Table {
         seqs
     }
 
-    /// Takes out everything.
+    /// Removes everything.
     pub fn drain(&mut self) -> Vec<(u64, Unresolved)> {
         let seqs = self.seqs();
         seqs.into_iter()

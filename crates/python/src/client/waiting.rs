@@ -9,13 +9,13 @@ use super::shared::{Incoming, Shared, Step};
 use super::wire::poll;
 use crate::payload::lock;
 
-/// Longest time a waiting thread goes without looking at Python's signals.
+/// Maximum time that a waiting thread goes without checking Python's signals.
 pub(super) const SIGNAL_SLICE: Duration = Duration::from_millis(100);
-/// Longest time a second waiting thread relies on the reader to wake it.
+/// Maximum time that a second waiting thread relies on the reader to wake it.
 const FOLLOWER_SLICE: Duration = Duration::from_millis(20);
 
 impl Shared {
-    /// One step of a thread that waits: reads the socket itself, or follows the thread that does.
+    /// One step of a waiting thread: reads the socket itself, or follows the thread that does.
     pub fn wait_step(
         &self,
         deadline: Option<Instant>,
@@ -48,7 +48,7 @@ impl Shared {
         Step::Progress
     }
 
-    /// Longest time that a thread sleeps at once; `None` when the deadline has passed.
+    /// Maximum time that a thread sleeps at once; `None` if the deadline has passed.
     fn slice_until(deadline: Option<Instant>) -> Option<Duration> {
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let slice = left.map_or(SIGNAL_SLICE, |left| left.min(SIGNAL_SLICE));
@@ -62,15 +62,15 @@ impl Shared {
         }
     }
 
-    /// A thread that waited does not any more: another takes the reader's role.
+    /// A thread has stopped waiting: another takes the reader's role.
     fn stop_waiting(&self) {
         if self.foreground.fetch_sub(1, Ordering::AcqRel) > 1 {
             self.progress.notify_all();
         }
     }
 
-    /// Waits until the socket can be read. A reply to what has just been sent to idle engines is due in less time than
-    /// it takes to wake a sleeping thread, so this one looks for it first, and lets others run in between.
+    /// Waits until the socket can be read. A reply from idle engines arrives in less time than it takes to wake a
+    /// sleeping thread, so this thread polls for it first, and lets others run in between.
     fn await_reply(&self, longest: Duration) -> PollFlags {
         if self.outstanding.load(Ordering::Acquire) <= self.spin_limit() {
             let due_ns = self.sent_ns.load(Ordering::Acquire) + self.tuning.spin.as_nanos() as u64;
@@ -85,7 +85,7 @@ impl Shared {
         self.wire.poll(PollFlags::IN, Some(longest))
     }
 
-    /// Tasks that can be running all at once: with more of them somebody else needs the processor.
+    /// Number of tasks that can run at the same time: with more of them somebody else needs the processor.
     fn spin_limit(&self) -> u64 {
         self.n_engines.load(Ordering::Relaxed).min(self.n_cores)
     }

@@ -90,7 +90,7 @@ impl Wire {
     pub fn shut_down(&self) {
         self.sockets.on_closing();
         if let Some(fd) = lock(&self.poll_fd).take() {
-            // Wakes whoever polls the descriptor still; a socket the peer closed needs it no more.
+            // Wakes threads that still poll the descriptor; a socket that the peer closed no longer needs this.
             let _ = rustix::net::shutdown(&fd, rustix::net::Shutdown::Both);
         }
         drop(lock(&self.link).take());

@@ -1,18 +1,18 @@
-//! What a part wrote, kept in bounds.
+//! What a part wrote, within limits.
 
 use std::collections::VecDeque;
 
 use broadleaf_proto::task::dropped_notice;
 use bytes::Bytes;
 
-/// Most bytes of one stream kept for one part; what comes later is dropped from its start.
+/// Maximum size of one stream kept for one part; beyond that, its start is dropped.
 const MAX_STREAM_BYTES: usize = 16 * 1024 * 1024;
-/// Most bytes of messages kept for one part; the oldest are forgotten first.
+/// Maximum size of the messages kept for one part; the oldest are forgotten first.
 const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
-/// How far the cut is moved so that what stays begins with a line.
+/// How far the cut may move so that the rest begins with a line.
 const MAX_LINE_BYTES: usize = 64 * 1024;
 
-/// The newest bytes of a stream.
+/// The latest bytes of a stream.
 #[derive(Clone, Debug, Default)]
 struct Kept {
     bytes: Vec<u8>,
@@ -36,8 +36,8 @@ impl Kept {
         self.dropped_bytes += least + more;
     }
 
-    /// The text from a position in the whole stream, and the position of its end. With more to come, a character of
-    /// which only a part has come is left for later.
+    /// The text from a position in the whole stream, and the position of its end. If more is to come, an incomplete
+    /// character is left for later.
     fn since(&self, position: usize, more_to_come: bool) -> (String, usize) {
         let mut end = self.bytes.len();
         if more_to_come {
@@ -65,7 +65,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// Keeps what came of stream 1 or 2, or a message.
+    /// Stores text of stream 1 or 2, or a message.
     pub fn append(&mut self, stream: u8, bytes: &[u8]) {
         match stream {
             1 => self.stdout.append(bytes),
@@ -74,9 +74,9 @@ impl Written {
         }
     }
 
-    /// Keeps a message, the latest in any case, and forgets the oldest that are too much.
+    /// Stores a message, the latest in any case, and forgets the oldest beyond the limit.
     fn keep_message(&mut self, bytes: &[u8]) {
-        // Copied: a slice of the frame would keep all of that.
+        // Copied: a slice of the frame would keep the whole frame alive.
         self.messages.push_back(Bytes::copy_from_slice(bytes));
         self.message_bytes += bytes.len();
         while self.message_bytes > MAX_MESSAGE_BYTES && self.messages.len() > 1 {
@@ -85,7 +85,7 @@ impl Written {
         }
     }
 
-    /// What standard output (1) or error has had from a position on, as text, and the position of its end.
+    /// The text of standard output (1) or error from a position on, and the position of its end.
     pub fn text_since(&self, stream: u8, position: usize, more_to_come: bool) -> (String, usize) {
         let kept = if stream == 1 {
             &self.stdout
@@ -101,7 +101,7 @@ impl Written {
     }
 }
 
-/// Whether a byte of UTF-8 is not the first of its character.
+/// Whether a UTF-8 byte is not the first of its character.
 fn is_inner(byte: u8) -> bool {
     byte & 0xc0 == 0x80
 }

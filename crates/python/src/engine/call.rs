@@ -1,4 +1,4 @@
-//! The call that a task is: its function, its arguments, and what came of it.
+//! A task's call: its function, its arguments, and its outcome.
 
 use broadleaf_net::LinkError;
 use broadleaf_proto::layout::{COMPOUND, PLAIN};
@@ -18,7 +18,7 @@ use crate::plain;
 
 static COROUTINE_TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
-/// Why a task has no value: what it raised, and the arguments it was called with, if it came to that.
+/// Why a task has no value: what it raised, and the arguments it was called with, if it got that far.
 pub(super) struct Failure<'py> {
     error: PyErr,
     args: Option<Bound<'py, PyTuple>>,
@@ -42,7 +42,7 @@ impl Engine {
     pub(super) fn run_task(&self, py: Python<'_>, task: AssignRecord) -> Result<(), LinkError> {
         let outer = self.enter(&task);
         let started_ns = wall_ns();
-        // Filled in place: it is large, and moving it costs as much as all else here.
+        // Filled in place: it is large, and moving it costs as much as everything else here.
         let mut encoded = Encoded::default();
         let outcome = self
             .call(py, &task)
@@ -52,7 +52,7 @@ impl Engine {
                 Ok(self.encode_value(&value, &mut encoded)?)
             });
         self.end_child(py, outcome.as_ref().err().map(Failure::error));
-        // An interrupt meant for this task ends with it.
+        // An interrupt meant for this task ends with the task.
         self.board.finish(self.stack.level());
         let completed_ns = wall_ns();
         let status = match outcome {
@@ -61,11 +61,11 @@ impl Engine {
         };
         self.leave(&outer, completed_ns.saturating_sub(started_ns));
         if self.unfit.get().is_some() {
-            // No result at all: its client is told how the engine ended.
+            // No result: its client is told how the engine ended.
             return Err(LinkError::Closed);
         }
         let key = task.key;
-        // The arguments' segments are given back before the reply leaves, so that both travel together.
+        // The arguments' segments are released before the reply is sent, so that both travel together.
         drop(task);
         self.queue_done(key, status, (started_ns, completed_ns), &mut encoded)
     }
@@ -111,11 +111,11 @@ impl Engine {
             Some(Function::Unloaded(body)) => body.clone(),
             None => {
                 return Err(PyRuntimeError::new_err(
-                    "the task names a function never sent",
+                    "the task names a function that was never sent",
                 ));
             }
         };
-        // One that cannot be loaded may be another time: a module it needs can come later.
+        // A function that cannot be loaded may load another time: a module it needs can arrive later.
         let function = self
             .hooks
             .bind(py)
@@ -151,7 +151,7 @@ impl Engine {
                     function.call_method1(intern!(py, "bind"), (captured,))?
                 };
                 let called = bound.call(&args, kwargs.as_ref());
-                // The arguments are dropped here, and the caller need not wait for that.
+                // The arguments are dropped here, so the caller need not wait for that.
                 self.io.data.received().retire();
                 called.map_err(|error| Failure {
                     error,
@@ -162,7 +162,7 @@ impl Engine {
         }
     }
 
-    /// What the function of a call captured, and the arguments of a call that has buffers, or is pickled.
+    /// The captured values of a call's function, and the arguments of a call with buffers or a pickle.
     fn compound_call<'py>(
         &self,
         py: Python<'py>,
@@ -186,7 +186,7 @@ impl Engine {
         Ok((captured, call.extract()?))
     }
 
-    /// The value of what a task returned: that of the coroutine, if it is one.
+    /// The value that a task returned: the coroutine's, if it is one.
     pub(super) fn awaited<'py>(&self, value: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = value.py();
         let coroutine_type = COROUTINE_TYPE.import(py, "types", "CoroutineType")?;
@@ -228,7 +228,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Leaves in `encoded` what is to be sent of a failure.
+    /// Puts the record of a failure into `encoded`.
     fn encode_error(&self, py: Python<'_>, failure: Failure<'_>, encoded: &mut Encoded) -> Status {
         let Failure { error, args } = failure;
         let hooks = self.hooks.bind(py);
@@ -239,8 +239,8 @@ impl Engine {
             return Status::Unmet;
         }
         let value = error.value(py);
-        // Before Python 3.12 an exception on its way does not carry its traceback itself.
-        // Its type may forbid setting attributes.
+        // Before Python 3.12 an exception in flight does not carry its traceback itself. Its type may forbid setting
+        // attributes.
         if let Some(traceback) = error.traceback(py)
             && let Err(second) = py.get_type::<PyBaseException>().call_method1(
                 intern!(py, "__setattr__"),
@@ -260,7 +260,7 @@ impl Engine {
             second.write_unraisable(py, None);
             Vec::new()
         });
-        // It is bounded where it is made; no record may cost the engine its connection all the same.
+        // Its size is limited where it is made; still, no record may cost the engine its connection.
         if bytes.len() > MAX_INLINE_PAYLOAD_BYTES {
             bytes.clear();
         }

@@ -1,4 +1,4 @@
-//! The children that tasks fork.
+//! Children that tasks fork.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use super::Engine;
 
 impl Engine {
-    /// A child that a task has forked, and that comes back from the task with or without an error, ends here: it is no
+    /// A child that a task forked and that returns from the task, with or without an error, ends here: it is not an
     /// engine.
     pub(super) fn end_child(&self, py: Python<'_>, error: Option<&PyErr>) {
         if !self.owner.is_elsewhere() {
@@ -20,12 +20,12 @@ impl Engine {
         if let Err(error) = ended {
             error.write_unraisable(py, None);
         }
-        // It was interrupted. Whoever interrupts it again does not keep it from ending: two processes cannot be one engine.
+        // It was interrupted. Interrupting it again does not keep it from ending: two processes cannot be one engine.
         let end_unheard = || -> PyResult<()> {
             let signal = py.import(intern!(py, "_signal"))?;
             let how = signal.getattr(intern!(py, "SIG_BLOCK"))?;
             let interrupt = signal.getattr(intern!(py, "SIGINT"))?;
-            // It raises what has come before, once.
+            // It raises an earlier interrupt once.
             let blocked = signal.call_method1(intern!(py, "pthread_sigmask"), (how, (interrupt,)));
             drop(blocked);
             py.import(intern!(py, "os"))?

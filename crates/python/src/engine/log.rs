@@ -1,4 +1,4 @@
-//! An engine's log: the newest of what its process has written.
+//! An engine's log: the latest output of its process.
 
 use std::fs::File;
 use std::io;
@@ -8,12 +8,12 @@ use std::os::unix::fs::FileExt;
 use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, splice};
 
-/// A log that reaches this size is cut to the newer half.
+/// A log that reaches this size is cut to its newer half.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
-/// Bytes taken from a pipe at once: what one holds.
+/// Number of bytes taken from a pipe at once: its capacity.
 pub const PIECE_BYTES: usize = 64 * 1024;
 
-/// A file that this process alone writes, as long as it lives.
+/// A file that only this process writes while it lives.
 pub struct Log {
     file: File,
     len_bytes: u64,
@@ -35,11 +35,11 @@ impl Log {
         }
     }
 
-    /// Moves what waits in `pipe`, up to `PIECE_BYTES`, to the end, and copies it into `piece`, which is empty if
-    /// nothing waits.
+    /// Moves what is in `pipe`, up to `PIECE_BYTES`, to the end, and copies it into `piece`, which stays empty if the
+    /// pipe is empty.
     ///
-    /// The bytes go from the pipe into the file by one system call, so whenever the process is killed they are in
-    /// one of the two, where its parent finds them.
+    /// One system call moves the bytes from the pipe into the file, so whenever the process is killed they are in one
+    /// of the two, where its parent finds them.
     pub fn take(&mut self, pipe: BorrowedFd<'_>, piece: &mut Vec<u8>) {
         piece.clear();
         let mut end = self.len_bytes;
@@ -62,7 +62,8 @@ impl Log {
         }
     }
 
-    /// Keeps the newer half of a log that has become long. Until it is cut off, the end of the file is the newest.
+    /// Keeps the newer half of a log that has become too long. Until it is cut, the end of the file is the latest
+    /// output.
     fn shorten(&mut self) {
         if self.len_bytes < MAX_BYTES {
             return;
@@ -80,7 +81,7 @@ impl Log {
     }
 }
 
-/// Reads what waits in `pipe`, up to `PIECE_BYTES`; nothing if nothing waits.
+/// Reads what is in `pipe`, up to `PIECE_BYTES`; nothing if it is empty.
 fn read_piece(pipe: BorrowedFd<'_>, piece: &mut Vec<u8>) {
     piece.resize(PIECE_BYTES, 0);
     let count = rustix::io::read(pipe, &mut piece[..]).unwrap_or(0);

@@ -23,7 +23,7 @@ use crate::client::{Incoming, Link, Step, tell};
 use crate::errors::{link_closed, link_error};
 use crate::payload::lock;
 
-/// How deep tasks are nested that this process submits: 0 where no task runs.
+/// The depth of tasks that this process submits: 0 if no task is running.
 static SUBMITTED_DEPTH: AtomicU16 = AtomicU16::new(0);
 
 thread_local! {
@@ -31,7 +31,7 @@ thread_local! {
     static ENGINE: RefCell<Option<Py<Engine>>> = const { RefCell::new(None) };
 }
 
-/// How deep a task is nested that is submitted now: 0 outside of tasks.
+/// The depth of a task submitted now: 0 outside tasks.
 pub fn submitted_depth() -> u16 {
     SUBMITTED_DEPTH.load(Ordering::Relaxed)
 }
@@ -39,7 +39,7 @@ pub fn submitted_depth() -> u16 {
 /// The same, for a submission.
 ///
 /// # Errors
-/// `RecursionError` when that is deeper than tasks may be.
+/// `RecursionError` if that is deeper than allowed.
 pub fn checked_depth() -> PyResult<u16> {
     let depth = submitted_depth();
     if depth <= MAX_NESTING {
@@ -55,32 +55,32 @@ pub fn checked_depth() -> PyResult<u16> {
 pub fn engine_to_free(py: Python<'_>, link: &Link) -> Option<Py<Engine>> {
     let engine = ENGINE.with_borrow(|engine| {
         let engine = engine.as_ref()?;
-        // A child that a task has forked is no engine.
+        // A child that a task forked is not an engine.
         (!engine.get().owner.is_elsewhere()).then(|| engine.clone_ref(py))
     })?;
     let runs_task = engine.get().output.task().is_some();
     (runs_task && link.cluster_id() == engine.get().cluster_id).then_some(engine)
 }
 
-/// What the engine keeps of the tasks it has begun.
+/// What the engine knows about the tasks it has begun.
 #[derive(Debug, Default)]
 pub struct Stack {
-    /// Of the task that runs, on the claim board.
+    /// The running task's level on the claim board.
     level: AtomicUsize,
     /// Whether the controller has been told that it waits.
     waits: AtomicBool,
-    /// The task to run in the middle of it.
+    /// The task to run on top of it.
     next: Mutex<Option<AssignRecord>>,
 }
 
 impl Stack {
-    /// The level of the task that runs.
+    /// The level of the running task.
     pub(super) fn level(&self) -> usize {
         self.level.load(Ordering::Acquire)
     }
 }
 
-/// What is kept of a task while another runs in the middle of it.
+/// The state of a task while another runs on top of it.
 pub struct Outer {
     key: Option<u64>,
     depth: u16,
@@ -125,14 +125,14 @@ impl Work {
 }
 
 impl Engine {
-    /// Makes this the engine of the calling thread, or that of none.
+    /// Sets or clears the calling thread's engine.
     pub(super) fn set_thread(engine: Option<Py<Self>>) {
         ENGINE.set(engine);
     }
 
-    /// A claimed task begins; gives what `leave` needs.
+    /// A claimed task begins; returns what `leave` needs.
     pub(super) fn enter(&self, task: &AssignRecord) -> Outer {
-        // Only this thread writes them: plain stores, which cost a tenth of an exchange.
+        // Only this thread writes them, so these are plain stores, which cost a tenth of an exchange.
         let outer = Outer {
             key: self.output.start_task(task.key.0),
             depth: SUBMITTED_DEPTH.load(Ordering::Relaxed),
@@ -143,7 +143,7 @@ impl Engine {
         outer
     }
 
-    /// It has ended after `task_ns`: the task before it, if there is one, is the current one again.
+    /// It has ended after `task_ns`: the previous task, if any, is the current one again.
     pub(super) fn leave(&self, outer: &Outer, task_ns: u64) {
         self.output.end_task(task_ns, outer.key);
         SUBMITTED_DEPTH.store(outer.depth, Ordering::Release);
@@ -151,7 +151,7 @@ impl Engine {
     }
 
     /// Waits, within a task, until `is_done`, and runs tasks that are nested deeper meanwhile. `false` at the deadline,
-    /// which a task that runs by then holds up.
+    /// which a task that is running by then delays.
     pub fn wait_in_task(
         slf: &Bound<'_, Self>,
         link: &Link,
@@ -191,8 +191,8 @@ impl Engine {
         let level = this.stack.level();
         let depth = SUBMITTED_DEPTH.load(Ordering::Acquire) - 1;
         loop {
-            // One that came while another task ran: its signal was not for that one. It goes before what is waited for,
-            // which that other task may have brought.
+            // An interrupt that arrived while another task ran: its signal was not for that one. It takes precedence
+            // over what is waited for, which the other task may have produced.
             if this.board.take_interrupt(level) {
                 return Err(PyKeyboardInterrupt::new_err(()));
             }
@@ -238,18 +238,18 @@ impl Engine {
     /// Runs a task in the middle of the one at `level`.
     fn run_nested(slf: &Bound<'_, Self>, task: AssignRecord, level: usize) -> PyResult<()> {
         let (py, this) = (slf.py(), slf.get());
-        // The board has a level for each depth there may be, and depths grow along the stack.
+        // The board has a level for each possible depth, and depths grow along the stack.
         if level + 1 >= ClaimBoard::LEVELS {
             return Err(PyRecursionError::new_err(
                 "too many tasks wait on this engine",
             ));
         }
         drop(this.io.data.received().take_retired());
-        // What the task below has written so far is its own.
+        // What the task below has written so far belongs to it.
         this.output.collect();
         this.io.before_user_code();
         *lock(&this.stack.next) = Some(task);
-        // From here on no interrupt is that of the task below.
+        // From here on no interrupt is meant for the task below.
         this.stack.level.store(level + 1, Ordering::Release);
         let run = slf.getattr(intern!(py, "run_next"));
         let ran = run.and_then(|run| {

@@ -11,18 +11,18 @@ use rustix::event::{PollFd, PollFlags};
 use crate::client::wall_ns;
 use crate::payload::{DataPlane, lock};
 
-/// How long the flusher goes on ticking after the last reply before it sleeps until it is needed.
+/// How long the flusher keeps ticking after the last reply before it sleeps until it is needed.
 const FLUSHER_IDLE_TICKS: u32 = 20;
-/// Twice this is the least time between two of its looks.
+/// Twice this is the minimum time between two of its checks.
 const LEAST_TICK: Duration = Duration::from_micros(250);
-/// Bytes in the queue above which those who write output wait.
+/// Queue size above which code that writes output waits.
 const MAX_QUEUED_BYTES: usize = 4 * 1024 * 1024;
 
 /// The half that the flusher thread shares with the main thread.
 pub struct Io {
     pub(super) link: Mutex<Link>,
-    /// Wall-clock time of the oldest reply not handed to the socket; 0 for none. The wall clock, because a task's end is
-    /// read from it anyway, and reading a clock takes a twentieth of what an empty task does.
+    /// Wall-clock time of the oldest reply not yet written to the socket; 0 for none. It is the wall clock because a
+    /// task's end is read from it anyway, and reading a clock takes a twentieth of the time of an empty task.
     pub(super) unflushed_since_ns: AtomicU64,
     pub(super) flusher_asleep: AtomicBool,
     pub(super) flusher: (Mutex<()>, Condvar),
@@ -32,13 +32,13 @@ pub struct Io {
     pub(super) flush_bytes: usize,
 }
 
-/// Time from `since_ns` to `now_ns`; without end if the clock was set back meanwhile, so that nothing waits for it.
+/// Time from `since_ns` to `now_ns`; infinite if the clock was set back in between, so that nothing waits for it.
 fn age_ns(since_ns: u64, now_ns: u64) -> u64 {
     now_ns.checked_sub(since_ns).unwrap_or(u64::MAX)
 }
 
 impl Io {
-    /// Hands everything queued to the socket; true when it took all of it.
+    /// Writes everything queued to the socket; true if it took all of it.
     pub fn flush(&self) -> Result<bool, LinkError> {
         let mut link = lock(&self.link);
         if let Some(release) = self.data.take_releases() {
@@ -50,9 +50,9 @@ impl Io {
         Ok(all)
     }
 
-    /// A task ended at `completed_ns` after `task_ns`, and its reply was queued. Replies of tiny tasks wait for company.
-    /// That of a longer one leaves at once, by the flusher's hand if there are `more` tasks here: a system call that wakes
-    /// another process takes as long as a tiny task, and the next task can run meanwhile.
+    /// A task ended at `completed_ns` after `task_ns`, and its reply was queued. Replies of tiny tasks are batched. The
+    /// reply of a longer task is sent at once, by the flusher if there are `more` tasks here: a system call that wakes
+    /// another process takes as long as a tiny task, and the next task can run in the meantime.
     pub fn on_reply(
         &self,
         queued_bytes: usize,
@@ -80,12 +80,13 @@ impl Io {
         Ok(())
     }
 
-    /// Time between two looks of the flusher.
+    /// Time between two checks by the flusher.
     fn tick(&self) -> Duration {
         self.flush_after.max(LEAST_TICK) * 2
     }
 
-    /// User code is about to run, or runs, while something is queued: it may take long, so the flusher must be awake.
+    /// User code is running, or about to run, while something is queued: it may take long, so the flusher must be
+    /// awake.
     pub fn before_user_code(&self) {
         if self.unflushed_since_ns.load(Ordering::Acquire) != 0
             && self.flusher_asleep.load(Ordering::Acquire)
@@ -95,7 +96,7 @@ impl Io {
         }
     }
 
-    /// Segments may be gone, whose memory the next task may need: their end is told behind no task.
+    /// Segments may be gone whose memory the next task may need, so their end is announced before any task.
     pub fn on_segments_retired(&self) {
         if self.data.has_retired() && self.unflushed_since_ns.load(Ordering::Acquire) == 0 {
             self.unflushed_since_ns.store(wall_ns(), Ordering::Release);
@@ -119,7 +120,7 @@ impl Io {
         lock(&self.link).queued_bytes() < MAX_QUEUED_BYTES
     }
 
-    /// Waits while more than `MAX_QUEUED_BYTES` are queued: whoever writes more than the node takes is slowed down.
+    /// Waits while more than `MAX_QUEUED_BYTES` are queued: code that writes faster than the node reads is slowed down.
     pub fn await_room(&self) -> Result<(), LinkError> {
         loop {
             let socket = {
@@ -129,20 +130,20 @@ impl Io {
                 }
                 link.as_fd().try_clone_to_owned()?
             };
-            // A signal, or a socket that has ended, is found by the flush.
+            // The flush notices a signal or a closed socket.
             let _ = rustix::event::poll(&mut [PollFd::new(&socket, PollFlags::OUT)], None);
             self.flush()?;
         }
     }
 
-    /// Waits until everything queued was handed to the socket, where it outlives this process.
+    /// Waits until everything queued has been written to the socket, where it outlives this process.
     pub fn drain(&self) -> Result<(), LinkError> {
         if lock(&self.link).queued_bytes() == 0 {
             return Ok(());
         }
         while !self.flush()? {
             let socket = lock(&self.link).as_fd().try_clone_to_owned()?;
-            // A signal, or a socket that has ended, is found by the flush.
+            // The flush notices a signal or a closed socket.
             let _ = rustix::event::poll(&mut [PollFd::new(&socket, PollFlags::OUT)], None);
         }
         Ok(())
@@ -157,13 +158,13 @@ impl Io {
                 let guard = lock(&self.flusher.0);
                 self.flusher_asleep.store(true, Ordering::Release);
                 if self.unflushed_since_ns.load(Ordering::Acquire) == 0 {
-                    // A missed notification costs one second at most, and only on a reply behind a long task.
+                    // A missed notification costs at most one second, and only for a reply behind a long task.
                     drop(self.flusher.1.wait_timeout(guard, Duration::from_secs(1)));
                 }
                 self.flusher_asleep.store(false, Ordering::Release);
                 idle_ticks = 0;
                 if self.data.needs_trim() {
-                    // The main thread may run user code for long, and what is free ages meanwhile.
+                    // The main thread may run user code for a long time, while free memory ages.
                     let _ = self.flush();
                 }
             }
@@ -173,7 +174,7 @@ impl Io {
                 idle_ticks += 1;
             } else if age_ns(since, wall_ns()) >= self.flush_after.as_nanos() as u64 {
                 idle_ticks = 0;
-                // The main thread meets the same error at its own next use of the link.
+                // The main thread gets the same error when it next uses the link.
                 let _ = self.flush();
             }
         }

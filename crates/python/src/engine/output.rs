@@ -1,7 +1,7 @@
-//! What an engine's process writes: to the client of the task that runs, or else into the engine's log.
+//! Output of an engine's process: it goes to the client of the running task, or else into the engine's log.
 //!
-//! Descriptors 1 and 2 are pipes, which a thread empties; Python's streams come here directly. Either way first takes
-//! what already waits in the pipes, so that each stream keeps its order.
+//! Descriptors 1 and 2 are pipes, which a thread empties; Python's streams come here directly. Both first take what is
+//! already in the pipes, so that each stream keeps its order.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,16 +24,16 @@ use super::outgoing::Io;
 use crate::client::wall_ns;
 use crate::payload::lock;
 
-/// Number of the running task when there is none.
+/// Number that means that no task is running.
 const NO_TASK: u64 = u64::MAX;
-/// Longer text travels in pieces.
+/// Longer text is sent in pieces.
 const TEXT_PIECE_BYTES: usize = 8 * 1024 * 1024;
-/// Writes that are timed to learn how short one can be.
+/// Number of writes that are timed to find the shortest.
 const TIMED_WRITES: usize = 16;
-/// Tasks without output after which the thread that empties the pipes sleeps for certain.
+/// Number of tasks without output after which the thread that empties the pipes is certainly asleep.
 const AWAKE_TASKS: u32 = 1000;
 
-/// Where a stream is found in an array of both.
+/// The index of a stream in an array of both.
 #[derive(Clone, Copy)]
 pub enum Stream {
     Stdout,
@@ -43,7 +43,7 @@ pub enum Stream {
 const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
 impl Stream {
-    /// The stream of a descriptor's number.
+    /// The stream of a descriptor.
     pub fn of(number: u8) -> Option<Self> {
         match number {
             1 => Some(Self::Stdout),
@@ -65,7 +65,7 @@ struct Pipes {
     ready: OwnedFd,
     /// Time of the shortest write that wakes nobody.
     lone_write_ns: u64,
-    /// Tasks that may still end while the thread which empties the pipes is awake.
+    /// Number of tasks that may still end while the thread that empties the pipes is awake.
     reader_awake: AtomicU32,
 }
 
@@ -88,8 +88,8 @@ impl Pipes {
         })
     }
 
-    /// Whether a task that took so long can have written to a descriptor. A write that wakes the thread which empties the
-    /// pipes takes several times as long as one that wakes nobody; twice is what we rely on.
+    /// Whether a task that took this long can have written to a descriptor. A write that wakes the thread that empties
+    /// the pipes takes several times as long as one that wakes nobody; we rely on twice as long.
     fn can_have_written(&self, task_ns: u64) -> bool {
         let awake = self.reader_awake.load(Ordering::Relaxed);
         if awake == 0 {
@@ -99,7 +99,7 @@ impl Pipes {
         task_ns >= self.lone_write_ns
     }
 
-    /// Whether something waits in one of them: at once, or once something does.
+    /// Whether there is something in one of them: checked at once, or after waiting for something.
     fn wait(&self, longest: Option<&Timespec>) -> bool {
         let mut events = [epoll::Event {
             flags: EventFlags::empty(),
@@ -116,12 +116,12 @@ impl Pipes {
     }
 }
 
-/// A descriptor of our own for what one of Python's stands for.
+/// Our own duplicate of a descriptor of Python's.
 fn reopen(number: i32, options: &OpenOptions) -> io::Result<OwnedFd> {
     Ok(options.open(format!("/proc/self/fd/{number}"))?.into())
 }
 
-/// Time that the shortest write into a pipe takes here, by the clock that tasks are timed by.
+/// Time of the shortest write into a pipe on this machine, by the clock that times tasks.
 fn shortest_write_ns() -> io::Result<u64> {
     let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC)?;
     let mut shortest_ns = u64::MAX;
@@ -134,20 +134,20 @@ fn shortest_write_ns() -> io::Result<u64> {
     Ok(shortest_ns)
 }
 
-/// What is written in order: one writer at a time.
+/// State that is written in order, one writer at a time.
 struct Writing {
     /// Unfinished lines of Python's streams.
     held: [Vec<u8>; 2],
     piece: Vec<u8>,
     /// Where the pipes are emptied into.
     log: Option<Log>,
-    /// What is told of this process should it die.
+    /// What is reported if this process dies.
     recent: Option<RecentBytes>,
     /// What the node finds of it then.
     unsent: UnsentOutput,
 }
 
-/// What Python hands over where output is captured.
+/// The descriptors that Python passes if output is captured.
 #[derive(FromPyObject)]
 pub struct Captured {
     stdout_read: i32,
@@ -166,12 +166,12 @@ pub struct Output {
     writing: Mutex<Writing>,
     /// Whether part of a line is held.
     holds: AtomicBool,
-    /// Whether more is queued than the node finds should this process die.
+    /// Whether more is queued than the node would find if this process died.
     is_at_risk: AtomicBool,
 }
 
 impl Output {
-    /// Without `captured`, what is written outside of tasks goes to the descriptors.
+    /// Without `captured`, output outside of tasks goes to the descriptors.
     pub fn new(
         io: Arc<Io>,
         engine: EngineId,
@@ -204,39 +204,38 @@ impl Output {
         })
     }
 
-    /// The key of the task that runs.
+    /// The key of the running task.
     pub fn task(&self) -> Option<u64> {
         Some(self.current.load(Ordering::Acquire)).filter(|key| *key != NO_TASK)
     }
 
-    /// From here on what is written is this task's. Returns the key of the task before, in whose middle it runs.
+    /// From here on output belongs to this task. Returns the key of the previous task, on top of which it runs.
     pub fn start_task(&self, key: u64) -> Option<u64> {
         let before = self.task();
         self.current.store(key, Ordering::Release);
         before
     }
 
-    /// Queues all that the task has written, which took `task_ns`; what is written from here on is that of the task
-    /// `before`.
+    /// Queues all output of the task, which took `task_ns`; from here on output belongs to the task `before`.
     pub fn end_task(&self, task_ns: u64, before: Option<u64>) {
         self.collect_after(task_ns);
         self.current
             .store(before.unwrap_or(NO_TASK), Ordering::Release);
     }
 
-    /// Queues all that the task has written so far.
+    /// Queues all output of the task so far.
     pub fn collect(&self) {
         self.collect_after(u64::MAX);
     }
 
     fn collect_after(&self, task_ns: u64) {
         if let Some(pipes) = &self.pipes
-            // Most tasks are over in less time than a write takes: those need not ask the system.
+            // Most tasks are over in less time than a write takes, so they need not ask the system.
             && pipes.can_have_written(task_ns)
         {
             flush_c_stdout();
             let has_some = pipes.has_some();
-            // Or else the other thread has just taken it, and still has it in hand.
+            // Otherwise the other thread has just taken it and is still handling it.
             let mut writing = lock(&self.writing);
             if has_some {
                 self.drain(&mut writing, true);
@@ -247,7 +246,7 @@ impl Output {
         }
     }
 
-    /// Takes what Python writes to a stream; it leaves line by line. After this, `await_room`.
+    /// Accepts what Python writes to a stream; it is sent line by line. Call `await_room` after this.
     pub fn write(&self, stream: Stream, bytes: &[u8]) -> Result<(), LinkError> {
         let mut writing = lock(&self.writing);
         if self.pipes.as_ref().is_some_and(Pipes::has_some) {
@@ -284,7 +283,7 @@ impl Output {
         if end > 0 { self.io.on_output() } else { Ok(()) }
     }
 
-    /// Queues the unfinished line of a stream, or of both; whether there was one.
+    /// Queues the unfinished line of a stream, or of both; returns whether there was one.
     pub fn flush(&self, stream: Option<Stream>) -> bool {
         let mut writing = lock(&self.writing);
         if stream.is_none() {
@@ -299,7 +298,7 @@ impl Output {
         had_one
     }
 
-    /// Sends a message of the running task, as it is.
+    /// Sends a message of the running task unchanged.
     pub fn send_message(&self, bytes: &[u8]) -> Result<(), LinkError> {
         const MESSAGES: u8 = 3;
         if let Some(task) = self.task() {
@@ -308,8 +307,8 @@ impl Output {
         self.io.on_output()
     }
 
-    /// Empties the pipes as long as the process lives. No Python code runs here, so whoever writes may hold the
-    /// interpreter's lock.
+    /// Empties the pipes as long as the process lives. No Python code runs here, so writers may hold the interpreter
+    /// lock.
     pub fn run_reader(&self) {
         let Some(pipes) = &self.pipes else {
             return;
@@ -317,13 +316,13 @@ impl Output {
         loop {
             if pipes.wait(None) {
                 self.drain(&mut lock(&self.writing), false);
-                // The main thread meets a broken link itself. The log is written all the same.
+                // The main thread will notice a broken link. The log is written all the same.
                 let _ = self.io.flush().and_then(|_| self.await_room());
             }
         }
     }
 
-    /// Takes what waits in the pipes, or no more than fits in them, so that an endless writer holds nobody up.
+    /// Takes what is in the pipes, but no more than fits in them, so that an endless writer holds nobody up.
     fn drain(&self, writing: &mut Writing, all: bool) {
         let Some(pipes) = &self.pipes else {
             return;
@@ -343,7 +342,7 @@ impl Output {
 
     fn take(&self, writing: &mut Writing, stream: Stream, end: BorrowedFd<'_>) -> usize {
         let mut piece = std::mem::take(&mut writing.piece);
-        // What is held was written before: had anything been in the pipe then, it would have been taken first.
+        // The held text was written earlier: anything in the pipe at that time would have been taken first.
         if let Some(log) = &mut writing.log {
             log.take(end, &mut piece);
         }

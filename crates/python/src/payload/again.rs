@@ -1,6 +1,6 @@
 //! Buffers that are sent again: found by their address, compared with what was sent, and named again if nothing
-//! changed. Whether it did is never guessed: every byte is compared, which takes a fraction of what a first copy takes,
-//! and a host that has the bytes is not sent them again.
+//! changed. Every byte is compared, which takes a fraction of the time of a first copy, and a host that has the bytes
+//! does not receive them again.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
@@ -13,11 +13,11 @@ use rustc_hash::FxHashMap;
 
 use super::{DataPlane, lock};
 
-/// A smaller buffer is copied faster than it is looked for.
+/// A smaller buffer is copied faster than it is looked up.
 pub(super) const LEAST_BYTES: usize = 1024 * 1024;
-/// Most buffers remembered.
+/// Maximum number of remembered buffers.
 const MOST_BUFFERS: usize = 1024;
-/// Most bytes of buffers that are kept and were sent once; the latest is kept in any case.
+/// Maximum size of kept buffers that were sent once; the latest is kept in any case.
 const MOST_NEW_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Bytes that several payloads name and that count once against the client's bound, until the last request of them
@@ -29,7 +29,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Bytes that the caller has to answer for: none if another request does.
+    /// The bytes charged to the caller: none if another request is charged.
     pub fn claim(&self) -> u64 {
         if self.is_claimed.swap(true, Ordering::AcqRel) {
             0
@@ -63,15 +63,15 @@ struct Sent {
 #[derive(Default)]
 pub struct Again {
     sent: FxHashMap<Key, Sent>,
-    /// Those who want what is sent again to be kept in between.
+    /// Number of callers that want resent buffers kept in between.
     n_keepers: usize,
-    /// What is kept and was sent once, oldest first.
+    /// Kept buffers that were sent once, oldest first.
     new: VecDeque<(Key, SegmentRef)>,
     new_bytes: u64,
 }
 
 impl Again {
-    /// Forgets what was sent; gives the segments that were kept.
+    /// Forgets what was sent; returns the segments that were kept.
     pub(super) fn clear(&mut self) -> Vec<SegmentId> {
         self.new.clear();
         self.new_bytes = 0;
@@ -79,7 +79,7 @@ impl Again {
         kept.map(|(_, sent)| sent.place.segment).collect()
     }
 
-    /// Notes that a buffer which was sent once is kept. Gives those that make room for it.
+    /// Records that a buffer that was sent once is kept. Returns those that make room for it.
     fn keep_new(&mut self, key: Key, place: SegmentRef) -> Vec<SegmentId> {
         self.new.push_back((key, place));
         self.new_bytes += place.len_bytes;
@@ -94,7 +94,7 @@ impl Again {
         given_up
     }
 
-    /// A buffer came again: it need not make room for new ones any more.
+    /// A buffer was sent again: it no longer makes room for new ones.
     fn on_found(&mut self, key: Key, place: SegmentRef) {
         if let Some(index) = self.new.iter().position(|new| *new == (key, place)) {
             self.new.remove(index);
@@ -116,7 +116,7 @@ impl Again {
 }
 
 impl DataPlane {
-    /// A count of its own for bytes that more than one payload will name.
+    /// A separate count for bytes that more than one payload will name.
     pub(super) fn counted(&self, len_bytes: u64) -> Arc<Counted> {
         Arc::new(Counted {
             len_bytes,
@@ -125,7 +125,7 @@ impl DataPlane {
         })
     }
 
-    /// One more reference to the segment in which this very buffer was sent, if its bytes are the same still.
+    /// One more reference to the segment in which this buffer was sent, if its bytes are still the same.
     pub(super) fn find_again(&self, data: &[u8]) -> Option<(SegmentRef, Arc<Counted>)> {
         let key = (data.as_ptr() as usize, data.len());
         let place = lock(&self.again).sent.get(&key)?.place;
@@ -191,7 +191,7 @@ impl DataPlane {
         counted
     }
 
-    /// From here on what is sent again is kept until as many calls of [`Self::stop_keeping`].
+    /// From here on resent buffers are kept until the same number of [`Self::stop_keeping`] calls.
     pub fn start_keeping(&self) {
         lock(&self.again).n_keepers += 1;
     }
@@ -207,7 +207,7 @@ impl DataPlane {
         }
     }
 
-    /// Gives up what is kept, for want of memory; whether that was anything.
+    /// Gives up what is kept because memory is short; returns whether there was anything.
     pub(super) fn give_up_kept(&self) -> bool {
         let kept = lock(&self.again).clear();
         let any = !kept.is_empty();

@@ -7,21 +7,21 @@ use pyo3::prelude::*;
 use super::encode::{Encoded, Table, Way, with_raw};
 use super::{DataPlane, lock, shm_error};
 
-/// What a function captured, placed once for all calls of one submission; given up when dropped.
+/// A function's captured values, put into segments once for all calls of one submission; released when dropped.
 pub struct Captured<'a> {
     data: &'a DataPlane,
     table: Table,
-    /// Its references are those of the submission itself.
+    /// Its references belong to the submission itself.
     encoded: Encoded,
 }
 
 impl Captured<'_> {
-    /// What must be announced before a call names it.
+    /// Segments that must be announced before a call names them.
     pub fn encoded(&mut self) -> &mut Encoded {
         &mut self.encoded
     }
 
-    /// Begins the table of a call with its buffers; how many they are.
+    /// Begins the table of a call with its buffers; returns their number.
     pub(super) fn begin(&self, table: &mut Table) -> usize {
         table.n = self.table.n;
         table.entries.extend_from_slice(&self.table.entries);
@@ -29,7 +29,7 @@ impl Captured<'_> {
         self.table.n
     }
 
-    /// One more reference to what a function captured, for one more call of it.
+    /// One more reference to a function's captured values, for one more call.
     pub(super) fn name_again(&self, out: &mut Encoded) -> PyResult<()> {
         let (data, captured) = (self.data, &self.encoded);
         for place in &captured.segments {
@@ -54,7 +54,8 @@ impl Drop for Captured<'_> {
 }
 
 impl DataPlane {
-    /// Places a function's buffers. With `shared` even small ones go into segments, for many calls to name.
+    /// Puts a function's buffers into segments. With `shared` even small ones go there, so that many calls can name
+    /// them.
     pub fn capture<'a>(
         &'a self,
         buffers: &[Bound<'_, PyAny>],

@@ -1,4 +1,4 @@
-//! From payloads that arrived to values and their buffers.
+//! From received payloads to values and their buffers.
 
 use broadleaf_proto::layout::{Compound, Delivery, ValueHead, pack_offsets};
 use broadleaf_proto::task::{LeaseGuard, Payload, SegmentRef};
@@ -13,9 +13,9 @@ use crate::buffer::Buffer;
 
 /// The encoding of a value.
 pub enum Value<'py, 'a> {
-    /// It rode inline: a plain encoding or a pickle; empty for a call without arguments.
+    /// It was inline: a compact encoding or a pickle; empty for a call without arguments.
     Inline(&'a [u8]),
-    /// A pickle that came as a buffer.
+    /// A pickle that arrived as a buffer.
     Apart(Bound<'py, PyAny>),
 }
 
@@ -28,7 +28,7 @@ impl<'py> Value<'py, '_> {
         }
     }
 
-    /// The plain encoding, if it is one.
+    /// The compact encoding, if it is one.
     pub fn as_plain(&self) -> Option<&[u8]> {
         match self {
             Self::Inline(bytes) => bytes.split_first().and_then(|(first, rest)| {
@@ -54,7 +54,7 @@ fn malformed(_: DecodeError) -> PyErr {
     PyValueError::new_err("malformed payload")
 }
 
-/// A view of a place in a segment, as delivered, and the segment's size.
+/// A view of a range in a segment, as delivered, and the segment's size.
 macro_rules! map {
     ($segment:expr, $place:expr, $delivery:expr) => {{
         let (segment, place) = (&$segment, $place);
@@ -69,7 +69,7 @@ macro_rules! map {
 }
 
 impl DataPlane {
-    /// Splits a payload into a value and its buffers, mapping what lies in segments.
+    /// Splits a payload into a value and its buffers, mapping those in segments.
     pub fn decode_compound<'py, 'a>(
         &self,
         py: Python<'py>,
@@ -137,7 +137,7 @@ impl DataPlane {
         Ok(buffers)
     }
 
-    /// An object that shows a range of a segment.
+    /// An object that exposes a range of a segment.
     fn received_bytes<'py>(
         &self,
         py: Python<'py>,
@@ -159,7 +159,7 @@ impl DataPlane {
             announced.map(|announced| map!(announced, place, delivery))
         };
         let mapped =
-            mapped.ok_or_else(|| PyValueError::new_err("payload names an unknown segment"))?;
+            mapped.ok_or_else(|| PyValueError::new_err("the payload names an unknown segment"))?;
         let (mapping, segment_bytes) = mapped.map_err(shm_error)?;
         let received = self.received.enter(mapping, place, segment_bytes, lease);
         let buffer = Buffer::new(received, Arc::clone(&self.received));
@@ -167,7 +167,7 @@ impl DataPlane {
     }
 }
 
-/// The buffers of a pack, put back among those that are by themselves.
+/// The buffers of a pack, put back among the separate ones.
 fn unpack<'py>(
     pack: &Bound<'py, PyAny>,
     packed: &[(u32, u64)],

@@ -1,4 +1,4 @@
-//! From values and their buffers to payloads that are sent.
+//! From values and their buffers to payloads to send.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use crate::allocations;
 use crate::buffer::with_bytes;
 use crate::errors::PayloadTooLarge;
 
-/// How long memory that is on its way back to the system is waited for, before a payload is refused.
+/// How long to wait for memory that is being returned to the system before a payload is refused.
 const RETURN_TIME: Duration = Duration::from_millis(500);
 
-/// Buffers up to this size stay by themselves when a payload has too many large ones, if that is enough.
+/// If a payload has too many large buffers, those up to this size stay separate, if that is enough.
 const PACKED_BUFFER_BYTES: usize = 1024 * 1024;
 
 /// A payload ready to be written, with what must be announced before it.
@@ -38,16 +38,16 @@ pub struct Encoded {
     pub segments: SmallVec<[SegmentRef; 0]>,
     /// Segments the peer has not seen.
     pub announce: Vec<(SegmentId, u64, OwnedFd)>,
-    /// Keeps segments that are sent on until the payload is queued: they are given back behind it, not before.
+    /// Keeps forwarded segments until the payload is queued: they are released after it, not before.
     pub held: Vec<LeaseGuard>,
-    /// What counts once for all payloads that name it.
+    /// Memory that counts once for all payloads that name it.
     pub counted: SmallVec<[Arc<Counted>; 0]>,
-    /// Bytes of `segments` that `counted` stands for.
+    /// Bytes of `segments` covered by `counted`.
     pub(super) counted_bytes: u64,
 }
 
 impl Encoded {
-    /// Bytes that count for this payload alone.
+    /// Bytes that count only for this payload.
     pub fn own_weight_bytes(&self) -> u64 {
         let sizes = self.segments.iter().map(|s| s.len_bytes);
         self.bytes.len() as u64 + sizes.sum::<u64>() - self.counted_bytes
@@ -59,17 +59,17 @@ impl Encoded {
 pub struct Way {
     /// What their readers may do with them.
     pub delivery: Delivery,
-    /// Those sent before from the same place, unchanged and still in use, are named again.
+    /// Buffers sent before from the same address, unchanged and still in use, are named again.
     pub again: bool,
 }
 
 /// Buffers in the order of a payload's table.
 #[derive(Default)]
 pub(super) struct Table {
-    /// Place and length of each.
+    /// Delivery and length of each.
     pub entries: Vec<u8>,
     pub n: usize,
-    /// Those that have no place in a segment.
+    /// Those that are not in a segment.
     pub inline: Vec<u8>,
 }
 
@@ -96,13 +96,13 @@ impl Table {
 }
 
 impl DataPlane {
-    /// Whether the peer maps what lies in segments here.
+    /// Whether the peer maps segments of this host.
     pub fn on_this_host(&self) -> bool {
         self.inline_limit_bytes != usize::MAX
     }
 
-    /// Encodes a value and its out-of-band buffers. Each large buffer is copied once, into a segment, unless it
-    /// came in one, or was born in one, and was not written to since: then that segment is named again.
+    /// Encodes a value and its out-of-band buffers. Each large buffer is copied once into a segment, unless it arrived
+    /// or was allocated in one and was not written to since: then that segment is named again.
     pub fn encode_compound(
         &self,
         value: &[u8],
@@ -118,7 +118,7 @@ impl DataPlane {
         encoded.map(|()| out)
     }
 
-    /// Gives up what a payload that will not be sent refers to.
+    /// Releases what an unsent payload refers to.
     pub fn give_back(&self, encoded: &mut Encoded) {
         let unsent: Vec<SegmentId> = encoded.announce.drain(..).map(|(id, ..)| id).collect();
         let mut pool = lock(&self.pool);
@@ -167,7 +167,7 @@ impl DataPlane {
             with_raw(buffer, |data| {
                 let place = self.place(data, way, self.inline_limit_bytes, out)?;
                 let inline_bytes = table.inline.len() + data.len();
-                // Before it is copied, which would take seconds.
+                // Checked before it is copied, which would take seconds.
                 if place.is_none() && inline_bytes > MAX_INLINE_PAYLOAD_BYTES {
                     return Err(PayloadTooLarge::new_err((
                         inline_bytes,
@@ -203,8 +203,7 @@ impl DataPlane {
         }
         if out.segments.len() > MAX_PAYLOAD_SEGMENTS {
             return Err(PyValueError::new_err(format!(
-                "{} arrays are too many to share with one call, which takes at most {MAX_PAYLOAD_SEGMENTS}: share one \
-                 array and take parts of it",
+                "{} arrays are too many to share with one call, which accepts at most {MAX_PAYLOAD_SEGMENTS}: share one array and use parts of it",
                 out.segments.len()
             )));
         }
@@ -220,8 +219,8 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Which buffers are packed into one: where there are more than a payload can name, or so many small ones that
-    /// they are too long for a message.
+    /// Which buffers are packed into one: if there are more than a payload can name, or so many small ones that they
+    /// are too long for a message.
     fn choose_packed(
         &self,
         buffers: &[Bound<'_, PyAny>],
@@ -255,7 +254,7 @@ impl DataPlane {
         Ok(packed.map(|(index, _)| index).collect())
     }
 
-    /// Copies these buffers into one segment; `None` where descriptors are short.
+    /// Copies these buffers into one segment; `None` if descriptors are short.
     fn pack(
         &self,
         buffers: &[Bound<'_, PyAny>],
@@ -263,7 +262,7 @@ impl DataPlane {
         head: &mut ValueHead,
         out: &mut Encoded,
     ) -> PyResult<Option<SegmentRef>> {
-        let too_long = |_| PyValueError::new_err("the buffers are too long to be sent");
+        let too_long = |_| PyValueError::new_err("the buffers are too long to send");
         for index in in_pack {
             let len_bytes = with_raw(&buffers[*index], |data| Ok(data.len()))?;
             head.packed.push((*index as u32, len_bytes as u64));
@@ -293,7 +292,7 @@ impl DataPlane {
         Ok(place)
     }
 
-    /// Finds or makes the place of a buffer in a segment; `None` for one that rides inline.
+    /// Finds or makes a segment range for a buffer; `None` if the buffer is sent inline.
     pub(super) fn place(
         &self,
         data: &[u8],
@@ -350,7 +349,7 @@ impl DataPlane {
         bytes.fetch_add(len_bytes as u64, Ordering::Relaxed);
     }
 
-    /// Lends a part of a segment that is not the pool's.
+    /// Exports a part of a segment that does not belong to the pool.
     fn lend(
         &self,
         segment: &Arc<AllocationSegment>,
@@ -372,10 +371,10 @@ impl DataPlane {
         })
     }
 
-    /// Names the segment in which these bytes were received, if they are still its bytes.
+    /// Names the segment in which these bytes were received, if they are unchanged.
     fn send_on(&self, data: &[u8]) -> Option<(SegmentRef, LeaseGuard)> {
         let (place, lease) = self.received.find(data.as_ptr() as usize, data.len())?;
-        // For a segment of our own the peer will give back one reference more.
+        // For our own segment the peer will release one more reference.
         let counted = !self.owns(place.segment)
             || lock(&self.pool).add_reference(place.segment, 1).is_ok()
             || lock(&self.exported).add_reference(place.segment);
@@ -403,8 +402,8 @@ impl DataPlane {
         })
     }
 
-    /// Fills memory that the peer can map; `None` where descriptors are short, or the pool is full and the buffer small:
-    /// then the bytes had better ride inline.
+    /// Fills memory that the peer can map; `None` if descriptors are short, or if the pool is full and the buffer
+    /// small: then the bytes should be sent inline.
     fn fill_shared(
         &self,
         len_bytes: u64,
@@ -417,7 +416,7 @@ impl DataPlane {
                 ShmError::OutOfMemory { .. } | ShmError::DevShmFull { .. } => {
                     self.give_up_kept();
                     self.give_up_warm();
-                    // Also what others are about to give back.
+                    // This includes memory that others are about to release.
                     await_memory(len_bytes, RETURN_TIME)
                 }
                 ShmError::OverCap { .. } | ShmError::TooManySegments { .. } => self.give_up_kept(),
@@ -460,7 +459,7 @@ impl DataPlane {
     ) -> Result<Lease, FillError> {
         let allocated = lock(&self.pool).allocate_shared(len_bytes);
         let mut lease = allocated.map_err(FillError::Shm)?;
-        // Filled outside the lock: a copy of a gigabyte must not hold up the thread that takes releases.
+        // Filled outside the lock: a copy of a gigabyte must not hold up the thread that handles releases.
         match fill(&mut lease) {
             Ok(()) => Ok(lease),
             Err(error) => {

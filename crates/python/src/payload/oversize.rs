@@ -1,4 +1,4 @@
-//! Values that are too large to be sent, found before they are pickled: that would take seconds, and as much memory again.
+//! Finds values that are too large to send before they are pickled, which would take seconds and as much memory again.
 
 use broadleaf_proto::limits::MAX_INLINE_PAYLOAD_BYTES;
 use pyo3::prelude::*;
@@ -8,12 +8,12 @@ use rustc_hash::FxHashSet;
 use super::{DataPlane, lock, shm_error};
 use crate::errors::PayloadTooLarge;
 
-/// Smaller objects are not looked at.
+/// Smaller objects are not checked.
 const LEAST_BYTES: usize = 1024 * 1024;
-/// Items of a container that are looked at.
+/// Number of items of a container that are checked.
 const MOST_ITEMS: usize = 1024;
 
-/// The large objects that a pickle would hold a copy of, each once.
+/// The large objects that a pickle would copy, each once.
 #[derive(Default)]
 struct Large {
     seen: FxHashSet<usize>,
@@ -25,7 +25,7 @@ impl Large {
         let len_bytes = if let Ok(bytes) = value.cast_exact::<PyBytes>() {
             bytes.as_bytes().len()
         } else if let Ok(text) = value.cast_exact::<PyString>() {
-            // Its characters: it may take more bytes, never less.
+            // Its number of characters: it may take more bytes, never fewer.
             text.len().unwrap_or_default()
         } else if let Ok(array) = value.cast_exact::<PyByteArray>() {
             array.len()
@@ -56,10 +56,12 @@ impl Large {
 }
 
 impl DataPlane {
-    /// Refuses what is about to be pickled if its bytes and text, or those of containers in it, are more than can be sent.
+    /// Refuses a value before it is pickled if its bytes and text, or those of containers in it, are more than can be
+    /// sent.
     ///
     /// # Errors
-    /// `PayloadTooLarge` where it has to fit into a message, `MemoryError` where into this process's shared memory.
+    /// `PayloadTooLarge` if it has to fit into a message, `MemoryError` if it has to fit into this process's
+    /// shared memory.
     pub fn check_size<'py>(&self, values: impl Iterator<Item = Bound<'py, PyAny>>) -> PyResult<()> {
         let mut large = Large::default();
         for value in values.take(MOST_ITEMS) {

@@ -1,4 +1,4 @@
-//! How much memory there is to use.
+//! How much memory is available.
 
 mod pressure;
 
@@ -7,8 +7,8 @@ use crate::platform;
 pub(crate) use self::pressure::may_keep;
 pub use self::pressure::{await_memory, memory_is_short};
 
-/// Memory this process may expect to get, in bytes: the host's available memory, or its control
-/// group's limit (version 1 or 2, any ancestor) where that is less. `u64::MAX` when neither is known.
+/// Memory this process may expect to get, in bytes: the host's available memory, or its control group's limit (version
+/// 1 or 2, any ancestor) where that is less. `u64::MAX` if neither is known.
 pub fn memory_limit_bytes() -> u64 {
     platform::memory_limit_bytes()
 }
@@ -26,14 +26,14 @@ pub(crate) fn limit_bytes(read: Read) -> u64 {
         .fold(host_bytes, u64::min)
 }
 
-/// What is left of the host's memory and of each control group's limit: what groups use now is taken off, but for pages
-/// of files, which the kernel gives up when it must.
+/// What is left of the host's memory and of each control group's limit, after subtracting current usage except file
+/// pages, which the kernel can reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// The least that any of them has left.
+    /// The minimum left in any of them.
     pub left_bytes: u64,
-    /// One of them has so little left that free memory had better be given back: a group less than a quarter of its
-    /// limit, for then the kernel kills; the host less than an eighth of its memory.
+    /// Whether one of them has so little left that free memory should be released: a group less than a quarter of its
+    /// limit, because then the kernel kills; the host less than an eighth of its memory.
     pub is_short: bool,
 }
 
@@ -55,13 +55,12 @@ pub(crate) fn room(read: Read) -> Room {
     room
 }
 
-/// How often control groups have reached their limits, and how long their processes have waited for memory: both only
-/// grow.
+/// How often control groups reached their limits, and how long their processes waited for memory: both only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Strain {
     /// Times that usage was above `memory.high` or reached `memory.max`.
     pub limit_hits: u64,
-    /// Time for which some process of the group, or else of the host, stood still for want of memory.
+    /// How long some process of the group, or else of the host, stalled because memory was short.
     pub stalled_us: u64,
 }
 
@@ -117,7 +116,7 @@ fn groups(cgroup: &str) -> impl Iterator<Item = (&'static GroupFiles, String)> {
         .map(|(files, dir)| (files, format!("{}{dir}", files.mount)))
 }
 
-/// Where a version of control groups keeps its figures.
+/// Where each version of control groups keeps its figures.
 struct GroupFiles {
     mount: &'static str,
     limit: &'static str,

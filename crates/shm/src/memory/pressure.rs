@@ -1,4 +1,4 @@
-//! Whether memory is short, so that free memory is better given back than kept warm.
+//! Whether memory is short, so that free memory should be released instead of kept warm.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use super::{Room, Strain};
 use crate::platform;
 
-/// How old what is known may be: looking takes longer than copying 100 kB.
+/// How old the information may be: looking takes longer than copying 100 kB.
 const FRESH: Duration = Duration::from_millis(200);
-/// Of the memory that is left one process keeps so large a part warm: there are others, which do the same.
+/// The share of the remaining memory that one process keeps warm: other processes do the same.
 const WARM_SHARE: u64 = 8;
-/// Pressure that was seen counts for so long, so that everyone who looks once a second takes notice.
+/// How long observed pressure counts, so that everyone who looks once a second notices it.
 const NOTICE: Duration = Duration::from_millis(1500);
-/// Standing still for want of memory for this share of the time is pressure.
+/// Stalling on memory for this share of the time is pressure.
 const STALLED_SHARE: u32 = 10;
 
-/// Time between two questions while memory is awaited.
+/// Time between two checks while waiting for memory.
 const ASK_PERIOD: Duration = Duration::from_millis(20);
 
 struct Watch {
@@ -45,13 +45,13 @@ fn with_watch<R>(use_it: impl FnOnce(&mut Watch, Instant) -> R) -> R {
     use_it(watch, now)
 }
 
-/// Whether this process may keep so many bytes that nobody uses.
+/// Whether this process may keep this many unused bytes.
 pub(crate) fn may_keep(bytes: u64) -> bool {
     with_watch(|watch, _| !watch.room.is_short && bytes <= watch.room.left_bytes / WARM_SHARE)
 }
 
 /// Whether memory is short: little is left, a control group has reached its limit or its `memory.high` since the last
-/// call, or processes stand still for want of memory. To be called about once a second.
+/// call, or processes stall on memory. Call it about once a second.
 pub fn memory_is_short() -> bool {
     with_watch(|watch, now| {
         let strain = platform::memory_strain();
@@ -66,8 +66,8 @@ pub fn memory_is_short() -> bool {
     })
 }
 
-/// Waits until there is room for so many bytes, at most for `longest`; whether there is. The system tells nobody when
-/// memory comes back, so it is asked again and again.
+/// Waits at most `longest` until there is room for this many bytes; returns whether there is. The system does not
+/// announce when memory becomes available, so this polls.
 pub fn await_memory(bytes: u64, longest: Duration) -> bool {
     let deadline = Instant::now() + longest;
     loop {

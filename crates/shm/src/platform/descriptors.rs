@@ -6,19 +6,19 @@ use rustix::process::{Resource, Rlimit};
 
 /// The limit is raised no further: some programs close every descriptor that they might have when they start.
 const MOST_DESCRIPTORS: u64 = 65_536;
-/// Descriptors that segments leave to others: this share of the limit, and at most so many.
+/// Descriptors that segments leave to others: this share of the limit, and at most this many.
 const RESERVED_SHARE: u64 = 4;
 const MOST_RESERVED: u64 = 256;
 
-/// Descriptors this process may hold.
+/// Number of descriptors this process may hold.
 pub(crate) fn max_open_files() -> u64 {
     rustix::process::getrlimit(Resource::Nofile)
         .current
         .unwrap_or(u64::MAX)
 }
 
-/// Raises the process's soft limit of descriptors to the hard one, or to 65,536 where that is higher; processes that
-/// it starts inherit it. For programs of Broadleaf's own; a limit that cannot be raised stays what it is.
+/// Raises the process's soft limit of descriptors to the hard one, or to 65,536 if that is lower; processes that it
+/// starts inherit it. For Broadleaf's own programs; a limit that cannot be raised stays unchanged.
 pub fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(u64::MAX).min(MOST_DESCRIPTORS);
@@ -27,12 +27,12 @@ pub fn raise_descriptor_limit() {
             current: Some(wanted),
             ..limit
         };
-        // Refused only where something watches over such calls; then there are as many as there were.
+        // Refused only if something supervises such calls; then the number stays unchanged.
         let _ = rustix::process::setrlimit(Resource::Nofile, raised);
     }
 }
 
-/// Whether a new descriptor is one of the last: each has the lowest number that is free.
+/// Whether a new descriptor is one of the last: each has the lowest free number.
 pub(crate) fn is_among_last_descriptors(fd: BorrowedFd<'_>) -> bool {
     let limit = max_open_files();
     let reserved = (limit / RESERVED_SHARE).min(MOST_RESERVED);

@@ -21,37 +21,37 @@ const BLOCK_BYTES: u64 = 512;
 /// An interrupted allocation is undone as a whole, so large ones advance in steps.
 const ALLOCATION_STEP_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Bytes whose page table entries are made by one call: a few milliseconds of new memory.
+/// Number of bytes whose page table entries one call makes: a few milliseconds of new memory.
 const POPULATE_STEP_BYTES: usize = 8 * 1024 * 1024;
 
 /// Page tables move as a whole between addresses that differ by a multiple of this.
 const PAGE_TABLE_BYTES: usize = 2 * 1024 * 1024;
 
-/// Unmapping less takes no longer than moving it aside.
+/// Unmapping less takes no longer than moving it.
 const ASIDE_FROM_BYTES: usize = 1024 * 1024;
 
 /// Bytes unmapped by one call.
 const UNMAP_STEP_BYTES: usize = 8 * 1024 * 1024;
 
-/// After so many bytes of new segments the next one is checked against the memory available.
+/// After this many bytes of new segments the next one is checked against the available memory.
 const ASK_FROM_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Bytes of segments made since the last check.
+/// Size of segments made since the last check.
 static UNASKED_BYTES: AtomicU64 = AtomicU64::new(0);
 
 static LIVE_REGIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Regions mapped by this process now.
+/// Number of regions that this process has mapped.
 pub(crate) fn live_regions() -> u64 {
     LIVE_REGIONS.load(Ordering::Relaxed)
 }
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 pub(crate) fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// Largest file this process may make; going over it raises a signal, so ask first.
+/// Largest file that this process may create; exceeding it raises a signal, so check first.
 fn max_file_bytes() -> u64 {
     rustix::process::getrlimit(Resource::Fsize)
         .current
@@ -81,9 +81,9 @@ fn system(action: &'static str, errno: Errno) -> ShmError {
 /// pages exist, so that a lack of memory is an error here and not SIGBUS later.
 pub(crate) fn create(len_bytes: u64, content: &[u8]) -> Result<OwnedFd, ShmError> {
     debug_assert!(content.len() as u64 <= len_bytes);
-    // Taking the pages of a large segment without asking could end the process, or another one:
-    // the kernel would rather kill than refuse. Small ones are bounded by the pool, and asking
-    // would cost more than making them, so that is done once for many.
+    // Taking the pages of a large segment without checking could kill this process or another one: the kernel kills
+    // rather than refuses. The pool limits small ones, and checking would cost more than making them, so that is done
+    // once for many.
     let unasked_bytes = UNASKED_BYTES.fetch_add(len_bytes, Ordering::Relaxed) + len_bytes;
     let asks = unasked_bytes >= ASK_FROM_BYTES;
     if asks {
@@ -108,9 +108,9 @@ pub(crate) fn create(len_bytes: u64, content: &[u8]) -> Result<OwnedFd, ShmError
     Ok(fd)
 }
 
-/// Gives an empty memory file its content and all of its pages.
+/// Gives an empty memory file its content and all its pages.
 fn fill(fd: BorrowedFd<'_>, len_bytes: u64, content: &[u8]) -> Result<(), ShmError> {
-    // Written rather than copied to a mapping: pages need no zeroing and no fault of their own.
+    // Written rather than copied to a mapping: then pages need no zeroing and cause no faults.
     write_all(fd, content)?;
     let mut done = content.len() as u64;
     while done < len_bytes {
@@ -124,8 +124,8 @@ fn fill(fd: BorrowedFd<'_>, len_bytes: u64, content: &[u8]) -> Result<(), ShmErr
     Ok(())
 }
 
-/// An empty file of memory, and whether it can be sealed. Where containers forbid `memfd_create` it is a file
-/// without a name in `/dev/shm`, which is as large as they allow it to be, and which holders could shrink: they are
+/// An empty file of memory, and whether it can be sealed. If the container forbids `memfd_create`, it is a nameless
+/// file in `/dev/shm`, which may be as large as the container allows, and which holders could shrink: they are
 /// processes of one user, and none of ours does.
 fn memory_file() -> Result<(OwnedFd, bool), ShmError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -142,7 +142,7 @@ fn memory_file() -> Result<(OwnedFd, bool), ShmError> {
                 .map(|fd| (fd, false))
                 .map_err(|e| {
                     system(
-                        "no shared memory: memfd_create is not permitted, and neither are files in /dev/shm",
+                        "no shared memory: neither memfd_create nor files in /dev/shm are permitted",
                         e,
                     )
                 })
@@ -151,7 +151,7 @@ fn memory_file() -> Result<(OwnedFd, bool), ShmError> {
     }
 }
 
-/// Forbids new writable shared mappings and `write`; mappings that exist keep writing. Final.
+/// Forbids new writable shared mappings and `write`; existing mappings stay writable. Final.
 pub(crate) fn seal_contents(fd: BorrowedFd<'_>) -> Result<(), ShmError> {
     match rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
         // Kernels before 5.1 do not know it. It guards against mistakes; safety rests on the size.
@@ -177,12 +177,12 @@ pub(crate) fn sealed_size(fd: BorrowedFd<'_>) -> Result<u64, ShmError> {
     }
 }
 
-/// What a mapping may do.
+/// What a mapping allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Reads and writes the one shared copy.
     SharedWrite,
-    /// Reads the shared copy; writes go to pages of its own.
+    /// Reads the shared copy; writes go to private pages.
     Private,
     /// Reads the shared copy.
     SharedRead,
@@ -231,7 +231,7 @@ impl Region {
         Ok(Self { start, len })
     }
 
-    /// Memory of this process alone, all zero.
+    /// Private memory of this process, all zero.
     pub(crate) fn anonymous(len_bytes: u64) -> Result<Self, ShmError> {
         let len = usize::try_from(len_bytes).map_err(|_| ShmError::BadSize(len_bytes))?;
         let (prot, flags) = protection(Access::Private);
@@ -245,9 +245,9 @@ impl Region {
         Ok(Self { start, len })
     }
 
-    /// Shows another range of memory of the same length in this place: same addresses, other pages, and nothing
-    /// unmapped in between for other threads to run into. What was shown before is returned at an address of its own
-    /// if it is large, since unmapping takes 60 to 200 ns a page and can wait.
+    /// Maps another range of memory of the same length here: same addresses, different pages, and no unmapped gap in
+    /// between that other threads could hit. The previous mapping is returned at a new address if it is large, because
+    /// unmapping takes 60 to 200 ns per page and can wait.
     pub(crate) fn replace(
         &self,
         fd: BorrowedFd<'_>,
@@ -258,7 +258,7 @@ impl Region {
         let shown = self.map_over(fd, access, offset_bytes);
         match (shown, aside) {
             (Err(error), Some(aside)) => {
-                // What was written here privately is in the pages moved aside.
+                // Private writes are in the pages that were moved.
                 move_pages(aside.as_ptr(), self.as_ptr(), self.len)
                     .map_err(|e| system("mremap back", e))?;
                 Err(error)
@@ -267,8 +267,8 @@ impl Region {
         }
     }
 
-    /// Moves the pages mapped here to another place; here the file's pages are mapped again as they are used. `None`
-    /// where that is not worth it or the kernel (before 5.13) cannot.
+    /// Moves the pages mapped here to another address; here the file's pages are mapped again as they are used. `None`
+    /// if that does not pay off or the kernel (before 5.13) cannot do it.
     fn move_pages_aside(&self) -> Option<Self> {
         if self.len < ASIDE_FROM_BYTES {
             return None;
@@ -289,7 +289,7 @@ impl Region {
         let start = start.ok()?.cast::<u8>();
         let lead = to.wrapping_sub(start as usize) % PAGE_TABLE_BYTES;
         for (offset, len) in [(0, lead), (lead + len, PAGE_TABLE_BYTES - lead)] {
-            // SAFETY: inside the range just mapped, outside of the part that is kept; nothing is in it. Of no bytes
+            // SAFETY: inside the range just mapped, outside of the part that is kept; nothing is in it. For zero bytes
             // it is refused, which does no harm.
             let _ = unsafe { rustix::mm::munmap(start.wrapping_add(offset).cast(), len) };
         }
@@ -332,7 +332,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // In steps, between which other threads may map.
+        // In steps, so that other threads can map in between.
         for offset in (0..self.len).step_by(UNMAP_STEP_BYTES) {
             let len = (self.len - offset).min(UNMAP_STEP_BYTES);
             // SAFETY: the range was mapped by this module and is unmapped here only; borrows of it have ended.
@@ -352,8 +352,8 @@ fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno> {
     unsafe { rustix::mm::mremap_fixed(from.cast(), len, len, flags, to.cast()) }.map(drop)
 }
 
-/// Makes the page table entries of the first `written` bytes of a shared writable region, which is
-/// cheaper than a fault a page; of all of it when `written` is 0.
+/// Makes the page table entries of the first `written` bytes of a shared writable region, or of all of it if `written`
+/// is 0. This is cheaper than one fault per page.
 ///
 /// Reading suffices for pages with content: entries of shared memory are writable either way, and
 /// read faults take neighbours along.
@@ -362,14 +362,14 @@ pub(crate) fn populate(region: &Region, written: usize) -> Result<(), ShmError> 
         0 => (region.len(), Advice::LinuxPopulateWrite),
         _ => (written.min(region.len()), Advice::LinuxPopulateRead),
     };
-    // In steps: a call holds the process's memory map for its time, and other threads may want to map.
+    // In steps: each call locks the process's memory map, and other threads may want to map.
     for start in (0..len).step_by(POPULATE_STEP_BYTES) {
         let step = (len - start).min(POPULATE_STEP_BYTES);
         let at = region.as_ptr().wrapping_add(start).cast::<c_void>();
         // SAFETY: populating changes no byte of the mapped range, which `at` and `step` stay inside.
         match unsafe { rustix::mm::madvise(at, step, advice) } {
             Ok(()) => {}
-            // Kernels before 5.14 do not know it; then the first writes fault, as ever.
+            // Kernels before 5.14 do not know it; then the first writes fault, as usual.
             Err(Errno::INVAL) => return Ok(()),
             Err(errno) => return Err(refused("populate", region.len() as u64, errno)),
         }
@@ -385,11 +385,11 @@ const PAGE_OF_FILE: u64 = 1 << 61;
 /// Entries read at a time: those of 16 MiB in pages of 4 KiB.
 const PAGEMAP_ENTRIES: usize = 4096;
 
-/// Whether a private region still shows its file's pages in this range. A write gives the process a page
-/// of its own, which belongs to no file: it is present without the file's mark, or swapped out. A page
-/// that is neither was never written. `false` where the kernel does not say.
+/// Whether a private region still maps its file's pages in this range. A write gives the process a page of its own,
+/// which belongs to no file: it is present without the file's mark, or swapped out. A page that is neither was never
+/// written. `false` if the kernel does not say.
 pub(crate) fn is_untouched(region: &Region, offset: usize, len: usize) -> bool {
-    // Opened anew each time: a descriptor stays with the process that opened it, also across a fork.
+    // Opened again each time: a descriptor belongs to the process that opened it, even after a fork.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let Ok(pagemap) = rustix::fs::open(c"/proc/self/pagemap", flags, Mode::empty()) else {
         return false;
@@ -443,7 +443,7 @@ pub(crate) fn memory_room() -> crate::memory::Room {
     crate::memory::room(&read)
 }
 
-/// Whether so many bytes of new memory leave others some.
+/// Whether this many bytes of new memory leave some for others.
 pub(crate) fn has_room(bytes: u64) -> bool {
     bytes <= memory_room().left_bytes / 16 * 15
 }

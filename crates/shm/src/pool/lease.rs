@@ -13,20 +13,19 @@ pub(crate) struct Memory {
     pub mapping: WritableMapping,
 }
 
-/// What a lease has to write to.
+/// The memory that a lease writes to.
 #[derive(Debug)]
 pub(crate) enum Holds {
     /// A new segment, made when it is filled.
     Nothing,
     /// All of a segment.
     Whole(Memory),
-    /// A range of a segment, from this byte on, that is nobody else's.
+    /// A range of a segment, from this byte on, that belongs to nobody else.
     Part(Arc<Memory>, u64),
 }
 
-/// Memory to fill: the only way to write to it. Filling, and taking memory for a new segment,
-/// needs no access to the pool, so a large copy holds no lock. Give it back with [`crate::Pool::publish`]
-/// or [`crate::Pool::cancel`].
+/// Memory to fill: the only way to write to it. Filling a segment, or taking memory for a new one, needs no access to
+/// the pool, so a large copy holds no lock. Give it back with [`crate::Pool::publish`] or [`crate::Pool::cancel`].
 #[derive(Debug)]
 #[must_use = "a lease that is neither published nor cancelled occupies its pool"]
 pub struct Lease {
@@ -34,7 +33,7 @@ pub struct Lease {
     pub(crate) size: u64,
     pub(crate) len_bytes: u64,
     pub(crate) memory: Holds,
-    /// Bytes the pool copied since the segment was last written.
+    /// Number of bytes that the pool copied since the segment was last written.
     pub(crate) since_bytes: u64,
     pub(crate) copied: bool,
     /// What is left of the segment is for other buffers.
@@ -48,7 +47,7 @@ impl Lease {
         self.id
     }
 
-    /// The segment's memory, once it was taken: for readers who know which part of it is filled.
+    /// The segment's memory, once it has been taken: for readers who know which part of it is filled.
     pub fn segment(&self) -> Option<&Segment> {
         match &self.memory {
             Holds::Nothing => None,
@@ -57,7 +56,7 @@ impl Lease {
         }
     }
 
-    /// Copies a buffer of the length asked for into the segment: the one copy a payload costs.
+    /// Copies a buffer of the requested length into the segment: the only copy that a payload costs.
     ///
     /// # Errors
     /// [`ShmError::OutOfMemory`], [`ShmError::DescriptorsShort`], [`ShmError::System`]: cancel the lease.
@@ -79,7 +78,7 @@ impl Lease {
         Ok(())
     }
 
-    /// The bytes asked for, to write in place. A reused segment still has its last content.
+    /// The requested bytes, to write in place. A reused segment still has its last content.
     ///
     /// # Errors
     /// [`ShmError::OutOfMemory`], [`ShmError::DescriptorsShort`], [`ShmError::System`]: cancel the lease.
@@ -108,7 +107,7 @@ impl Memory {
         } else {
             Segment::create(size, content)?
         };
-        // The last ones are for what cannot be done without.
+        // The last ones are reserved for essential uses.
         if platform::is_among_last_descriptors(segment.fd()) {
             return Err(ShmError::DescriptorsShort);
         }
@@ -116,8 +115,7 @@ impl Memory {
     }
 }
 
-/// The bytes of a range that is referenced, readable without the pool. It is to be dropped before that reference is
-/// given up.
+/// The bytes of a referenced range, readable without the pool. Drop it before releasing that reference.
 #[derive(Debug)]
 pub struct Reading {
     pub(crate) memory: Arc<Memory>,

@@ -19,26 +19,28 @@ use crate::background::drop_memory;
 use crate::memory::may_keep;
 use crate::{Segment, ShmError, memory_limit_bytes, platform};
 
-/// How long a free segment is kept for the next buffer of its size, unless told otherwise, in seconds.
+/// Default time that a free segment is kept for the next buffer of its size, in seconds.
 pub const WARM_SECONDS: u64 = 5;
 
-/// Bounds of a [`Pool`].
+/// Limits of a [`Pool`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// Most bytes of segments, in use and warm.
+    /// Maximum size of segments, in use and warm.
     pub max_bytes: u64,
-    /// Most segments; each holds one descriptor here, at the node and at each engine it goes to.
+    /// Maximum number of segments; each takes one descriptor here, at the node and at each engine it goes to.
     pub max_segments: usize,
-    /// Most bytes that [`Pool::trim`] leaves warm.
+    /// Maximum size that [`Pool::trim`] leaves warm.
     pub max_warm_bytes: u64,
-    /// Calls of [`Pool::trim`] that a free segment outlives without being used; with a call a second, its seconds.
+    /// Number of [`Pool::trim`] calls that a free segment survives without being used; with one call per second, its
+    /// seconds.
     pub idle_trims: u64,
-    /// Others may map its segments to write: the pool of a host's node, where windows come in from other hosts.
+    /// Others may map its segments for writing: used for the pool of a host's node, where windows arrive from other
+    /// hosts.
     pub open: bool,
 }
 
 impl Default for PoolConfig {
-    /// A quarter of the memory there is, half of it warm; half of the descriptors allowed.
+    /// A quarter of the available memory, half of it warm; half of the allowed descriptors.
     fn default() -> Self {
         let max_bytes = memory_limit_bytes() / 4;
         let max_segments = usize::try_from(platform::max_open_files() / 2).unwrap_or(usize::MAX);
@@ -52,7 +54,7 @@ impl Default for PoolConfig {
     }
 }
 
-/// What a pool holds and has done.
+/// What a pool holds, and what it has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounters {
     /// Segments, in use and warm.
@@ -67,17 +69,17 @@ pub struct PoolCounters {
     pub copies: u64,
     /// Their bytes.
     pub copied_bytes: u64,
-    /// Regions of shared memory that this process has mapped, the pool's or not.
+    /// Regions of shared memory that this process has mapped, whether or not they belong to the pool.
     pub mappings: u64,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Being filled by the holder of its [`Lease`], who has its memory.
+    /// The holder of its [`Lease`], who has its memory, is filling it.
     Leased,
     /// Referenced this many times, at least once; a lease of a range counts.
     Used(u64, Arc<Memory>),
-    /// Free since this call of `trim`.
+    /// Free since this `trim` call.
     Warm(u64, Memory),
 }
 
@@ -86,7 +88,7 @@ struct Entry {
     size: u64,
     state: State,
     announced: bool,
-    /// More than one buffer may lie in it.
+    /// It may hold more than one buffer.
     is_slab: bool,
     /// Where the next buffer may begin.
     filled_bytes: u64,
@@ -105,7 +107,7 @@ pub struct Pool {
     entries: BTreeMap<SegmentId, Entry>,
     /// Free segments by size, last freed last.
     warm: BTreeMap<u64, Vec<SegmentId>>,
-    /// The slab whose next range is given out next.
+    /// The slab whose next range is handed out next.
     filling: Option<SegmentId>,
     /// Slabs in use.
     slabs: u64,
@@ -140,8 +142,8 @@ impl Pool {
         }
     }
 
-    /// A segment of at least `len_bytes` to fill: a warm one if one fits, else a new one, for which
-    /// warm ones of other sizes give way.
+    /// A segment of at least `len_bytes` to fill: a warm one if one fits, or else a new one, for which warm ones of
+    /// other sizes are closed.
     ///
     /// # Errors
     /// [`ShmError::OverCap`], [`ShmError::TooManySegments`], [`ShmError::BadSize`],
@@ -195,8 +197,8 @@ impl Pool {
         self.counters.warm_bytes -= size;
     }
 
-    /// Enters a new segment, for which idle ones give way if they must.
-    /// Whether so many bytes fit once all that is in use has come back.
+    /// Registers a new segment, closing idle ones if necessary. Whether this many bytes would fit once everything in
+    /// use has been released.
     ///
     /// # Errors
     /// [`ShmError::OverCap`].
@@ -272,10 +274,10 @@ impl Pool {
         }
     }
 
-    /// Ends filling: the bytes have one reference, and this names them.
+    /// Finishes filling: the bytes have one reference, and the result names them.
     ///
     /// # Panics
-    /// When the lease was never filled, or is another pool's.
+    /// If the lease was never filled, or belongs to another pool.
     pub fn publish(&mut self, lease: Lease) -> SegmentRef {
         if lease.copied {
             self.counters.copies += 1;
@@ -309,7 +311,7 @@ impl Pool {
     /// Gives memory back, filled or not.
     ///
     /// # Panics
-    /// When the lease is another pool's.
+    /// If the lease belongs to another pool.
     pub fn cancel(&mut self, lease: Lease) {
         match lease.memory {
             Holds::Whole(memory) => self.set_warm(lease.id, memory),
@@ -331,7 +333,7 @@ impl Pool {
         let since = self.trims;
         self.end_slab(id);
         let size = self.leased(id).size;
-        // Small ones are not worth the look.
+        // Small ones are not worth checking.
         if size >= SLAB_BUFFER_BYTES && !may_keep(self.counters.warm_bytes + size) {
             self.forget(id);
             return drop_memory(memory, size);
@@ -343,7 +345,8 @@ impl Pool {
         self.counters.warm_bytes += size;
     }
 
-    /// Copies bytes into a segment, which they may share with others, with one reference, all at once.
+    /// Allocates, fills and publishes in one step: copies bytes into a segment, which they may share with others, with
+    /// one reference.
     ///
     /// # Errors
     /// As [`Pool::allocate_shared`] and [`Lease::fill`].
@@ -372,8 +375,8 @@ impl Pool {
         }
     }
 
-    /// Takes one more reference to the segment of a range, and gives its bytes to read. Not for slabs: what was freed in
-    /// one may be written to while others of its ranges are in use.
+    /// Takes one more reference to the segment of a range, and returns its bytes for reading. Not for slabs: a freed
+    /// range of one may be written to while other ranges are in use.
     ///
     /// # Errors
     /// [`ShmError::NotReferenced`]; nothing changes.
@@ -395,7 +398,7 @@ impl Pool {
         })
     }
 
-    /// Gives up one reference. True when it was the last: the segment may be reused from now on.
+    /// Releases one reference. True if it was the last: the segment may be reused from now on.
     ///
     /// # Errors
     /// [`ShmError::NotReferenced`]; nothing changes.
@@ -406,7 +409,7 @@ impl Pool {
             State::Used(1, memory) => {
                 match Arc::into_inner(memory) {
                     Some(memory) => self.set_warm(id, memory),
-                    // Still read by somebody without a reference: not to be written to again.
+                    // Somebody without a reference still reads it, so it must not be written to again.
                     None => self.forget(id),
                 }
                 Ok(true)
@@ -431,7 +434,7 @@ impl Pool {
         }
     }
 
-    /// Whether the segment's descriptor has still to be announced.
+    /// Whether the segment's descriptor has yet to be announced.
     pub fn is_new(&self, id: SegmentId) -> bool {
         self.entries.get(&id).is_some_and(|entry| !entry.announced)
     }
@@ -450,7 +453,7 @@ impl Pool {
         }
     }
 
-    /// What the pool holds and has done.
+    /// What the pool holds, and what it has done.
     pub fn counters(&self) -> PoolCounters {
         PoolCounters {
             segments: self.entries.len() as u64,

@@ -1,8 +1,8 @@
-//! Sizes that segments come in, so that a freed one fits the next buffer of about its size.
+//! Size classes of segments, so that a freed one fits the next buffer of similar size.
 
 /// Smallest segment.
 pub(crate) const MIN_SEGMENT_BYTES: u64 = 64 * 1024;
-/// Above this a segment is as large as its first buffer, to a page.
+/// Above this a segment is as large as its first buffer, rounded to a page.
 pub(crate) const MAX_CLASS_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Size of the segment for a buffer of `len_bytes`: a power of two or 1.5 times one, or whole
@@ -18,7 +18,7 @@ pub(crate) fn segment_bytes(len_bytes: u64, page_bytes: u64) -> Option<u64> {
     class.checked_next_multiple_of(page_bytes)
 }
 
-/// Largest warm segment to take for one of `segment_bytes`: a little waste beats a cold one.
+/// Largest warm segment to use for one of `segment_bytes`: a little waste is better than a cold segment.
 pub(crate) fn largest_fit_bytes(segment_bytes: u64) -> u64 {
     segment_bytes.saturating_add(segment_bytes / 4)
 }

@@ -1,8 +1,8 @@
 //! Segments that many buffers share, because a descriptor, a mapping and an announcement for each would not scale.
 //!
-//! The ranges of a slab are given out one behind the other, each on pages of its own, and none is given out again before
-//! all of them are free. So one range that is kept keeps its whole slab: at worst 16 MiB for 64 KiB. A slab is
-//! small while there are few, which bounds what is lost where little is used.
+//! The ranges of a slab are handed out one after the other, each on its own pages, and none is reused before all of
+//! them are free. So one range in use keeps its whole slab: at worst 16 MiB for 64 KiB. Slabs are small while there are
+//! few, which limits the waste if little is used.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use crate::{ShmError, platform};
 
 /// Buffers below this size share segments.
 pub const SLAB_BUFFER_BYTES: u64 = 1024 * 1024;
-/// Smallest and largest segment that is shared. As long as little is used it should stay in the caches.
+/// Smallest and largest segment that is shared. As long as little is used, it should stay in the caches.
 const SLAB_BYTES: (u64, u64) = (256 * 1024, 16 * 1024 * 1024);
-/// A new slab has room for so many of the buffers that it is made for.
+/// A new slab has room for this many of the buffers it is made for.
 const LEAST_BUFFERS: u64 = 2;
-/// After so many slabs in use the next ones are twice as large.
+/// After this many slabs in use, the next ones are twice as large.
 const SLABS_OF_A_SIZE: u64 = 4;
-/// A slab with less room left is full.
+/// A slab with less space left counts as full.
 const LEAST_ROOM_BYTES: u64 = 64 * 1024;
 
-/// Size of the next slab, for a buffer of `len_bytes`, where so many slabs are in use.
+/// Size of the next slab, for a buffer of `len_bytes`, if this many slabs are in use.
 fn slab_bytes(len_bytes: u64, slabs: u64) -> u64 {
     let (least, most) = SLAB_BYTES;
     let doublings = (slabs / SLABS_OF_A_SIZE).min(u64::from((most / least).ilog2())) as u32;
@@ -55,7 +55,7 @@ impl Pool {
             Some((size, id)) => (size, id, Holds::Whole(self.take_warm(id))),
             None => match self.make_room(new_bytes) {
                 Ok(id) => (new_bytes, id, Holds::Nothing),
-                // What is left is too little for company.
+                // What is left is too small for another buffer.
                 Err(_) => return self.allocate(len_bytes),
             },
         };
@@ -97,8 +97,8 @@ impl Pool {
         }
     }
 
-    /// Other buffers may lie in the rest of a slab from now on: whoever is told of one has been told of the segment.
-    /// Of other segments it means nothing.
+    /// The rest of a slab may hold other buffers from now on: everyone who is told of one already knows the segment. It
+    /// has no meaning for other segments.
     pub fn share_rest(&mut self, id: SegmentId) {
         let room_bytes = self.room_bytes(id);
         let present = self.filling.map_or(0, |id| self.room_bytes(id));
@@ -112,7 +112,7 @@ impl Pool {
         entry.map_or(0, |entry| entry.size - entry.filled_bytes)
     }
 
-    /// A segment is free, or gone: if it was shared, that has ended.
+    /// A segment is free or gone, so it is no longer shared.
     pub(super) fn end_slab(&mut self, id: SegmentId) {
         let entry = self.entries.get_mut(&id);
         if entry.is_some_and(|entry| std::mem::take(&mut entry.is_slab)) {

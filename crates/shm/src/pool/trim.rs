@@ -1,4 +1,4 @@
-//! Free segments given back to the system.
+//! Returning free segments to the system.
 
 use broadleaf_proto::SegmentId;
 
@@ -23,7 +23,8 @@ impl Pool {
         self.counters.warm_bytes > 0 || !self.retired.is_empty()
     }
 
-    /// Retires all free segments, for want of memory; whether there were any. The next [`Pool::trim`] tells which.
+    /// Retires all free segments because memory is short; returns whether there were any. The next [`Pool::trim`] says
+    /// which.
     pub fn give_up_warm(&mut self) -> bool {
         let any = self.counters.warm_bytes > 0;
         while let Some((_, id)) = self.longest_idle() {
@@ -32,9 +33,9 @@ impl Pool {
         any
     }
 
-    /// Retires free segments that no recent call saw used, and the longest idle above the warm
-    /// bound; call it now and then. Returns every announced segment retired since the last call, by
-    /// `allocate` too: their mappers should close them.
+    /// Retires free segments that no recent call saw in use, and the longest idle ones above the warm limit; call it
+    /// regularly. Returns every announced segment retired since the last call, even by `allocate`: processes that map
+    /// them should close them.
     pub fn trim(&mut self) -> Vec<SegmentId> {
         self.trims += 1;
         let mut idle = Vec::new();
@@ -51,8 +52,8 @@ impl Pool {
         self.take_retired()
     }
 
-    /// Every announced segment retired since the last call: their mappers should close them, and until then their
-    /// memory is not free.
+    /// Every announced segment retired since the last call: processes that map them should close them, and until then
+    /// their memory is not free.
     pub fn take_retired(&mut self) -> Vec<SegmentId> {
         std::mem::take(&mut self.retired)
     }
@@ -62,7 +63,7 @@ impl Pool {
         !self.retired.is_empty()
     }
 
-    /// Retires all segments but these and those that are being filled: no reference will be given back any more.
+    /// Retires all segments except these and those being filled: no reference will be released any more.
     pub fn retain(&mut self, keep: impl Fn(&SegmentId) -> bool) {
         let unwanted: Vec<_> = self
             .entries

@@ -1,14 +1,14 @@
-//! A segment of another process, as whoever was told of it keeps it.
+//! A segment of another process, as held by a process that was told of it.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::{Mapping, Segment, ShmError, platform};
 
-/// Larger segments keep their descriptor in any case: there cannot be many, and copies of them cost much.
+/// Larger segments keep their descriptor in any case: there cannot be many, and copying them is expensive.
 const MOST_COPIED_BYTES: u64 = 16 * 1024 * 1024;
 
-/// A segment by its descriptor or, where descriptors are short, by a view of its bytes: those are copied then, to
-/// whoever wants them.
+/// A segment by its descriptor or, if descriptors are short, by a view of its bytes, which are then copied for everyone
+/// who wants them.
 #[derive(Debug)]
 pub enum Announced {
     /// Can be mapped, and passed on.
@@ -21,7 +21,7 @@ impl Announced {
     /// A segment received from its owner, who says it has `claimed_len_bytes`.
     ///
     /// # Errors
-    /// As [`Segment::from_fd`]; as [`Segment::map_readonly`] where descriptors are short.
+    /// As [`Segment::from_fd`]; as [`Segment::map_readonly`] if descriptors are short.
     pub fn new(fd: OwnedFd, claimed_len_bytes: u64) -> Result<Self, ShmError> {
         let segment = Segment::from_fd(fd, claimed_len_bytes)?;
         let copied = segment.len() <= MOST_COPIED_BYTES;
@@ -31,7 +31,7 @@ impl Announced {
         Ok(Self::Open(segment))
     }
 
-    /// The segment, if its descriptor is there.
+    /// The segment, if its descriptor exists.
     pub fn segment(&self) -> Option<&Segment> {
         match self {
             Self::Open(segment) => Some(segment),
@@ -88,7 +88,7 @@ impl Announced {
     /// As [`Segment::map_shared`].
     ///
     /// # Errors
-    /// As [`Segment::map_shared`]; [`ShmError::DescriptorsShort`] where there is only a view.
+    /// As [`Segment::map_shared`]; [`ShmError::DescriptorsShort`] if there is only a view.
     pub fn map_shared(&self, offset_bytes: u64, len_bytes: u64) -> Result<Mapping, ShmError> {
         let segment = self.segment().ok_or(ShmError::DescriptorsShort)?;
         segment.map_shared(offset_bytes, len_bytes)

@@ -17,9 +17,9 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// New memory of at least `len_bytes`, rounded up to whole pages, that starts with `content` and
-    /// is zero after it; and the one mapping that may ever write to it. Others can map it to read, or
-    /// privately. `content` is copied once, faster than it could be to the mapping.
+    /// New memory of at least `len_bytes`, rounded up to whole pages, that starts with `content` and is otherwise zero;
+    /// and the only mapping that may ever write to it. Others can map it to read, or privately. `content` is copied
+    /// once, faster than through the mapping.
     ///
     /// # Errors
     /// [`ShmError::BadSize`], [`ShmError::OutOfMemory`] or [`ShmError::System`].
@@ -29,7 +29,7 @@ impl Segment {
         Ok((segment, mapping))
     }
 
-    /// As [`Segment::create`], but open: others may map it to write as well.
+    /// As [`Segment::create`], but open: others may also map it for writing.
     ///
     /// # Errors
     /// As [`Segment::create`].
@@ -42,14 +42,14 @@ impl Segment {
         let len_bytes = rounded.filter(fits).ok_or(ShmError::BadSize(len_bytes))?;
         let fd = platform::create(len_bytes, content)?;
         let region = Region::map(fd.as_fd(), Access::SharedWrite, 0, len_bytes)?;
-        // Pages with content, and all pages have some by now, take the cheaper way.
+        // Pages with content take the cheaper way, and by now all pages have some.
         let written = if content.is_empty() { 0 } else { region.len() };
         platform::populate(&region, written)?;
         Ok((Self { fd, len_bytes }, WritableMapping { region }))
     }
 
-    /// New zeroed memory of at least `len_bytes`, rounded up to whole pages, that others may map to write as well:
-    /// the memory of arrays born shared, and of windows.
+    /// New zeroed memory of at least `len_bytes`, rounded up to whole pages, that others may also map for writing: the
+    /// memory of shared allocations and windows.
     ///
     /// # Errors
     /// As [`Segment::create`].
@@ -64,7 +64,7 @@ impl Segment {
     /// A segment received from its owner, who says it has `claimed_len_bytes`.
     ///
     /// # Errors
-    /// [`ShmError::NotSealed`] or [`ShmError::SizeMismatch`] when the descriptor could fault.
+    /// [`ShmError::NotSealed`] or [`ShmError::SizeMismatch`] if the descriptor could fault.
     pub fn from_fd(fd: OwnedFd, claimed_len_bytes: u64) -> Result<Self, ShmError> {
         let actual_bytes = platform::sealed_size(fd.as_fd())?;
         if actual_bytes < claimed_len_bytes {
@@ -95,7 +95,7 @@ impl Segment {
         self.len_bytes
     }
 
-    /// An ordinary writable view of a range: its writes are its own, page by page.
+    /// An ordinary writable view of a range: writes are private, page by page.
     ///
     /// # Errors
     /// [`ShmError::BadRange`], [`ShmError::OutOfMemory`].
@@ -111,7 +111,7 @@ impl Segment {
         self.map(Access::SharedRead, offset_bytes, len_bytes)
     }
 
-    /// A view of a range of an open segment whose writes everybody sees.
+    /// A view of a range of an open segment; everybody sees its writes.
     ///
     /// # Errors
     /// As [`Segment::map_private`], and [`ShmError::System`] when the segment is not open.
@@ -134,7 +134,7 @@ impl Segment {
 
     fn map(&self, access: Access, offset_bytes: u64, len_bytes: u64) -> Result<Mapping, ShmError> {
         self.check_range(offset_bytes, len_bytes)?;
-        // Whole pages are mapped; what lies before the range in its first page is not shown.
+        // Whole pages are mapped; the part of the first page before the range is not visible.
         let lead_bytes = offset_bytes % platform::page_bytes();
         let region = Region::map(
             self.fd.as_fd(),
@@ -160,8 +160,8 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Address of the first byte. Writing there is allowed only when [`Mapping::is_writable`], and
-    /// is the caller's to synchronise.
+    /// Address of the first byte. Writing there is allowed only if [`Mapping::is_writable`], and the caller must
+    /// synchronise it.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.region.as_ptr().wrapping_add(self.lead_bytes)
     }
@@ -176,9 +176,9 @@ impl Mapping {
         self.access == Access::Private
     }
 
-    /// Shows a range of a segment, of this view's length, in its place: the addresses stay, the bytes become the
-    /// segment's, privately. What was written here is gone. Returns what was shown before if it is large: unmapping,
-    /// by dropping it, takes time.
+    /// Maps a range of a segment, of this view's length, over this view: the addresses stay, and the bytes become the
+    /// segment's, privately. Earlier writes are lost. Returns the previous mapping if it is large: unmapping it, by
+    /// dropping it, takes time.
     ///
     /// # Errors
     /// [`ShmError::BadRange`] when the range is not of this length, or either does not start on a page.
@@ -207,13 +207,13 @@ impl Mapping {
         }))
     }
 
-    /// The same view, not to be written to.
+    /// The same view, read-only.
     pub(crate) fn into_readonly(mut self) -> Self {
         self.access = Access::SharedRead;
         self
     }
 
-    /// A range of the view in memory of this process alone.
+    /// A copy of a range of the view in private memory.
     ///
     /// # Errors
     /// [`ShmError::BadRange`], [`ShmError::OutOfMemory`].
@@ -246,9 +246,8 @@ impl Mapping {
             .then(|| unsafe { std::slice::from_raw_parts_mut(start, len) })
     }
 
-    /// Whether this part of the view is known to be still the segment's own bytes: no page it touches was
-    /// ever written through this mapping. The kernel's page table says so; where it cannot be read, the
-    /// answer is no.
+    /// Whether this part of the view is known to be unchanged: no page of it was ever written through this mapping. The
+    /// kernel's page table tells; if it cannot be read, the answer is no.
     ///
     /// # Panics
     /// When the part leaves the view.
@@ -260,7 +259,7 @@ impl Mapping {
         );
         match self.access {
             Access::SharedRead => true,
-            // Anybody may have written, and may go on.
+            // Anybody may have written, and may continue to.
             Access::SharedWrite => false,
             Access::Private => {
                 platform::is_untouched(&self.region, self.lead_bytes + offset_bytes, len_bytes)
@@ -296,7 +295,7 @@ impl WritableMapping {
         unsafe { std::slice::from_raw_parts_mut(self.region.as_ptr(), self.region.len()) }
     }
 
-    /// Where a part of the segment begins. Writing there is for whoever the part belongs to.
+    /// Where a part of the segment begins. Only the owner of the part may write there.
     ///
     /// # Panics
     /// When the part leaves the segment.
@@ -309,7 +308,7 @@ impl WritableMapping {
         self.region.as_ptr().wrapping_add(start)
     }
 
-    /// The segment's bytes, to read; not of a segment in which a part is being written.
+    /// The segment's bytes for reading; not for a segment in which a part is being written.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: as above; shared borrows exclude the exclusive one.
         unsafe { std::slice::from_raw_parts(self.region.as_ptr(), self.region.len()) }

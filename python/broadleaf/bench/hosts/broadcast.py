@@ -1,4 +1,4 @@
-"""Broadcasts over hosts in namespaces of this machine, by every plan and by the chosen one."""
+"""Broadcasts over hosts in namespaces of this machine, with every topology and with the chosen one."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from . import raw_chain
 from .network import Host, HostedCluster, Network, scheduled_by_thread, wait_until
 
 LARGE_BYTES = 1_000_000_000
-# A chain is worth its while from here on.
-LEAST_RAW_BYTES = 1_000_000
-# What takes milliseconds varies more from round to round, and costs little to repeat.
+# A chain pays off from here on.
+MIN_RAW_BYTES = 1_000_000
+# Short broadcasts vary more from round to round, and cost little to repeat.
 SHORT_BYTES, SHORT_REPEATS = 1_000_000, 5
-# What a broadcast brings is held until the next one's end: it takes two of them until memory is used again.
+# The data of a broadcast is held until the end of the next one, so it takes two of them until memory is reused.
 WARMING_ROUNDS = 2
 # To every host, before the first broadcast.
 IDLE_PINGS = 3
-# Of a small task, before and again after the broadcast beside it: the machine may be slower for a moment.
+# Repeats of a small task, before and after the broadcast beside it: the machine may be slower for a moment.
 IDLE_TRIPS = 2_000
 
 _held: Any = None
 
 
 def hold(data: Any) -> int:
-    """On an engine: keeps the data, and says when it was there, in ns of the clock all namespaces share."""
+    """On an engine: keeps the data, and returns when it arrived, in ns of the clock that all namespaces share."""
     global _held
     _held = data
     return time.monotonic_ns()
@@ -50,7 +50,7 @@ def measure_hosts(
     host_counts: Sequence[int],
     engines: int,
     sizes: list[int],
-    plans: list[str],
+    topologies: list[str],
     gbit: float,
     repeats: int,
     options: dict[str, object],
@@ -65,13 +65,13 @@ def measure_hosts(
             HostedCluster(network, engines, max_outstanding_bytes=1 << 40, **options) as cluster,
         ):
             bench = HostBench(cluster, gbit, repeats)
-            yield from bench.broadcasts(sizes, plans)
+            yield from bench.broadcasts(sizes, topologies)
             if with_small_task:
                 yield from bench.small_task()
 
 
 def progress(record: Record) -> str:
-    """A record in one line, while the others are still to come."""
+    """A record in one line, while others are still missing."""
     return f"{table.settings(record.params):<60} {table.figure(record)}"
 
 
@@ -92,7 +92,7 @@ class HostBench:
         self.idle_latency_us: float = self._idle_round_trip_ns() / 2000
 
     def _idle_round_trip_ns(self) -> int:
-        """The least of a few round trips to every host while nothing else is sent."""
+        """The minimum of a few round trips to every host while nothing else is sent."""
         trips: dict[str, set[int]] = {}
 
         def has_enough() -> bool:
@@ -116,10 +116,10 @@ class HostBench:
         made[:8] = self.random.integers(0, 256, 8, dtype=np.uint8)[: min(8, n_bytes)]
         return made
 
-    def broadcast(self, plan: str, n_bytes: int) -> tuple[float, float]:
+    def broadcast(self, topology: str, n_bytes: int) -> tuple[float, float]:
         """Milliseconds until the last engine holds the data, and payloads that came into the busiest host."""
         view = self.cluster.client[:]
-        view.plan = plan
+        view.topology = topology
         data = self.data(n_bytes)
         before = [self.cluster.network.received_bytes(host) for host in self.hosts]
         started_ns = time.monotonic_ns()
@@ -127,50 +127,51 @@ class HostBench:
         received = [self.cluster.network.received_bytes(host) for host in self.hosts]
         sums = set(view.apply_sync(checksum))
         if sums != {zlib.crc32(data)}:
-            raise RuntimeError(f"plan {plan}, {n_bytes} bytes: an engine holds other data")
+            raise RuntimeError(f"topology {topology}, {n_bytes} bytes: an engine holds other data")
         most = max(now - had for now, had in zip(received, before, strict=True))
         return (ended_ns - started_ns) / 1e6, most / n_bytes
 
-    def broadcasts(self, sizes: list[int], plans: list[str]) -> Iterator[Record]:
-        """Every plan for every size; all plans take turns within a round, each round beginning with another one."""
+    def broadcasts(self, sizes: list[int], topologies: list[str]) -> Iterator[Record]:
+        """Every topology for every size; all topologies alternate within a round, and each round begins with a
+        different one."""
         self.cluster.client[:].apply_sync(hold, b"")
         yield self.record("link_latency", [self.idle_latency_us])
         for n_bytes in sizes:
-            times: dict[str, list[float]] = {plan: [] for plan in plans}
-            into: dict[str, list[float]] = {plan: [] for plan in plans}
+            times: dict[str, list[float]] = {topology: [] for topology in topologies}
+            into: dict[str, list[float]] = {topology: [] for topology in topologies}
             rounds = self.repeats * (SHORT_REPEATS if n_bytes <= SHORT_BYTES else 1)
             for round_ in range(-WARMING_ROUNDS, rounds):
-                first = round_ % len(plans)
-                for plan in plans[first:] + plans[:first]:
-                    taken_ms, payloads = self.broadcast(plan, n_bytes)
+                first = round_ % len(topologies)
+                for topology in topologies[first:] + topologies[:first]:
+                    taken_ms, payloads = self.broadcast(topology, n_bytes)
                     if round_ >= 0:
-                        times[plan].append(taken_ms)
-                        into[plan].append(payloads)
-            for plan in plans:
-                yield self.record("last_engine", times[plan], bytes=n_bytes, plan=plan)
-                yield self.record("bytes_into_host", into[plan], bytes=n_bytes, plan=plan)
-            forced = [statistics.median(times[plan]) for plan in plans if plan != "auto"]
-            if "auto" in plans:
+                        times[topology].append(taken_ms)
+                        into[topology].append(payloads)
+            for topology in topologies:
+                yield self.record("last_engine", times[topology], bytes=n_bytes, topology=topology)
+                yield self.record("bytes_into_host", into[topology], bytes=n_bytes, topology=topology)
+            forced = [statistics.median(times[topology]) for topology in topologies if topology != "auto"]
+            if "auto" in topologies:
                 if forced:
                     ratios = [value / min(forced) for value in times["auto"]]
                     yield self.record("of_best_plan", ratios, bytes=n_bytes)
                 model_ms = self.model_ms(n_bytes)
                 yield self.record("of_chain_model", [value / model_ms for value in times["auto"]], bytes=n_bytes)
-                if n_bytes >= LEAST_RAW_BYTES:
+                if n_bytes >= MIN_RAW_BYTES:
                     raw_ms = raw_chain.measure(self.cluster.network, n_bytes, self.repeats)
                     yield self.record("raw_chain", raw_ms, bytes=n_bytes)
                     floor_ms = statistics.median(raw_ms)
                     yield self.record("of_raw_chain", [value / floor_ms for value in times["auto"]], bytes=n_bytes)
 
     def model_ms(self, n_bytes: int) -> float:
-        """The chain's time by the model, from the link's rate and its latency while idle."""
+        """The model's time for the chain, from the link's rate and its idle latency."""
         link = broadleaf.plan.Link.measured(self.idle_latency_us, self.gbit)
         return broadleaf.plan.transfers(len(self.hosts), n_bytes, link, among=("chain",))[0].seconds * 1000
 
     def small_task(self) -> Iterator[Record]:
         """The round trip of an empty task to an idle engine of the first host, alone and beside 1 GB to all others.
 
-        Nothing where this machine's memory does not hold 1 GB for each host and 4 here.
+        Returns nothing if this machine's memory cannot hold 1 GB for each host and 4 GB here.
         """
         needed_bytes = (len(self.hosts) + 4) * LARGE_BYTES
         if needed_bytes > (available_bytes := measure.available_bytes()):
@@ -182,7 +183,7 @@ class HostBench:
         one, rest = self.cluster.client[first], self.cluster.client[targets]
         idle = [_trip_us(one) for _ in range(IDLE_TRIPS)]
         data = self.data(LARGE_BYTES)
-        # Every host gets warm memory, and has it free again.
+        # Every host gets warm memory, and frees it again.
         rest.apply_sync(hold, data)
         rest.apply_sync(hold, None)
         data[0] ^= 1

@@ -17,7 +17,7 @@ _PACKET_BYTES = 65_536
 
 
 def pump(device: str, latency_s: float) -> None:
-    """Gives each packet back `latency_s` after it came, in order, for ever. Says `ready` first."""
+    """Returns each packet `latency_s` after it arrived, in order, forever. Prints `ready` first."""
     tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     fcntl.ioctl(tun, _TUNSETIFF, struct.pack("16sH14x", device.encode(), _IFF_TUN | _IFF_NO_PI))
     print("ready", flush=True)

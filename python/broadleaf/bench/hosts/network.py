@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 _CLI = "from broadleaf.cli import main; main()"
 _PUMP = "from broadleaf.bench.hosts.latency import main; main()"
 _BURST_BYTES = 131_072
-# Namespaces are named after these, as a process may have several networks at a time.
+# Namespaces are named after these numbers, because a process may have several networks at a time.
 _NUMBERS = itertools.count()
 _AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
 
 
 def why_not() -> str | None:
-    """Why namespaces cannot be made here, or None."""
+    """Why namespaces cannot be created here, or None."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     for tool in ("ip", "tc"):
@@ -48,10 +48,10 @@ def why_not() -> str | None:
 
 @contextmanager
 def scheduled_by_thread() -> Iterator[None]:
-    """What is started meanwhile shares the cores by thread, not by session (`sched(7)`, autogroup).
+    """Processes started in the meantime share the cores by thread, not by session (`sched(7)`, autogroup).
 
-    A host's processes are a session. Those of separate machines never compete, but here each would get the same part of
-    a core, whatever it does there: a small task's thread would wait for the payload of all other hosts.
+    A host's processes are a session. Those of separate machines never compete, but here each would get an equal part of
+    a core, whatever it does: a small task's thread would wait for the payload of all other hosts.
     """
     try:
         was = _AUTOGROUP.read_text()
@@ -122,14 +122,14 @@ class Network:
             self._delay(latency_ms)
 
     def limit(self, namespace: str, device: str, rate_mbit: float) -> None:
-        """Limits what leaves by a device; small packets marked for low delay go first, as by the kernel's default."""
+        """Limits the outgoing rate of a device; small packets marked for low delay go first, as by default."""
         rate = f"{int(rate_mbit * 1000)}kbit"
         _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "handle", "1:", "tbf", "rate", rate,
              "burst", str(_BURST_BYTES), "latency", "50ms")  # fmt: skip
         _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "parent", "1:", "pfifo_fast")
 
     def _delay(self, latency_ms: float) -> None:
-        """Sends all that goes from host to host through a process that holds it for a while."""
+        """Routes all traffic between hosts through a process that delays it."""
         self._pump = subprocess.Popen(
             ["ip", "netns", "exec", self.router, sys.executable, "-c", _PUMP, "delay", str(latency_ms)],
             stdout=subprocess.PIPE,
@@ -144,7 +144,7 @@ class Network:
                  "lookup", "101")  # fmt: skip
 
     def execute(self, namespace: str, command: Sequence[str]) -> str:
-        """Runs a command in a namespace to its end; returns its output."""
+        """Runs a command in a namespace and returns its output."""
         return _run("ip", "netns", "exec", namespace, *command)
 
     def start(self, host: Host, *arguments: str, **options: Any) -> subprocess.Popen[Any]:
@@ -159,11 +159,11 @@ class Network:
         return [*enter, "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host.namespace]
 
     def received_bytes(self, host: Host) -> int:
-        """Bytes that have come in over a host's link, headers and all."""
+        """Bytes received over a host's link, including headers."""
         return self._link_bytes(host, "rx")
 
     def sent_bytes(self, host: Host) -> int:
-        """Bytes that have gone out over a host's link, headers and all."""
+        """Bytes sent over a host's link, including headers."""
         return self._link_bytes(host, "tx")
 
     def _link_bytes(self, host: Host, direction: str) -> int:
@@ -172,7 +172,7 @@ class Network:
         return n_bytes
 
     def cut(self, host: Host) -> None:
-        """Takes a host's link down: nobody is told."""
+        """Takes a host's link down without telling anybody."""
         _run("ip", "-n", self.router, "link", "set", host.port, "down")
 
     def signal(self, host: Host, number: int) -> None:
@@ -205,7 +205,7 @@ class Network:
 class HostedCluster:
     """A cluster whose controller is on host 0 of a network, with a relay on each other host.
 
-    The client connects by the controller's unix socket, which namespaces do not hide.
+    The client connects through the controller's unix socket, which namespaces do not hide.
     """
 
     def __init__(self, network: Network, engines_per_host: int, name: str = "hosts", /, **options: object) -> None:
@@ -232,7 +232,7 @@ class HostedCluster:
             raise
 
     def start_relay(self, host: Host, *arguments: str) -> None:
-        """Starts the relay of a host; its engines come up later."""
+        """Starts the relay of a host; its engines start later."""
         self.relays[host.index] = self.network.start(
             host, "relay", "--connection", self.cluster.relay_file, "-n", str(self.engines_per_host),
             "--name", f"host{host.index}", *arguments, stdout=subprocess.DEVNULL,
@@ -244,11 +244,11 @@ class HostedCluster:
         return [engine_id for engine_id, _, _, where in self.client.link.engines() if where == name]
 
     def host_status(self) -> dict[str, dict[str, Any]]:
-        """What the controller knows of each host, by name."""
+        """What the controller knows about each host, by name."""
         return {entry["name"]: entry for entry in self.cluster.status_sync()["hosts"]}
 
     def close(self) -> None:
-        """Stops all of it."""
+        """Stops everything."""
         if hasattr(self, "client"):
             self.client.close()
             del self.client  # and with it what its pool holds
@@ -270,7 +270,7 @@ class HostedCluster:
 
 
 def wait_until(is_so: Any, timeout_s: float, what: str) -> None:
-    """Returns once `is_so()` holds; TimeoutError says `what` did not come."""
+    """Returns once `is_so()` holds; TimeoutError says that `what` did not happen."""
     deadline = time.monotonic() + timeout_s
     while not is_so():
         if time.monotonic() > deadline:

@@ -1,7 +1,7 @@
-"""What a chain of hosts takes with nothing but sockets: no encryption, checks or engines. The floor of `bench hosts`.
+"""The time of a chain of hosts with bare sockets: no encryption, checks or engines. The floor of `bench hosts`.
 
-Every host is a process that receives into memory of its own and sends each piece on as soon as it has it; the last one
-says that it has all. Run as a module it is one of these processes.
+Every host is a process that receives into its own memory and forwards each piece as soon as it has it. The last one
+reports when it has everything. Run as a module, this is one of these processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONNECT_TIMEOUT_S = 30.0
 
 
 def measure(network: Network, n_bytes: int, rounds: int) -> list[float]:
-    """Milliseconds until the last host has `n_bytes` that go from host 0 through all others, once for each round.
+    """Milliseconds until the last host has `n_bytes`, sent from host 0 through all others, for each round.
 
     Raises RuntimeError if a process of the chain fails.
     """
@@ -47,7 +47,7 @@ def _start(host: Host, next_host: Host, n_bytes: int, rounds: int) -> subprocess
 
 
 def _connect(address: str) -> socket.socket:
-    """Connects to a process that may not listen yet."""
+    """Connects to a process that may not be listening yet."""
     deadline = time.monotonic() + CONNECT_TIMEOUT_S
     while True:
         try:
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> None:
         inward, _ = server.accept()
     data = memoryview(bytearray(n_bytes))
     with onward, inward:
-        for round_ in range(-1, rounds):  # one that warms up
+        for round_ in range(-1, rounds):  # one round to warm up
             began_ns = time.monotonic_ns()
             for at in range(0, n_bytes, PIECE_BYTES):
                 piece = data[at : at + PIECE_BYTES]

@@ -1,4 +1,5 @@
-"""`python -m peers NAME`: serves one adapter. A JSON request a line on standard input, a JSON reply a line on output.
+"""`python -m peers NAME`: serves one adapter. One JSON request per line on standard input, one JSON reply per line on
+standard output.
 
     {"do": "describe"}                                    -> {"version", "configs", "launched"}
     {"do": "start", "workers": 4, "config": "default"}    -> {"ready_s"}
@@ -6,7 +7,7 @@
     {"do": "run", "case": "latency", "arguments": {...}}  -> {"values": {metric: figure}}
     {"do": "stop"}                                        -> {}
 
-A request that fails answers {"error": text} and leaves the rest to the caller.
+A failed request answers {"error": text} and leaves the rest to the caller.
 """
 
 import fcntl
@@ -43,7 +44,7 @@ SIOCSIFFLAGS, IFF_UP = 0x8914, 0x1
 
 
 def raise_loopback() -> None:
-    """A fresh network namespace has its loopback interface down. Harmless where it is up."""
+    """A fresh network namespace has its loopback interface down. Harmless if it is up."""
     if os.environ.get("BROADLEAF_BENCH_NAMESPACE"):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             fcntl.ioctl(s, SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", IFF_UP))

@@ -1,4 +1,4 @@
-"""What an adapter offers. A dict's keys are the modes: the ways this system has of doing that kind of work."""
+"""What an adapter offers. The keys of a dict are the modes: the ways in which this system can do that kind of work."""
 
 import shutil
 import tempfile
@@ -10,7 +10,7 @@ from . import tasks
 
 # Submits n empty tasks and returns what `collect` needs; collects all their results.
 Submit = tuple[Callable[[int], Any], Callable[[Any], Any]]
-# Sends these arrays, one a task, and returns what `collect` needs; collects.
+# Sends these arrays, one per task, and returns what `collect` needs; collects the results.
 Send = tuple[Callable[[list[Any]], Any], Callable[[Any], Any]]
 
 
@@ -21,14 +21,14 @@ class Way(NamedTuple):
     give: Callable[[Any], Any]
     #: The checksum of what each worker has.
     check: Callable[[], list[float]]
-    #: What the caller has before: by default the value itself.
+    #: The value that the caller has before the broadcast: by default the value itself.
     prepare: Callable[[Any], Any] = lambda value: value
 
 
 class Adapter:
     """A system under test. A case it has no modes for is recorded as skipped."""
 
-    #: Settings that need a start of their own; cases that are not named run under the first.
+    #: Settings that need their own start; cases that are not named run under the first.
     configs: ClassVar[dict[str, list[str]]] = {"": ["default"]}
     #: Whether `start` includes the launch of this process itself (under mpiexec).
     launched: bool = False
@@ -72,8 +72,7 @@ class Adapter:
         return {}
 
     def fan_out_queued(self) -> dict[str, Callable[[int, int], Any]]:
-        """n empty calls to each of the first so many workers, queued, and all results; of systems that count what they
-        send."""
+        """n queued empty calls to each of the first workers, and all results; for systems that count what they send."""
         return {}
 
     def broadcast(self) -> dict[str, Way]:
@@ -92,7 +91,7 @@ class Adapter:
         raise NotImplementedError
 
     def counters(self) -> dict[str, int]:
-        """Counters of this process, for systems that keep any."""
+        """Counters of this process, for systems that have any."""
         return {}
 
     def after_step(self) -> None:

@@ -1,4 +1,4 @@
-"""The cases, measured once each, over what an adapter offers. Definitions: docs/benchmarks.md."""
+"""The cases, each measured once with an adapter. Definitions: docs/benchmarks.md."""
 
 import os
 import statistics
@@ -69,7 +69,7 @@ def sleep_map(peer: Adapter, mode: str, n: int, ms: float, workers: int, warmup:
 
 
 def straggler(peer: Adapter, mode: str, n: int, ms: float, straggler_s: float, place: int, warmup: int) -> Values:
-    """One long task among n short ones: how long the last short one took, and all of them."""
+    """One long task among n short ones: how long the last short one took, and how long all took."""
     go = peer.naps()[mode]
     go([ms / 1e3] * warmup)
     lengths = [ms / 1e3] * n
@@ -89,7 +89,7 @@ def straggler(peer: Adapter, mode: str, n: int, ms: float, straggler_s: float, p
 def echo(peer: Adapter, mode: str, size_bytes: int, n: int, warmup: int) -> Values:
     """An array to n queued tasks and back; both directions count.
 
-    Warm: `warmup` whole rounds before, so that memory which a system keeps has been touched wherever it comes to lie.
+    Warm: after `warmup` whole rounds, so that memory that a system keeps has been touched wherever it is.
     """
     import numpy as np
 
@@ -108,15 +108,15 @@ def echo(peer: Adapter, mode: str, size_bytes: int, n: int, warmup: int) -> Valu
 
 
 def copies(before: dict[str, int], after: dict[str, int], sent_bytes: int) -> Values:
-    """Copies made in this process of what it sent; nothing where none is counted, as when bytes go through a socket."""
+    """Copies that this process made of what it sent; nothing if none are counted, as when bytes go through a socket."""
     copied_bytes = after.get("copied_bytes", 0) - before.get("copied_bytes", 0)
     return {"copies": copied_bytes / sent_bytes} if copied_bytes else {}
 
 
 def send(peer: Adapter, mode: str, size_bytes: int, n: int, warmup: int) -> Values:
-    """n different arrays to one task each: until the caller has the processor back, and until all arrived.
+    """n different arrays to one task each: the time until the caller can continue, and until all have arrived.
 
-    Warm: the arrays were written before, and the system has moved as many bytes once already.
+    Warm: the arrays were written before, and the system has already moved as many bytes once.
     """
     import numpy as np
 
@@ -148,7 +148,8 @@ def memory(peer: Adapter, settle_s: float) -> Values:
 
 
 def bounded(peer: Adapter, mode: str, n: int, step: int, warmup: int) -> Values:
-    """n tasks in steps, results consumed and dropped: how far resident memory grew after the warm-up, by process."""
+    """n tasks in steps, with results consumed and dropped: how much resident memory grew after the warm-up, by
+    process."""
     submit, collect = peer.throughput()[mode]
     workers = set(peer.worker_pids())
 
@@ -241,6 +242,6 @@ def rss_mb(pid: str) -> float:
 
 
 def available_bytes() -> int:
-    """Memory that programs can have without swapping."""
+    """Memory that programs can use without swapping."""
     with open("/proc/meminfo") as f:
         return next(int(line.split()[1]) * 1024 for line in f if line.startswith("MemAvailable:"))

@@ -1,4 +1,4 @@
-"""joblib's work: calls that have a large array in common, and a search by scikit-learn."""
+"""joblib's work: calls that share a large array, and a search by scikit-learn."""
 
 import subprocess
 import sys
@@ -35,12 +35,12 @@ def item(array: Any, i: int) -> float:
 
 
 def grid_search(peer: Adapter, mode: str, candidates: int, folds: int, samples: int, warmup: int) -> Values:
-    """A search of scikit-learn's: in a new program, which finds what the system keeps running, and when all is warm."""
+    """A scikit-learn search: in a new program, which finds the system already running, and when everything is warm."""
     from joblib import parallel_config
 
     run = peer.parallel_contexts()[mode]
     program = peer.parallel_program() + f"print(timed_search({candidates}, {folds}, {samples})[0])"
-    for _ in range(2):  # workers that go on living have imported scikit-learn then
+    for _ in range(2):  # workers that stay alive have then imported scikit-learn
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         expect(done.returncode == 0, done.stderr[-500:])
     with run():

@@ -1,4 +1,4 @@
-"""What is broadcast: values of a given form, new ones for every round, and the checksum that receivers answer with."""
+"""The broadcast values: of a given form, new ones for every round, and the checksum that receivers answer with."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def make(payload: str) -> Any:
         return rng.random((int(argument), int(argument)))
     from scipy import sparse
 
-    # Built from its three arrays: scipy's own generator needs minutes and twice the memory at density 0.6.
+    # Built from its three arrays: SciPy's own generator needs minutes and twice the memory at density 0.6.
     n, density = 10_000, float(argument)
     per_column = int(n * density)
     indices: Any = (np.arange(per_column, dtype=np.int32)[None, :] * (n // per_column)).repeat(n, axis=0).ravel()
@@ -34,6 +34,6 @@ def n_bytes(value: Any) -> int:
 
 
 def checksum(value: Any) -> float:
-    """Changes with every part of the value that `renew` changes."""
+    """A checksum that changes with every part of the value that `renew` changes."""
     numbers = value.data if hasattr(value, "indptr") else value
     return float(numbers.sum())

@@ -9,12 +9,12 @@ from . import payloads
 from .adapter import Adapter
 from .measure import Values, clock, descendants, expect, pss_mb
 
-# So many that what the workers do to the caller's caches, on the cores they share, is spread over many calls.
+# Enough that the workers' effect on the caller's caches, on shared cores, is spread over many calls.
 QUEUED_CALLS = 1000
 
 
 def fan_out(peer: Adapter, mode: str, calls: int, warmup: int) -> Values:
-    """Empty calls to all workers at once: until the caller knows that each has run it."""
+    """Empty calls to all workers at once: the time until the caller knows that each has run it."""
     call = peer.fan_out()[mode]
     for _ in range(warmup):
         call()
@@ -27,10 +27,9 @@ def fan_out(peer: Adapter, mode: str, calls: int, warmup: int) -> Values:
 
 
 def fan_out_cost(peer: Adapter, mode: str, workers: list[int], rounds: int, warmup: int) -> dict[str, list[float]]:
-    """What an empty call to so many of the workers costs the caller, of many under way at once: then it seldom waits.
-
-    The numbers take turns on one system: another one, or the same a minute later, costs something else. Each round
-    begins with another number, so that none always follows the same.
+    """What an empty call to a number of workers costs the caller, with many calls in flight, so that it seldom waits.
+    The numbers alternate on one system, because another system, or the same one a minute later, has other costs. Each
+    round begins with a different number, so that none always follows the same one.
     """
     queue = peer.fan_out_queued()[mode]
     values: dict[str, list[float]] = {f"client_{what}_{n}": [] for what in ("processor", "bytes_sent") for n in workers}
@@ -47,13 +46,13 @@ def fan_out_cost(peer: Adapter, mode: str, workers: list[int], rounds: int, warm
 
 
 def broadcast(peer: Adapter, mode: str, payload: str, rounds: int, warmup: int) -> Values:
-    """One value to all workers, with new contents each round: until the last one has it and the caller knows.
+    """One value to all workers, with new contents each round: the time until the last one has it and the caller knows.
 
     `first` is the first round of all, whose memory nobody has touched yet. Every worker then answers with a checksum of
     what it holds, outside the time measured.
     """
     way = peer.broadcast()[mode]
-    # What the workers import for it is no part of the transfer.
+    # What the workers import for it is not part of the transfer.
     way.give(way.prepare(payloads.make(payload.split()[0] + " 2" if payload.startswith("array") else "csc 0.0001")))
     way.check()
     value = payloads.make(payload)

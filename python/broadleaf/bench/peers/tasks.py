@@ -27,7 +27,7 @@ def nap(seconds: float) -> float:
 
 
 def held_checksum() -> float:
-    """The checksum of the variable `held`, read on the worker that was given it."""
+    """The checksum of the variable `held`, computed on the worker that received it."""
     import sys
     from importlib import import_module
 
@@ -35,12 +35,12 @@ def held_checksum() -> float:
 
 
 def meet(folder: str, n: int, timeout_s: float = 120.0) -> int:
-    """Returns this process's id once n processes have come here: every worker of a pool is up then."""
+    """Returns this process's id once n processes have called this: then every worker of a pool is up."""
     with open(os.path.join(folder, str(os.getpid())), "w"):
         pass
     end = time.monotonic() + timeout_s
     while len(os.listdir(folder)) < n:
         if time.monotonic() > end:
-            raise TimeoutError("not all workers came")
+            raise TimeoutError("not all workers appeared")
         time.sleep(0.002)
     return os.getpid()

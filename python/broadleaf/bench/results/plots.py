@@ -1,4 +1,5 @@
-"""Figures of the records, as IPython's performance page has them: latency, tasks a second, message size, task length.
+"""Figures from the records, like those on IPython's performance page: latency, tasks per second, message size, task
+length.
 
 Each is written as PNG and SVG. Needs matplotlib (`pip install broadleaf[bench]`), which is imported when drawing.
 """
@@ -11,7 +12,7 @@ from typing import Any
 from ..environments import OURS, RAW, SYSTEMS
 from .record import Record
 
-# A colour for each system, told apart also by readers who see few colours; ours stands out by weight.
+# A colour for each system, chosen so that colour-blind readers can tell them apart; ours stands out by weight.
 COLOURS = dict(
     zip(
         SYSTEMS,
@@ -24,7 +25,7 @@ SIZE_INCHES = (7.2, 4.6)
 
 
 def draw(records: list[Record], folder: Path) -> list[Path]:
-    """Draws every figure there are records for; the paths written."""
+    """Draws every figure that has records; returns the paths written."""
     folder.mkdir(parents=True, exist_ok=True)
     figures: dict[str, tuple[Callable[[Any, list[Record]], None], set[str]]] = {
         "latency": (latency, {"latency"}),
@@ -65,7 +66,7 @@ def label(r: Record) -> str:
 
 
 def latency(axes: Any, records: list[Record]) -> None:
-    """One row a system and way: the median as a point, the 99th percentile as the end of its line."""
+    """One row per system and mode: the median as a point, the 99th percentile as the end of its line."""
     medians = {label(r): r for r in records if r.case == "latency" and r.metric == "roundtrip_median" and r.values}
     tails = {label(r): r.median for r in records if r.case == "latency" and r.metric == "roundtrip_p99"}
     ordered = sorted(medians.items(), key=lambda item: item[1].median or 0, reverse=True)
@@ -103,7 +104,7 @@ def lines(records: list[Record], case: str, metric: str, x: str) -> dict[str, tu
 def one_each(
     found: dict[str, tuple[str, list[tuple[float, float]]]],
 ) -> dict[str, tuple[str, list[tuple[float, float]]]]:
-    """The first way of every system: more lines than that cannot be told apart."""
+    """Only the first mode of every system: more lines could not be told apart."""
     first: dict[str, str] = {}
     for name, (system, _) in found.items():
         first.setdefault(system, name)
@@ -128,7 +129,7 @@ def plot_lines(
 
 
 def rate(axes: Any, records: list[Record]) -> None:
-    """Tasks a second over the number of tasks; dashed: submission alone."""
+    """Tasks per second over the number of tasks; dashed: submission alone."""
     done = one_each(lines(records, "throughput", "roundtrip", "n"))
     sent = {name: line for name, line in lines(records, "throughput", "sent", "n").items() if name in done}
     plot_lines(axes, done, "-", True)

@@ -93,7 +93,7 @@ class Record:
 
     @property
     def unit(self) -> str:
-        """By the metric's name, which may end in the number of workers that it is of."""
+        """Found by the metric's name, which may end in a number of workers."""
         return UNITS.get(self.metric) or UNITS.get(re.sub(r"_\d+$", "", self.metric), "")
 
     @property
@@ -102,7 +102,7 @@ class Record:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What two systems' records must share to be compared: case, metric and every parameter but their own ways."""
+        """What two systems' records must share to be compared: case, metric and all parameters except their modes."""
         shared = {k: v for k, v in self.params.items() if k not in ("mode", "config")}
         return (self.case, self.metric, json.dumps(shared, sort_keys=True))
 
@@ -124,5 +124,5 @@ class Record:
 
 
 def skipped(peer: str, version: str, case: str, params: dict[str, Any], why: str) -> Record:
-    """Says that a system has no figure here, and why."""
+    """Records that a system has no figure here, and why."""
     return Record(peer, version, case, params, "skipped", [], why[:400])

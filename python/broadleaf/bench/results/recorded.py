@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .record import Record
 
-#: What `machine.facts` says of the machine itself. The rest are conditions of one run.
+#: The keys of `machine.facts` about the machine itself. The others are conditions of one run.
 _OF_MACHINE = ("processor", "cores", "memory", "kernel", "python")
 _GIT_TIMEOUT_S = 10
 
@@ -18,9 +18,8 @@ _GIT_TIMEOUT_S = 10
 def write(
     folder: Path, name: str, command: str, facts: Mapping[str, object], records: Sequence[Record], when: datetime
 ) -> Path:
-    """Writes a run's file into `folder`, which is made if it is not there, and returns its path.
-
-    `name` says what was measured, `command` how to do so again. No file is written over.
+    """Writes a run's file into `folder`, which is created if missing, and returns its path. `name` says what was
+    measured, and `command` how to repeat it. Never overwrites a file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     known = commit()
@@ -46,7 +45,7 @@ def write(
 
 
 def commit() -> str | None:
-    """The commit of Broadleaf's sources, with `-changed` where they differ from it; None outside of a checkout."""
+    """The commit of Broadleaf's sources, with `-changed` if they differ from it; None outside a checkout."""
     source = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -56,7 +55,7 @@ def commit() -> str | None:
         ).stdout.strip()
 
     try:
-        # An installed package may lie in a checkout of something else, which does not know its files.
+        # An installed package may be inside a checkout of something else, which does not track its files.
         if not git("ls-files", "--", Path(__file__).name):
             return None
         return git("rev-parse", "--short=12", "HEAD") + ("-changed" if git("status", "--porcelain", "-uno") else "")

@@ -1,4 +1,4 @@
-"""The closing table: every figure beside ours, in units that people read."""
+"""The closing table: every figure beside ours, in readable units."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .record import LESS_IS_BETTER, Record
 TITLES = ("OF", "SYSTEM", "WAY", "FIGURE", "MEDIAN", "MIN TO MAX", "BROADLEAF IS")
 LEFT = TITLES[:4]
 _SKIPPED = "skipped"
-# A system's own choices, which do not keep it from being compared.
+# A system's own choices, which do not prevent comparison.
 _OWN = ("mode", "config")
 _UNIT_WORDS = {"ratio": "", "payloads": "x the data", "copies": "x the data", "payload MB": "MB"}
 _WORDS: dict[str, Callable[[Any], str]] = {
@@ -26,7 +26,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "rounds": lambda n: f"{n} rounds",
     "bytes": size,
     "size_bytes": size,
-    "plan": lambda plan: f"plan {plan}",
+    "topology": lambda topology: f"topology {topology}",
     "beside": lambda what: f"beside {what}",
 }
 
@@ -40,7 +40,7 @@ class Row:
 
 
 def reference_values(records: Iterable[Record]) -> dict[tuple[str, ...], float]:
-    """Our figure for each comparison: of the first of our modes and settings that was run."""
+    """Our figure for each comparison, from the first of our modes and settings that was run."""
     found: dict[tuple[str, ...], float] = {}
     for r in records:
         if r.peer == OURS and r.median is not None:
@@ -57,7 +57,7 @@ def ratio(record: Record, reference: dict[tuple[str, ...], float]) -> float | No
 
 
 def settings(params: dict[str, Any], own: bool = False) -> str:
-    """A record's parameters in words: those that systems share, or its `own` ways."""
+    """A record's parameters in words: those that systems share, or its `own` modes."""
     chosen = {name: value for name, value in params.items() if (name in _OWN) == own}
     if own:
         return ", ".join(str(value) for value in chosen.values() if value not in ("", "default"))
@@ -111,13 +111,13 @@ def _comparison(times: float | None) -> str:
 
 
 def shown_columns(found: list[Row]) -> list[int]:
-    """Places in `TITLES` of the columns that say something: not empty, and not our name alone."""
+    """Indices in `TITLES` of the columns with content: not empty, and not only our name."""
     columns = [(place, {row.cells[place] for row in found}) for place in range(len(TITLES))]
     return [place for place, said in columns if said - {""} and (TITLES[place] != "SYSTEM" or said != {OURS})]
 
 
 def left_out(records: list[Record]) -> list[str]:
-    """What was not measured and why, alike reasons of one system together."""
+    """What was not measured and why, with equal reasons of one system together."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for r in records:
         if r.metric == _SKIPPED:
@@ -128,7 +128,7 @@ def left_out(records: list[Record]) -> list[str]:
 
 
 def findings(records: list[Record]) -> list[str]:
-    """The ratios within one run that the documentation's claims are about."""
+    """The ratios within one run that the documentation claims."""
 
     def value(**wanted: Any) -> float | None:
         for r in records:

@@ -18,7 +18,7 @@ MOVERS = "movers"
 
 
 class BenchGroup(SuggestingGroup):
-    """Makes the command of a case when it is asked for."""
+    """Makes the command of a case when it is needed."""
 
     def texts(self) -> dict[str, str]:
         """Each command and what it measures, in one sentence."""
@@ -61,7 +61,7 @@ class BenchGroup(SuggestingGroup):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise click.UsageError(
-                f"{error.option_name} stands before the case; options come after it, as in "
+                f"{error.option_name} comes before the case; put options after it, as in "
                 "`broadleaf bench latency --quick`", ctx
             ) from None  # fmt: skip
 
@@ -80,8 +80,8 @@ class BenchGroup(SuggestingGroup):
 def command(**_: Any) -> None:
     """Measure Broadleaf on this machine, alone or beside other libraries.
 
-    All systems take turns in one run, so that a slow minute of the machine falls on all of them. Progress
-    goes to standard error, and the table at the end to standard output.
+    All systems alternate within one run, so that a slow minute of the machine affects all of them. Progress goes to
+    standard error, and the table at the end to standard output.
 
     Examples: `broadleaf bench latency`, `broadleaf bench throughput --against ppe --repeats 5`,
     `broadleaf bench all --quick --against ppe`

@@ -38,7 +38,7 @@ def case_command(name: str, text: str) -> click.Command:
         against_option(PEERS, peers),
         only_peers_option(),
         click.Option(["--engines", "-n"], type=click.IntRange(1), default=4, show_default=True, metavar="N",
-                     help="Workers of every system, where the case does not choose."),
+                     help="Number of workers of every system, unless the case sets it."),
         repeats_option(),
         quick_option(),
         json_option(),
@@ -64,8 +64,8 @@ def against_option(peers: Sequence[str], complete: Complete | None = None) -> cl
         return named
 
     return click.Option(["--against"], default="", metavar="PEERS", callback=known, shell_complete=complete,
-                        help=f"Other libraries to measure, separated by commas: {', '.join(peers)}. Each is installed "
-                        "into an environment of its own at its first use.")  # fmt: skip
+                        help=f"Other libraries to measure, separated by commas: {', '.join(peers)}. Each is "
+                             f"installed into an environment of its own when it is first used.")  # fmt: skip
 
 
 def only_peers_option() -> click.Option:
@@ -76,20 +76,20 @@ def only_peers_option() -> click.Option:
 def repeats_option() -> click.Option:
     """The option that says how often every system takes its turn."""
     return click.Option(["--repeats"], type=click.IntRange(1), metavar="R",
-                        help="Rounds in which all systems take their turn.  [default: 5; 2 with --quick]")  # fmt: skip
+                        help="Rounds in which each system runs once.  [default: 5; 2 with --quick]")  # fmt: skip
 
 
 def quick_option() -> click.Option:
     """The option that shows that a benchmark runs."""
     return click.Option(["--quick"], is_flag=True,
-                        help="Do little work in few rounds: shows that it runs, not how fast.")  # fmt: skip
+                        help="Do little work in few rounds, to show that it runs rather than how fast.")  # fmt: skip
 
 
 def environments_option() -> click.Option:
     """The option that says where other systems are installed."""
     return click.Option(["--environments"], type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
                         default=Path(".bench-venvs"), show_default=True,
-                        help="Where the environments of other libraries are made.")  # fmt: skip
+                        help="Directory for the environments of other libraries.")  # fmt: skip
 
 
 def _measure(
@@ -152,5 +152,5 @@ def measure(
 
 
 def say(text: str) -> None:
-    """Tells what happens, apart from the result."""
+    """Reports progress, separately from the result."""
     click.echo(text, err=True)

@@ -14,7 +14,7 @@ from broadleaf.cli.terminal.extras import require
 from broadleaf.text.units import parse_size
 
 _SIZES = "1kB,100kB,1MB,16MB,64MB"
-_PLANS = ("auto", "flat", "binomial", "k-ary", "chain")
+_TOPOLOGIES = ("auto", "flat", "binomial", "k-ary", "chain")
 
 
 def host_numbers(ctx: click.Context, parameter: click.Parameter, text: str) -> list[int]:
@@ -35,11 +35,13 @@ def _sizes(ctx: click.Context, parameter: click.Parameter, text: str) -> list[in
         raise click.BadParameter(str(error), ctx, parameter) from None
 
 
-def _plans(ctx: click.Context, parameter: click.Parameter, text: str) -> list[str]:
+def _topologies(ctx: click.Context, parameter: click.Parameter, text: str) -> list[str]:
     found = text.split(",")
-    for plan in found:
-        if plan.partition(":")[0] not in _PLANS:
-            raise click.BadParameter(f"no plan is called {plan!r}; there are {', '.join(_PLANS)}", ctx, parameter)
+    for topology in found:
+        if topology.partition(":")[0] not in _TOPOLOGIES:
+            raise click.BadParameter(
+                f"no topology is called {topology!r}; there are {', '.join(_TOPOLOGIES)}", ctx, parameter
+            )
     return found
 
 
@@ -72,8 +74,8 @@ def _explained() -> dict[str, str]:
               help="Engines of each host.")  # fmt: skip
 @click.option("--sizes", default=_SIZES, show_default=True, callback=_sizes, metavar="SIZE,...",
               help="Sizes of the data, in bytes or with a unit.")  # fmt: skip
-@click.option("--plans", default=",".join(_PLANS), show_default=True, callback=_plans, metavar="PLAN,...",
-              help="Ways to send it; `auto` is the one that Broadleaf chooses.")  # fmt: skip
+@click.option("--topologies", default=",".join(_TOPOLOGIES), show_default=True, callback=_topologies,
+              metavar="TOPOLOGY,...", help="Topologies to compare; `auto` is Broadleaf's own choice.")  # fmt: skip
 @click.option("--gbit", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, metavar="G",
               help="Bandwidth of each host's link, in Gb/s.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="R",
@@ -85,7 +87,7 @@ def command(
     host_counts: list[int],
     engines: int,
     sizes: list[int],
-    plans: list[str],
+    topologies: list[str],
     gbit: float,
     repeats: int,
     options: dict[str, Any],
@@ -96,7 +98,7 @@ def command(
     """Measure broadcasts to several hosts, made of network namespaces (needs root).
 
     The hosts are network namespaces of this machine, with links of limited bandwidth; they are removed at the end.
-    Every plan and the one that Broadleaf chooses take turns.
+    Every topology alternates with the one that Broadleaf chooses.
     """
     require("bench", ("numpy",), "`broadleaf bench hosts`")
     from broadleaf.bench.hosts import broadcast as hosts
@@ -108,11 +110,11 @@ def command(
     records, began, facts = Records(json_file), now(), machine.facts(machine.ISOLATED)
     click.echo(machine.line(facts), err=True)
     try:
-        for record in hosts.measure_hosts(host_counts, engines, sizes, plans, gbit, repeats, options, small_task):
+        for record in hosts.measure_hosts(host_counts, engines, sizes, topologies, gbit, repeats, options, small_task):
             click.echo(hosts.progress(record), err=True)
             records.add(record)
     except (RuntimeError, TimeoutError) as error:
-        # A host or a link that did not do what it should; what was measured before is not lost.
+        # A host or a link failed; what was measured before is not lost.
         records.show()
         fail(str(error))
     records.show()

@@ -24,8 +24,8 @@ _RESULTS = Path("benchmarks", "results")
 def json_option() -> click.Option:
     """The option that asks for JSON lines."""
     return click.Option(["--json", "json_file"], type=click.Path(dir_okay=False, allow_dash=True), metavar="FILE",
-                        help="Append the records to FILE, one JSON object a line. With - they go to standard output, "
-                        "in place of the table.")  # fmt: skip
+                        help="Append the records to FILE, one JSON object per line. With - they go to standard output, "
+                        "instead of the table.")  # fmt: skip
 
 
 def record_option() -> click.Option:
@@ -33,37 +33,37 @@ def record_option() -> click.Option:
     return click.Option(["--record", "results"], type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
                         is_flag=False, flag_value=_RESULTS,
                         help="Also write the figures, with machine, commit and conditions, into a new JSON file in "
-                        f"DIR, or in {_RESULTS}. `make figures` makes tables and plots of such files.")  # fmt: skip
+                        f"DIR, or in {_RESULTS}. `make figures` turns such files into tables and plots.")  # fmt: skip
 
 
 def write_results(records: Records, folder: Path, name: str, facts: Mapping[str, object], began: datetime) -> None:
     """Writes the file that `--record` asks for, and says where it is."""
     from broadleaf.bench.results import recorded
 
-    # As `broadleaf bench ...`, also where it was run as `python -m broadleaf.bench ...`.
+    # As `broadleaf bench ...`, even if it was run as `python -m broadleaf.bench ...`.
     arguments = sys.argv[1:] if sys.argv[1:2] == ["bench"] else ["bench", *sys.argv[1:]]
     command = shlex.join(["broadleaf", *arguments])
     click.echo(recorded.write(folder, name, command, facts, records.found, began), err=True)
 
 
 def now() -> datetime:
-    """When a run begins."""
+    """The time a run begins."""
     return datetime.now(UTC)
 
 
 class Records:
-    """The records so far. Those for a program are written as they come, so that nothing is lost."""
+    """The records so far. Those for programs are written as they arrive, so that nothing is lost."""
 
     def __init__(self, json_file: str | None) -> None:
         self.found: list[Record] = []
         self._json_file = json_file
         if json_file not in (None, _STANDARD_OUTPUT):
-            # A path that cannot be written is told of before anything is measured.
+            # A path that cannot be written is reported before anything is measured.
             with open(str(json_file), "a", encoding="utf-8"):
                 pass
 
     def add(self, record: Record) -> None:
-        """Takes a record, and writes it where that was asked for."""
+        """Adds a record, and writes it if requested."""
         self.found.append(record)
         if self._json_file == _STANDARD_OUTPUT:
             click.echo(record.line())

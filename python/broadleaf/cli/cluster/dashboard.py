@@ -10,9 +10,9 @@ from broadleaf.cli.terminal.console import chosen_cluster, cluster_options
 @click.command("dashboard")
 @cluster_options
 @click.option("--port", default=0, metavar="PORT", type=click.IntRange(0, 65535),
-              help="Port of 127.0.0.1 to serve it on. By default any that is free.")  # fmt: skip
+              help="Port on 127.0.0.1 to serve it on; by default any free port.")  # fmt: skip
 @click.option("--unix-socket", metavar="PATH", type=click.Path(),
-              help="Serve it on a unix socket of yours in place of a port, without a token.")  # fmt: skip
+              help="Serve it on a unix socket that only you can open instead of a port, without a token.")  # fmt: skip
 @click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(min=0.1), metavar="SECONDS",
               help="Minimum time between two updates.")  # fmt: skip
 @click.option("--open/--no-open", "opens", default=False, help="Open it in your browser.")
@@ -21,7 +21,7 @@ def command(
 ) -> None:
     """Serve a page that shows what a cluster does. Ctrl-C ends it.
 
-    The page is served on this host only, to whoever has the address that is printed: it contains a token. It shows
+    The page is served only on this host, to anyone who has the printed address, which contains a token. It shows
     engines and hosts, deaths, throughput and queue, a timeline of tasks, the slowest functions, broadcasts between
     hosts, and the log. From another machine, forward the port: ssh -L PORT:127.0.0.1:PORT HOST.
     """

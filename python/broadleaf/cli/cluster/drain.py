@@ -12,12 +12,11 @@ from broadleaf.cli.terminal.console import chosen_cluster, cluster_options
 @cluster_options
 @click.option("--stateless", is_flag=True, help="Also release engines on which clients may have left data.")
 @click.option("--within", "within_s", type=click.FloatRange(min=0), metavar="SECONDS",
-              help="Stop engines that have not ended their tasks by then; by default they have all the time "
-              "they need.")  # fmt: skip
+              help="Stop engines that are not done by then; by default they take as long as they need.")  # fmt: skip
 def command(target: str, profile: str, cluster_id: str | None, stateless: bool, within_s: float | None) -> None:
-    """Release engines, or a host or job with all of its own: they end their tasks and take no new ones.
+    """Release engines, or all engines of a host or job: they finish their tasks and take no new ones.
 
-    Returns when they are gone. Tasks that are queued run on other engines.
+    Returns when they are gone. Queued tasks run on other engines.
     """
     cluster = chosen_cluster(profile, cluster_id)
     ids = target.split(",")

@@ -29,7 +29,7 @@ _COLUMNS = {
 @any_profile_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def command(profile: str | None, as_json: bool) -> None:
-    """List the clusters that you have running on this host."""
+    """List your running clusters on this host."""
     from broadleaf.cluster import ClusterManager
 
     rows = [_row(cluster) for cluster in ClusterManager().load_clusters(profile).values()]

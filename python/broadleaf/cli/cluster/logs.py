@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def command(profile: str, cluster_id: str | None, engine: int | None, follow: bool) -> None:
     """Show what the controller or an engine of a cluster has written.
 
-    Without --engine it is the controller's log. What Python prints in tasks is not here: it belongs to their results
-    (`result.stdout`). If an engine died, its log ends with how it died. The logs of a cluster that ended
-    without being stopped stay for a week.
+    Without --engine it is the controller's log. What tasks print from Python is not here: it belongs to their results
+    (`result.stdout`). If an engine died, the end of its log says how. The logs of a cluster that ended without being
+    stopped stay for a week.
     """
     dead = _dead_cluster(profile, cluster_id)
     if dead is not None:
@@ -66,7 +66,7 @@ def command(profile: str, cluster_id: str | None, engine: int | None, follow: bo
 
 
 def _dead_cluster(profile: str, cluster_id: str | None) -> Cluster | None:
-    """The cluster that is meant, if it is one that has ended; without an id the latest of those, if none runs."""
+    """The selected cluster, if it has ended; without an id the latest ended one, if none is running."""
     from broadleaf.cluster import ClusterManager
 
     manager = ClusterManager()
@@ -102,17 +102,17 @@ def _no_log(cluster: Cluster, engine: int | None, path: Path) -> str:
 
 
 def _show_life(path: Path, death: LastDeath) -> None:
-    """Prints what a process that died has written, and how it died."""
+    """Prints the output of a process that died, and how it died."""
     try:
         with open(path, "rb") as log:
             _copy(log)
-    except FileNotFoundError:  # on another host, where only the end of it is known of
+    except FileNotFoundError:  # on another host, of which only the end is known
         click.echo(death.last_output, nl=not death.last_output.endswith("\n"))
     click.echo(f"-- {death.sentence}")
 
 
 def _was_replaced(log: BinaryIO, path: Path) -> bool:
-    """Whether the engine was started again, which begins another log."""
+    """Whether the engine was restarted, which begins a new log."""
     try:
         return os.stat(path).st_ino != os.fstat(log.fileno()).st_ino
     except FileNotFoundError:
@@ -120,7 +120,7 @@ def _was_replaced(log: BinaryIO, path: Path) -> bool:
 
 
 def _copy(log: BinaryIO) -> bool:
-    """Prints what the log has more; whether that was anything."""
+    """Prints new output of the log; returns whether there was any."""
     any_part = False
     while part := log.read(1 << 16):
         click.echo(part, nl=False)

@@ -11,9 +11,9 @@ NANOSECOND = 1e-9
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure of a status: where it is, what it is called, and what it means.
+    """One figure of a status: where to find it, its name, and its meaning.
 
-    Names follow Prometheus' rules: base units, and `_total` for what only rises until the controller starts anew.
+    Names follow Prometheus' rules: base units, and `_total` for what only rises until the controller is restarted.
     """
 
     key: str

@@ -16,19 +16,19 @@ from broadleaf.text.units import count
 @click.option("-n", "--engines", type=click.IntRange(min=0), metavar="N",
               help="Number of engines; by default one for every usable core.")  # fmt: skip
 @click.option("--name", help="This host's name in the cluster; by default the machine's.")
-@click.option("--controller", metavar="HOST:PORT", help="Where the controller listens, if not as the file says.")
+@click.option("--controller", metavar="HOST:PORT", help="Where the controller listens, if the file is wrong.")
 @click.option("--listen", metavar="HOST:PORT", help="Where other relays reach this one: an address, or a network "
               "interface; by default the address that the controller is reached from, and any free port.")  # fmt: skip
 @click.option("--client-connection", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
-              help="The cluster's client.json, copied from the controller's host: tasks of this host may then submit "
-              "tasks.")  # fmt: skip
+              help="The cluster's client.json, copied from the controller's host: with it, tasks on this host can "
+                   "submit tasks.")  # fmt: skip
 @click.option("--outbound-only", is_flag=True, help="No other host can connect to this one: get all data from the "
               "controller's host.")  # fmt: skip
 def command(connection: str, engines: int | None, name: str | None, controller: str | None, listen: str | None,
             outbound_only: bool, client_connection: str | None) -> None:  # fmt: skip
     """Add this host's engines to a cluster on another host.
 
-    Stays until the cluster stops, or Ctrl-C.
+    Runs until the cluster stops, or Ctrl-C.
     """
     from broadleaf.cluster.hosts.relay import Relay
 

@@ -13,19 +13,19 @@ from broadleaf.cli.terminal.console import checked_cluster_id, look_in_working_d
 @click.option("-n", "--engines", type=click.IntRange(min=0), metavar="N",
               help="Number of engines on each host; by default one for every usable core.")  # fmt: skip
 @click.option("--min-hosts", type=click.IntRange(min=1), metavar="N",
-              help="Hosts without which COMMAND does not start; by default all.")  # fmt: skip
+              help="Minimum number of hosts for COMMAND to start; by default all.")  # fmt: skip
 @click.option("--id", "run_id", metavar="ID", default="", callback=lambda c, p, v: checked_cluster_id(c, p, v or None),
-              help="Name of this run, where the launcher gives it none.")  # fmt: skip
+              help="Name of this run, if the launcher does not set one.")  # fmt: skip
 @profile_option
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
     engines: int | None, min_hosts: int | None, run_id: str | None, profile: str, words: tuple[str, ...]
 ) -> None:
-    """Run COMMAND with a cluster of all hosts of an allocation.
+    """Run COMMAND with a cluster of all hosts in an allocation.
 
-    Started once on each host, as by `srun --ntasks-per-node=1 broadleaf run -- python script.py`. The first runs the
-    controller and COMMAND, whose `broadleaf.Client()` is the cluster's, and ends with its exit code; the others bring
-    their engines. Hosts must share the directory of clusters, as they do with a shared home directory.
+    Start it once on each host, as with `srun --ntasks-per-node=1 broadleaf run -- python script.py`. The first runs the
+    controller and COMMAND, where `broadleaf.Client()` connects to the cluster, and ends with its exit code; the others
+    provide their engines. Hosts must share the directory of clusters, as they do with a shared home directory.
     """
     from broadleaf.cluster.hosts.symmetric import Place, run
 

@@ -35,8 +35,7 @@ class _Size(click.ParamType[tuple[int, int | None]]):
 @cluster_options
 @click.option("--stateless", is_flag=True, help="Also release engines on which clients may have left data.")
 @click.option("--within", "within_s", type=click.FloatRange(min=0), metavar="SECONDS",
-              help="Stop engines that have not ended their tasks by then; by default they have all the time "
-              "they need.")  # fmt: skip
+              help="Stop engines that are not done by then; by default they take as long as they need.")  # fmt: skip
 @click.option("--idle", "idle_s", type=click.FloatRange(min=0), default=300.0, show_default=True, metavar="SECONDS",
               help="With MIN:MAX, release what had nothing to do for so long.")  # fmt: skip
 def command(
@@ -49,7 +48,7 @@ def command(
 ) -> None:
     """Have a cluster run N engines, or as many between MIN and MAX as its tasks need.
 
-    Engines that are released end their tasks first. On other hosts whole jobs are started and released.
+    Released engines finish their tasks first. On other hosts, whole jobs are started and released.
 
     A cluster of `broadleaf start` has a process that keeps it at its size from then on, or has it follow its queue.
     Where engines come over SSH or with MPI, Dask or Ray, only the program that started them can: MIN:MAX is refused.
@@ -68,6 +67,6 @@ def command(
     cluster.scale_sync(minimum, stateless=stateless, within_s=within_s)
     if not cluster.keeps_its_size:
         while any(block.draining and not block.is_over for block in cluster.blocks()):
-            time.sleep(_LOOK_EVERY_S)  # somebody must end them
+            time.sleep(_LOOK_EVERY_S)  # somebody must stop them
         cluster.stop_steward()
     click.echo(f"cluster {cluster.cluster_id!r} is to have {count(minimum, 'engine')}")

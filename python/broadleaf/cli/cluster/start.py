@@ -51,15 +51,15 @@ def _assigned(texts: tuple[str, ...], hint: str) -> dict[str, Any]:
               help="Id of the cluster, unique in its profile.")  # fmt: skip
 @click.option("--tcp", metavar="HOST[:PORT]", help="Listen on this address, or on that of the network interface of "
               "this name, for clients and relays on other hosts, with TLS; any free port by default.")  # fmt: skip
-@click.option("--restart", is_flag=True, default=None, help="Start engines that die again.")
+@click.option("--restart", is_flag=True, default=None, help="Restart engines that die.")
 @click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", shell_complete=assignments,
-              help="Set an option of `broadleaf config show`. May be repeated.")  # fmt: skip
+              help="Set an option that `broadleaf config show` lists. May be repeated.")  # fmt: skip
 def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str | None, restart: bool | None,
             options: tuple[str, ...], engines: str | None, hosts: str | None, set_options: tuple[str, ...],
             dry_run: bool) -> None:  # fmt: skip
     """Start a cluster whose controller is on this host.
 
-    It runs until `broadleaf stop`, or with --foreground until Ctrl-C. Programs connect to it by broadleaf.Client(),
+    It runs until `broadleaf stop`, or with --foreground until Ctrl-C. Programs connect to it with broadleaf.Client(),
     or Client(profile=NAME, cluster_id=ID) if you named one.
     """
     from broadleaf.cluster import Cluster
@@ -86,8 +86,8 @@ def command(n: int | None, detach: bool, profile: str, cluster_id: str, tcp: str
 
 
 def run_cluster(cluster: Cluster, detach: bool) -> None:
-    """Starts a cluster and says how to use it; without `detach` stays until it is stopped, from here or elsewhere, or
-    has ended by itself."""
+    """Starts a cluster and says how to use it; without `detach` it stays until the cluster is stopped, from here or
+    elsewhere, or ends by itself."""
     stop = _StopSignals()
     started = time.perf_counter()
     try:
@@ -126,7 +126,7 @@ def _client_arguments(profile: str, cluster_id: str) -> str:
 class _StopSignals:
     """Waits for Ctrl-C or a request to end, or for the cluster to end by itself.
 
-    Until the cluster is started either breaks off the start.
+    Until the cluster has started, either of them aborts the start.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class _StopSignals:
             raise KeyboardInterrupt
 
     def note_started(self) -> None:
-        """From now on a signal is for `wait`."""
+        """From now on `wait` handles signals."""
         self._started = True
 
     def wait(self, cluster: Any) -> bool:

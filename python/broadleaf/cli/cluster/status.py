@@ -92,13 +92,13 @@ def _block_view(blocks: Sequence[Block]) -> Any:
 
 
 def status_view(status: dict[str, Any]) -> Any:
-    """A renderable of the engines and the sums; used by `top` too."""
+    """A renderable of the engines and the totals; `top` uses it too."""
     from rich.console import Group
     from rich.text import Text
 
     controller = status["controller"]
     resolved = controller["resolved"]
-    # The connection that asks for the status is a client too.
+    # The connection that asks for the status is also a client.
     clients = max(0, controller["clients"] - 1)
     head = Text.assemble(
         (f"cluster {status['cluster_id']}", "bold"),

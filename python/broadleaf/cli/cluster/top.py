@@ -32,13 +32,13 @@ _LINE = "{:<8}  {:>7}  {:>5}  {:>10}  {:>10}  {:>7}  {:>10}"
 @anywhere_option
 @click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(min=0.1), metavar="SECONDS",
               help="Time between two updates.")  # fmt: skip
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Leave after N updates.")
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Exit after N updates.")
 def command(profile: str, cluster_id: str | None, url: str | None, interval: float, count: int | None) -> None:
     """Watch a cluster at work: its engines, and what they do per second. Ctrl-C leaves.
 
     In a pipe or a file, each update is one line: the time, engines that are up, how much of their time they were busy,
-    tasks that ended per second, bytes that the controller received per second, tasks that wait, and tasks that ended
-    in an error since the start.
+    tasks finished per second, bytes received by the controller per second, waiting tasks, and failed tasks since the
+    start.
     """
     from broadleaf.errors import ClusterConnectionError
 
@@ -98,7 +98,7 @@ def _print_lines(control: ControlLink, interval_s: float, count: int | None) -> 
                 f"{controller['resolved']['error']:,}",
             )
         )
-        # A death is told once: it stays in every status that follows.
+        # A death is reported once: it stays in every later status.
         deaths = {(engine["engine"], engine["last_death"]["pid"]) for engine in engines if engine["last_death"]}
         if deaths - told:
             click.echo(deaths_text(now.status))

@@ -1,4 +1,4 @@
-"""The `broadleaf lab` commands: one file per command, each imported only when it is asked for."""
+"""The `broadleaf lab` commands: one file per command, each imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ _COMMANDS = {
 
 @click.group("lab", cls=LazyGroup, texts=_COMMANDS, package="broadleaf.cli.lab")
 def command() -> None:
-    """The performance laboratory: which setting makes a workload fast, how sure that is, and what it depends on.
+    """The performance laboratory: find out which setting makes a workload fast, how certain that is, and what it
+    depends on.
 
     A study is a directory with a study.toml: `broadleaf lab init` writes one, `plan` chooses the runs, `run` measures,
-    `report` tells.
+    `report` shows the results.
     """

@@ -1,4 +1,4 @@
-"""What the shell offers for the values of options: profiles, clusters, options, and the peers of benchmarks."""
+"""Shell completion for the values of options: profiles, clusters, options, and the peers of benchmarks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def profiles(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
 
 
 def cluster_ids(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Clusters that run in the profile that the command names."""
+    """Running clusters in the profile that the command names."""
     from click.shell_completion import CompletionItem
 
     from broadleaf.cluster.state.files import running_clusters
@@ -43,7 +43,7 @@ def options(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> 
 
 
 def assignments(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """``NAME=VALUE`` of an option: its name, and the values of those that have only a few."""
+    """``NAME=VALUE`` of an option: its name, and its values if there are only a few."""
     from broadleaf.config import OPTIONS
 
     name, equals, _ = incomplete.partition("=")
@@ -57,7 +57,7 @@ def assignments(ctx: click.Context, parameter: click.Parameter, incomplete: str)
 
 
 def peers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Peers of the benchmarks; those before the last comma are taken."""
+    """Peers of the benchmarks, except those before the last comma."""
     from broadleaf.bench.environments import PEERS
 
     before, comma, last = incomplete.rpartition(",")

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from broadleaf.cluster.control import ControlLink
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-# Wide enough for every line of a table: what reads a pipe or a file does not fold.
+# Wide enough for every line of a table: readers of a pipe or a file do not want wrapped lines.
 _PIPE_COLUMNS = 500
 
 
 class TableCommand(click.Command):
-    """A command that prints a table; its help explains the columns, or what else is `explained_as`."""
+    """A command that prints a table; its help explains the columns, or whatever `explained_as` names."""
 
     def __init__(
         self, *arguments: Any, columns: Mapping[str, str], explained_as: str = "Columns", **options: Any
@@ -72,7 +72,7 @@ def profile_option(command: _Command) -> _Command:
 
 
 def any_profile_option(command: _Command) -> _Command:
-    """The option that chooses a profile out of all."""
+    """The option that restricts a command to one profile."""
     return click.option("--profile", metavar="NAME", callback=_checked_profile, shell_complete=profiles,
                         help="Only clusters of this profile.")(command)  # fmt: skip
 
@@ -118,7 +118,7 @@ def far_control(url: str) -> Iterator[ControlLink]:
 
 
 def chosen_cluster(profile: str, cluster_id: str | None) -> Cluster:
-    """The running cluster that is meant; an error lists those there are."""
+    """The selected running cluster; the error lists the running ones."""
     from broadleaf.cluster import ClusterManager
 
     running = {c.cluster_id: c for c in ClusterManager().load_clusters(profile).values()}
@@ -140,7 +140,7 @@ def chosen_cluster(profile: str, cluster_id: str | None) -> Cluster:
 
 
 def look_in_working_directory() -> None:
-    """Has engines look for modules where the command is run, in place of the folder that its script lies in."""
+    """Makes engines look for modules where the command is run, instead of in its script's folder."""
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()
 
@@ -166,7 +166,7 @@ def add_plain_row(table: Any, *cells: str) -> None:
 
 
 def plain_table(columns: Iterable[str], left: Iterable[str]) -> Any:
-    """A table without lines; the columns named in `left` begin at the left, all others end at the right."""
+    """A table without lines; the columns named in `left` are left-aligned, all others right-aligned."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)

@@ -18,7 +18,7 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class LastDeath:
-    """The last death in an engine's place."""
+    """The last death in an engine's slot."""
 
     engine: int
     sentence: str
@@ -31,9 +31,9 @@ class LastDeath:
 
 
 def last_death(status: Mapping[str, Any], engine_id: int) -> LastDeath | None:
-    """What a status knows of the last death of an engine; None for one that never died.
+    """What a status says about the last death of an engine; None if it never died.
 
-    A stop that was asked for is no news once another process has taken the place.
+    A requested stop is no news once another process has taken the slot.
     """
     entries = (entry for entry in status["engines"] if entry["engine"] == engine_id)
     return next((_of_engine(entry) for entry in entries), None)
@@ -57,7 +57,7 @@ def _of_engine(entry: Mapping[str, Any]) -> LastDeath | None:
 
 
 def deaths_text(status: Mapping[str, Any]) -> str:
-    """Everything that a status knows of how engines died; empty if none did."""
+    """Everything that a status says about how engines died; empty if none did."""
     deaths = [death for entry in status["engines"] if (death := _of_engine(entry)) is not None]
     parts: list[str] = []
     for death in deaths:

@@ -1,4 +1,4 @@
-"""The outermost command: every mistake of its user ends in one line and an exit code."""
+"""The outermost command: every user error ends in one line and an exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broadleaf.cli.terminal.lazy import LazyGroup
 
 FAILURE = 1
 USAGE = 2
-# Click's names of its types, as people call them.
+# Plain names for Click's types.
 _PLAIN = {
     "a valid integer range": "a whole number",
     "a valid integer": "a whole number",
@@ -23,9 +23,8 @@ _PLAIN = {
 
 
 class EntryCommand(click.Command):
-    """Exits with 0 after success, 1 and one line on standard error where it could not be done, 2 for wrong usage.
-
-    What is no mistake of the user, but of the program, keeps its traceback.
+    """Exits with 0 after success, 1 and one line on standard error for a failure, and 2 for wrong usage. Errors of the
+    program, as opposed to the user's, keep their traceback.
     """
 
     def main(
@@ -61,7 +60,7 @@ class EntryCommand(click.Command):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # The reader (`| head`) has seen enough. What is still buffered has nowhere to go.
+            # The reader (`| head`) has seen enough. Buffered output has nowhere to go.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
 
@@ -71,14 +70,14 @@ class EntryGroup(EntryCommand, LazyGroup):
 
 
 def print_error(message: str) -> None:
-    """One line, or more where an engine's last words belong to it, on standard error."""
+    """One line on standard error, or more if an engine's last output belongs to it."""
     color = False if os.environ.get("NO_COLOR") else None
     click.echo(click.style("error: ", fg="red", bold=True) + message, err=True, color=color)
 
 
 def _usage(error: click.UsageError) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
-        # A group without a command: its help says what there is.
+        # A group without a command: its help lists the commands.
         error.show()
         return USAGE
     message = error.format_message()

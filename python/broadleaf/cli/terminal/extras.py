@@ -21,7 +21,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 
 
 def require(extra: str, modules: Sequence[str], purpose: str) -> None:
-    """Ends the command in one line, before it begins its work, where one of an extra's modules is missing."""
+    """Ends the command with one line, before it begins its work, if a module of an extra is missing."""
     if missing := missing_modules(modules):
         verb = "is" if len(missing) == 1 else "are"
         raise click.ClickException(f"{purpose} needs {_words(missing)}, which {verb} not installed. {_get(extra)}")
@@ -33,7 +33,7 @@ def missing_modules(modules: Sequence[str]) -> list[str]:
 
 
 def explained(error: ModuleNotFoundError) -> str | None:
-    """What to do about an import that failed; None where it is no module of an extra's."""
+    """What to do about a failed import; None if the module belongs to no extra."""
     name = (error.name or "").partition(".")[0]
     extra = next((extra for extra, modules in EXTRAS.items() if name in modules), None)
     if extra is None:

@@ -1,4 +1,4 @@
-"""Click groups that suggest the command that was meant, and that import a command only when it runs."""
+"""Click groups that suggest the intended command, and import a command only when it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SuggestingGroup(click.Group):
-    """A group that answers a misspelt command with the one that is closest."""
+    """A group that answers a misspelled command with the closest one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -54,7 +54,7 @@ class LazyGroup(SuggestingGroup):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        # Click's own would import every command for its line of help.
+        # Click's own method would import every command for its line of help.
         commands = [
             CompletionItem(name, help=text) for name, text in self._texts.items() if name.startswith(incomplete)
         ]
@@ -62,7 +62,7 @@ class LazyGroup(SuggestingGroup):
 
 
 def suggestion(word: str, known: list[str]) -> str:
-    """`` Did you mean 'status'?`` where a known word is close to this one, else nothing."""
+    """`` Did you mean 'status'?`` if a known word is close to this one, or else nothing."""
     import difflib
 
     close = difflib.get_close_matches(word, known, 1)

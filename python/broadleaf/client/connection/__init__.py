@@ -1,1 +1,1 @@
-"""One connection to a cluster: how it is found, what is asked of the controller, how it ends."""
+"""One connection to a cluster: how it is found, what it asks of the controller, how it ends."""

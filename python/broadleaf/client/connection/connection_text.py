@@ -20,7 +20,7 @@ SSH_SCHEME = "ssh://"
 
 
 def profile_name(info: str | os.PathLike[str] | dict[str, Any] | None, profile: str | None, cluster: Any) -> str:
-    """The profile that a client's cluster belongs to; "default" where nothing says so."""
+    """The profile of a client's cluster; "default" if nothing says otherwise."""
     if profile is not None:
         return profile
     if cluster is not None:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 Joining = TypeVar("Joining")
 
-# Task numbers in one request to cancel.
+# Maximum number of tasks in one request to cancel.
 _CANCEL_BATCH = 50_000
-# The engine id that stands for no engine.
+# The engine id that means "no engine".
 _NO_ENGINE = 2**32 - 1
 
 
@@ -38,11 +38,11 @@ def signal_number(sig: int | str) -> int:
             return number
     elif text.upper() in signal.Signals.__members__:
         return int(signal.Signals[text.upper()])
-    raise ValueError(f"{sig!r} is no signal: use a number, or a name such as 'SIGINT'")
+    raise ValueError(f"{sig!r} is not a signal: use a number, or a name such as 'SIGINT'")
 
 
 def _stage(record: dict[str, Any]) -> str:
-    """What `queue_status` calls the stage that a task has come to."""
+    """The name that `queue_status` gives to a task's stage."""
     if record["status"] is not None:
         return "completed"
     return "tasks" if record["running"] else "queue"
@@ -59,7 +59,7 @@ class Control:
 
     @contextmanager
     def link_errors(self) -> Iterator[None]:
-        """Makes errors of the link those of the package."""
+        """Turns errors of the link into those of the package."""
         try:
             yield
         except self.native.LinkClosed as error:
@@ -74,9 +74,9 @@ class Control:
         raise NotImplementedError
 
     def request(self, request: object, timeout: float | None = 10.0) -> Any:
-        """Sends one control request; returns the reply's content. Raises `RequestFailed` when it was not done."""
+        """Sends one control request; returns the reply's content. Raises `RequestFailed` if it was not done."""
         with self.link_errors():
-            # Tasks submitted before must be known to the controller when it reads this.
+            # The controller must know the tasks submitted before when it reads this.
             self.link.flush()
             return requests.send(self.link, request, timeout)
 
@@ -140,7 +140,7 @@ class Control:
         return requests.target_set(self.resolve_targets(targets)[0])
 
     def _restart_set(self, targets: Any) -> object:
-        """`_target_set` of targets that may be dead."""
+        """Like `_target_set`, for targets that may be dead."""
         if not isinstance(targets, int | list | tuple | range | set):
             return self._target_set(targets)
         ids = [targets] if isinstance(targets, int) else targets

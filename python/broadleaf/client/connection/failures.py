@@ -1,4 +1,4 @@
-"""From how a task ended to the exception that says so. This table is the only place that knows both."""
+"""From how a task ended to the exception that says so. Only this table knows both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from broadleaf.errors import (
 )
 from broadleaf.serialize.errors import load_error
 
-# As `_native.STATUS_*`; written out so that results can be read without the native module at hand.
+# The same as `_native.STATUS_*`, repeated here so that results can be read without the native module.
 STATUS_PENDING = -1
 STATUS_OK = 0
 STATUS_ERROR = 1
@@ -108,7 +108,7 @@ def decode_failure(status: int, payload: bytes, engine_id: int, origin: Origin) 
 
 
 def _with_block_end(certificate: DeathCertificate, origin: Origin) -> DeathCertificate:
-    """With what the scheduler says, where the engine went with its host and this process started the cluster."""
+    """Adds the scheduler's reason if the engine was lost with its host and this process started the cluster."""
     cluster = origin.client.cluster
     if certificate.cause != "host_gone" or cluster is None:
         return certificate
@@ -118,7 +118,7 @@ def _with_block_end(certificate: DeathCertificate, origin: Origin) -> DeathCerti
 
 
 def _known_death(reason: Any, origin: Origin) -> DeathCertificate | None:
-    """What the client knows of an engine that died before the task reached the controller."""
+    """What the client knows about an engine that died before the task reached the controller."""
     if not isinstance(reason, dict) or "NoSuchEngine" not in reason:
         return None
     certificate = origin.client.death_certificate(reason["NoSuchEngine"])
@@ -133,7 +133,7 @@ def refusal(reason: Any, engine_info: Mapping[str, Any] | None = None) -> Verdic
 
 
 def death_certificate(fields: Any, engine_id: int = -1) -> DeathCertificate:
-    """The certificate of the decoded JSON of a DeathCertificate."""
+    """The certificate for the decoded JSON of a DeathCertificate."""
     if not isinstance(fields, dict):
         return DeathCertificate(engine_id)
     cause, code = fields.get("cause", "Disconnected"), None

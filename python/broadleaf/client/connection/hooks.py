@@ -1,4 +1,4 @@
-"""What the native client endpoint asks of Python."""
+"""What the native client endpoint calls in Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Hooks:
-    """The `ClientHooks` of one client; holds it weakly, since the link holds the hooks."""
+    """The `ClientHooks` of one client. Holds the client weakly, because the link holds the hooks."""
 
     def __init__(self, client: Client, ships_local: bool = False) -> None:
         self._client = ref(client)
@@ -26,7 +26,7 @@ class Hooks:
         self.function_name: Callable[[Any], str] = function_name
 
     def on_new_function(self) -> None:
-        """A function is about to be sent for the first time: engines may have to find, or get, its module."""
+        """Called before a function is sent for the first time: engines may have to find, or receive, its module."""
         client = self._client()
         if client is not None:
             client.local_modules.update()
@@ -34,7 +34,7 @@ class Hooks:
     def ship_and_dump_args(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], out_of_band: bool
     ) -> tuple[bytes, list[Any]]:
-        """`dump_args`, once engines have been sent the local modules that arguments may be of."""
+        """`dump_args`, after engines have been sent the local modules that the arguments may need."""
         client = self._client()
         if client is not None:
             client.local_modules.ship_local()
@@ -52,7 +52,7 @@ class Hooks:
     def explain_too_large(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, sizes: tuple[int, int]
     ) -> BaseException:
-        """The exception for a call that does not fit into a message; `sizes` are its bytes and their limit."""
+        """The exception for a call that does not fit into a message; `sizes` are its size and the limit, in bytes."""
         from broadleaf.serialize.functions.captured import call_too_large
 
         return call_too_large(function, function_name(function), args, kwargs or {}, *sizes)

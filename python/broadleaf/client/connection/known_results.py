@@ -1,4 +1,4 @@
-"""What a client says of results by their tasks' ids, and has the controller keep or forget of them."""
+"""Results that a client finds by their tasks' ids, and what it has the controller keep or forget."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class RegisteredResults(Control):
         for msg_id in ids:
             located = parts.get(msg_id)
             if located is None and msg_id not in records:
-                raise KeyError(f"no task is known as {msg_id!r}")
+                raise KeyError(f"no such task: {msg_id!r}")
             if located is None and records[msg_id]["status"] is None:
                 status["pending"].append(msg_id)
                 continue
@@ -126,7 +126,7 @@ class RegisteredResults(Control):
             self.tasks.forget(result, part)
 
     def _parts_at(self, targets: Any) -> list[tuple[AsyncResult, int]]:
-        """The parts of known results that were sent to these engines, or ran there."""
+        """The parts of known results that were sent to these engines or ran there."""
         if targets is None or (not isinstance(targets, int | slice) and not list(targets)):
             return []
         ids = self.resolve_targets(targets)[0]
@@ -241,7 +241,7 @@ class RegisteredResults(Control):
 
 
 class KnownResults(Mapping[str, Any]):
-    """Something of every result that is done, alive, known, and nobody's own, by task id."""
+    """An attribute of every result that is done, alive, known, and not held by a variable, by task id."""
 
     def __init__(self, tasks: TaskIndex, get: Callable[[AsyncResult, int], Any]) -> None:
         self._tasks = tasks

@@ -1,4 +1,4 @@
-"""What a client tells engines of its modules: where it looks for them, and those it sends."""
+"""What a client tells engines about its modules: where it looks for them, and which ones it sends."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 from broadleaf.control import requests
 from broadleaf.modules.search_path import missing_entries, search_path, working_directory
 
-# Entries that a client tells of.
+# Maximum number of entries that a client reports.
 _MAX_ENTRIES = 1000
 
 
 class LocalModules:
-    """See the module. `known` are the entries that engines have from their cluster's start."""
+    """See the module. `known` are the entries that engines have had since their cluster started."""
 
     def __init__(self, link: Any, known: Iterable[str], ships_local: bool) -> None:
         self._link = link
@@ -32,7 +32,7 @@ class LocalModules:
         self._n_calls = 0
 
     def update(self) -> None:
-        """Tells engines what is new; costs next to nothing if nothing is. Never waits."""
+        """Tells engines what is new; costs almost nothing if nothing is. Never waits."""
         path = search_path()
         if path != self._path:
             self._tell_path(path)
@@ -47,7 +47,7 @@ class LocalModules:
 
                 self._told = [*self._told, *new][:_MAX_ENTRIES]
                 self._link.post(json.dumps(self._request("search path", of_search_path(self._told), reload=False)))
-            # Last, so that no other thread takes it for sent before it is.
+            # Set last, so that no other thread takes it for sent too early.
             self._path = path
 
     def ship_local(self) -> None:
@@ -68,7 +68,7 @@ class LocalModules:
         requests.send(self._link, self._of_module(module), 60.0)
 
     def call(self, function: Callable[[], object]) -> None:
-        """Has engines call a function; see `Client.on_join`."""
+        """Makes engines call a function; see `Client.on_join`."""
         from broadleaf.modules.preparation import of_call
 
         with self._lock:
@@ -99,13 +99,13 @@ class _LoadedModules:
     def changed(self) -> list[str]:
         """Top-level names of the local modules that were imported or reloaded since the last call.
 
-        Local is what lies below the working directory or the script's folder, and was not installed there.
+        A module is local if it is below the working directory or the script's folder and was not installed there.
         """
         roots = _local_folders()
         changed: dict[str, None] = {}
         for name, module in list(sys.modules.items()):
             spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
-            # A reload gives a module another spec.
+            # A reload gives a module a new spec.
             if not isinstance(spec, ModuleSpec) or not isinstance(file, str) or self._seen.get(name) is spec:
                 continue
             self._seen[name] = spec

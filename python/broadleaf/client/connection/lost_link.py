@@ -1,4 +1,4 @@
-"""What is said of tasks whose connection is gone: who ended it, what is known of the task, and what to do."""
+"""The error of tasks whose connection is gone: who ended it, what is known about the task, and what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broadleaf.errors.death_certificate import ControllerDeath
 if TYPE_CHECKING:
     from broadleaf.client.client import Client
 
-# Time that the processes of a cluster have to go after its controller, so that its exit code is known.
+# How long to wait for a cluster's processes to end after its controller, so that its exit code is known.
 _EXIT_WAIT_S = 2.0
 
 

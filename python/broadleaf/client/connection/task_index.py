@@ -1,4 +1,4 @@
-"""Which living result each task of a client belongs to. It holds none of them alive."""
+"""Which live result each task of a client belongs to. It keeps none of them alive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def listed(jobs: Any) -> list[Any]:
-    """One job, or several, as a list; a result is one, though it can be iterated over."""
+    """One job or several, as a list. A result counts as one, although it is iterable."""
     return [jobs] if isinstance(jobs, str | int | Future) else list(jobs)
 
 
@@ -31,7 +31,7 @@ class TaskIndex:
         self.session = ""
         """What the ids of this client's tasks start with; known once there is a connection."""
         self._registered: WeakValueDictionary[int, AsyncResult] = WeakValueDictionary()
-        # Results of other clients' tasks that this client has asked for, by task id.
+        # Results that this client has requested of other clients' tasks, by task id.
         self._fetched: WeakValueDictionary[str, AsyncHubResult] = WeakValueDictionary()
 
     def msg_id(self, seq: int) -> str:
@@ -39,7 +39,7 @@ class TaskIndex:
         return f"{self.session}_{seq}"
 
     def seq_of(self, msg_id: str) -> int | None:
-        """The number of the task of this id, or None if it is none of this client's."""
+        """The number of the task with this id, or None if it does not belong to this client."""
         session, _, number = msg_id.rpartition("_")
         return int(number) if session == self.session and number.isdigit() else None
 
@@ -54,11 +54,11 @@ class TaskIndex:
         return list(self._registered.values())
 
     def remember(self, result: Any) -> None:
-        """Makes `result` known by its first task's number."""
+        """Registers `result` under its first task's number."""
         self._registered[result.seq] = result
 
     def register(self, result: AsyncResult) -> list[str]:
-        """Makes `result` known, and gives the ids of its tasks."""
+        """Registers `result` and returns the ids of its tasks."""
         ids = []
         for owner, part in result.parts():
             if part == 0 or owner is not result:
@@ -68,17 +68,17 @@ class TaskIndex:
         return ids
 
     def remember_fetched(self, msg_ids: list[str], result: AsyncHubResult) -> None:
-        """Makes the result of other clients' tasks known by their ids."""
+        """Registers the result of other clients' tasks under their ids."""
         self._fetched.update(dict.fromkeys(msg_ids, result))
 
     def forget(self, result: AsyncResult, part: int) -> None:
-        """Makes one part of a result unknown."""
+        """Unregisters one part of a result."""
         result.purged = result.purged | {part}
         if len(result.purged) == result.n_parts:
             self._registered.pop(result.seq, None)
 
     def find(self, seq: int) -> tuple[AsyncResult, int] | None:
-        """The living result that task number `seq` belongs to, and its part there."""
+        """The live result that task number `seq` belongs to, and its part there."""
         exact = self._registered.get(seq)
         if exact is not None and 0 not in exact.purged:
             return exact, 0
@@ -88,7 +88,7 @@ class TaskIndex:
         return None
 
     def locate(self, jobs: Any) -> list[tuple[AsyncResult, int] | str]:
-        """Each task's living result and part there, or its id where there is none here."""
+        """Each task's live result and its part there, or the task's id if there is no result here."""
         located: list[tuple[AsyncResult, int] | str] = []
         for job in listed(jobs):
             if isinstance(job, AsyncResult):
@@ -98,11 +98,11 @@ class TaskIndex:
             part = self._held(job) if seq is None else self.find(seq)
             located.append(part or (self.msg_id(seq) if seq is not None else job))
         if not located:
-            raise KeyError("no tasks were given")
+            raise KeyError("give at least one task")
         return located
 
     def _held(self, msg_id: str) -> tuple[AsyncResult, int] | None:
-        """The part of a fetched result that is the task of this id, if it has its value and is still alive."""
+        """The part of a fetched result for the task with this id, if it has its value and is still alive."""
         result = self._fetched.get(msg_id)
         if result is None or msg_id not in result.known_as:
             return None
@@ -111,7 +111,7 @@ class TaskIndex:
         return (result, part) if has_value and part not in result.purged else None
 
     def is_held(self, jobs: Any) -> bool:
-        """Whether jobs are given by ids of tasks whose results were fetched before."""
+        """Whether the jobs are ids of tasks whose results were fetched before."""
         return any(isinstance(job, str) and self._held(job) is not None for job in listed(jobs))
 
     # Jobs: results, ids, or indices of the history ----------------------------------------------
@@ -127,24 +127,26 @@ class TaskIndex:
         return ids
 
     def seq(self, job: Any) -> int:
-        """The number of a task given by id or index. Raises `KeyError` for another client's, `TypeError` for others."""
+        """The number of a task given by id or index. Raises `KeyError` for another client's task, and `TypeError` for
+        anything else."""
         if isinstance(job, int):
             return self.history.seqs()[job]
         if not isinstance(job, str):
-            raise TypeError(f"a task is given by its id, index or result, not {type(job).__name__}")
+            raise TypeError(f"give a task by its id, index or result, not {type(job).__name__}")
         seq = self.seq_of(job)
         if seq is None:
             raise KeyError(f"{job!r} is not the id of a task of this client")
         return seq
 
     def is_foreign(self, job: Any) -> bool:
-        """Whether `job` is a future whose tasks are not this client's, if it has any."""
+        """Whether `job` is a future that has no tasks of this client."""
         if isinstance(job, AsyncResult):
             return job.origin.client.tasks is not self
         return isinstance(job, Future)
 
     def seqs(self, jobs: Any) -> list[int]:
-        """Numbers of tasks given by results, ids or indices, one or several; of results, those that are not done."""
+        """Numbers of tasks given by results, ids or indices, one or several; for results, only tasks that are not
+        done."""
         seqs: list[int] = []
         for job in listed(jobs):
             if isinstance(job, AsyncResult):

@@ -1,1 +1,1 @@
-"""Showing what tasks write, display, return and raise, and how far they are."""
+"""Showing what tasks write, display, return and raise, and their progress."""

@@ -1,4 +1,4 @@
-"""Debuggers of tasks, talked to from this process's terminal or notebook cell."""
+"""Debuggers in tasks, used from this process's terminal or notebook cell."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from broadleaf.client.client import Client
     from broadleaf.client.results.async_result import AsyncResult
 
-# Time between two looks whether an engine that steps is still there.
+# Time between two checks that a stepping engine is still alive.
 _LOOK_S = 0.5
-# Longest source that an engine is sent.
+# Maximum length of source that an engine is sent.
 _SOURCE_CHARACTERS = 1_000_000
 
 
 class Debugging:
     """The debuggers that tasks of one client have opened.
 
-    Only the main thread can ask the user. A question that comes in on it while it waits, for a result say, is asked at
-    once. Any other is told of, and asked when the main thread next waits for that result.
+    Only the main thread can ask the user. A question that arrives on it while it waits, for a result say, is asked at
+    once. Any other is announced, and asked when the main thread next waits for that result.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        # What has been asked and not answered, by session; the task's result while somebody holds it, and its part.
+        # Unanswered questions by session: the task's result while somebody holds it, and its part.
         self._questions: OrderedDict[str, tuple[AsyncResult, int, dict[str, Any]]] = OrderedDict()
         self._ended: set[str] = set()
         self._talks = False
@@ -47,7 +47,7 @@ class Debugging:
         self._lock = threading.Lock()
 
     def on_message(self, result: AsyncResult, part: int, data: bytes) -> None:
-        """Takes a message of a task, from whichever thread has read it."""
+        """Handles a message from a task, on whichever thread has read it."""
         message = loads(data)
         if message.get("type") != "debugger":
             return
@@ -79,7 +79,7 @@ class Debugging:
             self.tell(result, said["engine_id"])
 
     def tell(self, result: AsyncResult, engine: int) -> None:
-        """Says that an engine has stopped, and has the next wait for the result talk to it."""
+        """Says that an engine has stopped, and makes the next wait for the result open its prompt."""
         print(f"engine {engine} has stopped in the debugger: wait for its result to talk to it", file=sys.stderr)
         _talk_before_waiting(result, self)
 
@@ -88,7 +88,7 @@ class Debugging:
         return any(known is result for known, _, _ in list(self._questions.values()))
 
     def talk(self) -> None:
-        """Talks to the debuggers that wait, one after the other, until all go on."""
+        """Talks to the waiting debuggers one after the other until all have continued."""
         with self._lock:
             if self._talks:
                 return
@@ -113,7 +113,8 @@ class Debugging:
                 print("--KeyboardInterrupt--")
                 continue
             except (OSError, RuntimeError, ValueError):
-                # Nobody can be asked after all: a program executes this notebook, or has taken the terminal away.
+                # It turns out that nobody can be asked: a program executes this notebook, or has taken the terminal
+                # away.
                 _tell_passed_over(said)
                 line = "continue"
             self._questions.pop(session, None)
@@ -136,7 +137,7 @@ class Debugging:
         self._n_answers += 1
         link = self._client.link
         function = link.define_preparation(of_answer(said["session"], self._n_answers, line))
-        # All answers have one name: the last of them is all that engines are told which start later.
+        # All answers have the same name, so engines that start later get only the last one.
         link.post(json.dumps({"Prepare": {"name": "answer", "function": function, "reload": True}}))
         link.flush()
 
@@ -154,7 +155,7 @@ class Debugging:
         self._post_mortem(result.failure(parts[0]))
 
     def _post_mortem(self, error: BaseException | None) -> None:
-        """Opens a debugger where a task failed. Raises `LookupError` where its engine has not kept the frames."""
+        """Opens a debugger where a task failed. Raises `LookupError` if its engine has not kept the frames."""
         kept = error.engine_info.get("kept_frames") if isinstance(error, RemoteError) else None
         if kept is None:
             raise LookupError(
@@ -171,15 +172,16 @@ class Debugging:
         view._submit(view._operation("post_mortem"), (kept,), {}, "debug").get()
 
 
-# Questions that another thread has read, and that the main thread has not seen.
+# Questions that another thread has read and the main thread has not seen.
 _untold: list[tuple[Debugging, AsyncResult, int]] = []
 _untold_lock = threading.Lock()
 
 
 def listen() -> bool:
-    """Has the main thread, which calls this, told of questions that other threads read. False where nobody can answer.
+    """Makes other threads notify the main thread, which calls this, of questions that they read. False if nobody can
+    answer.
 
-    By a signal that nobody sends, and that programs hardly use: it is only marked as having come.
+    It uses a signal that nobody sends and programs hardly use: the signal is only marked as pending.
     """
     if not _can_ask() or threading.current_thread() is not threading.main_thread():
         return False
@@ -193,7 +195,8 @@ def _has_handler() -> bool:
 
 
 def _on_news(_number: int, frame: FrameType | None) -> None:
-    """In the main thread: talks at once if that waits for a result, and else says that somebody wants to."""
+    """In the main thread: opens the prompt at once if that waits for a result, and otherwise says that an engine has
+    stopped."""
     with _untold_lock:
         news = _untold.copy()
         _untold.clear()
@@ -209,7 +212,8 @@ def _on_news(_number: int, frame: FrameType | None) -> None:
 
 
 def _talk_before_waiting(result: AsyncResult, debugging: Debugging) -> None:
-    """Has the next wait for a result talk first. Hides the methods of this one, so that others' waits cost nothing."""
+    """Makes the next wait for a result open the prompt first. Shadows the methods of this result only, so that waiting
+    for others costs nothing."""
     names = ("get", "wait")
 
     def talking(name: str) -> Any:
@@ -226,7 +230,7 @@ def _talk_before_waiting(result: AsyncResult, debugging: Debugging) -> None:
 
 
 def _can_ask() -> bool:
-    """Whether somebody can answer here."""
+    """Whether a user can answer here."""
     if inside_kernel():
         return True
     with contextlib.suppress(AttributeError, ValueError):  # closed, or none
@@ -235,14 +239,14 @@ def _can_ask() -> bool:
 
 
 def _sources(files: Iterable[str]) -> dict[str, str]:
-    """The text of those of these files that are code of this session: engines get no others."""
+    """The text of those files that are code of this session: engines get no others."""
     loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     sources = {name: "".join(linecache.getlines(name)) for name in files if name in loaded or _was_typed(name)}
     return {name: text for name, text in sources.items() if 0 < len(text) <= _SOURCE_CHARACTERS}
 
 
 def _was_typed(name: str) -> bool:
-    """Whether it is the name of a cell: those have no time of change."""
+    """Whether it is the name of a cell, which has no modification time."""
     entry = linecache.cache.get(name, ())
     return len(entry) == 4 and entry[1] is None
 
@@ -253,7 +257,7 @@ def _tell_passed_over(said: dict[str, Any]) -> None:
 
 
 def _load_line_editing() -> None:
-    """Gives `input` keys to edit and repeat lines: IPython has its own, and leaves Python's unloaded."""
+    """Gives `input` line editing and history: IPython has its own, and leaves Python's unloaded."""
     if not inside_kernel():
         with contextlib.suppress(ImportError):  # a Python that was built without it
             importlib.import_module("readline")

@@ -1,4 +1,4 @@
-"""Texts of `repr`: cheap, never raising, and without asking the cluster."""
+"""Texts for `repr`: they are cheap, never raise, and do not ask the cluster."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from broadleaf.client.client import Client
     from broadleaf.client.results.async_result import AsyncResult
 
-# Of the reason why a task failed.
+# Maximum length of the reason why a task failed.
 _REASON_CHARACTERS = 100
-# Runs of engine ids that are written out.
+# Number of ranges of engine ids that are written out.
 _ID_RUNS = 8
 
 
@@ -22,7 +22,7 @@ def progress_in_words(result: AsyncResult) -> str:
     try:
         return f"({result._name}): {_state(result)}"
     except Exception:
-        # One that no view has made, or whose error cannot be read.
+        # One that no view made, or whose error cannot be read.
         return ""
 
 
@@ -77,7 +77,7 @@ def engines_in_words(ids: Iterable[int]) -> str:
 
 
 def targets_in_words(targets: Any, client: Client) -> str:
-    """Engines of a view's targets; '' if these are all there are."""
+    """Engines of a view's targets; '' if these are all engines."""
     try:
         if targets is None or targets == "all":
             return ""

@@ -37,20 +37,20 @@ def client_html(client: Client) -> str:
 
 
 def view_html(view: View) -> str:
-    """The view's flags, and what its engines do."""
+    """The view's flags, and what its engines are doing."""
     client = view.client
     words = view._engines_in_words(targets_in_words(view.targets, client))
     facts: list[tuple[str, Any]] = [("", words), ("block", view.block), ("label", view.label)]
     if client.closed:
         return titled(type(view).__name__, [*facts, ("", "closed")])
     targets = view.targets
-    # As they are written: some may be dead, and that is to be seen.
+    # Shown as given: some may be dead, and that should be visible.
     wanted = None if targets is None or targets == "all" else [targets] if isinstance(targets, int) else targets
     return titled(type(view).__name__, facts, _engines(client, _status(client), wanted))
 
 
 def result_html(result: AsyncResult) -> str:
-    """How far the result is, where it ran, and what failed."""
+    """The progress of the result, where it ran, and what failed."""
     n_failed = result.n_failed()
     engines = {engine for part in range(result.n_parts) if (engine := result._engine_id(part)) is not None}
     facts = [
@@ -76,7 +76,7 @@ def _status(client: Client) -> dict[str, Any] | None:
     try:
         return requests.status(client.link, _TIMEOUT_S)
     except Exception:
-        # It stops, hangs or is gone: what this client knows by itself is shown then.
+        # It is stopping, hanging or gone: show what this client knows by itself.
         return None
 
 

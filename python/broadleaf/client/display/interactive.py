@@ -1,4 +1,4 @@
-"""What a client offers to those who sit in front of it."""
+"""What a client offers to interactive users."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _leaves_magics = ContextVar("leaves_magics", default=False)
 
 @contextmanager
 def leaving_magics() -> Iterator[None]:
-    """While it is open, clients that are made leave `%px` and `%%px` as they are."""
+    """While it is open, new clients leave `%px` and `%%px` as they are."""
     token = _leaves_magics.set(True)
     try:
         yield
@@ -55,7 +55,7 @@ class Interactive:
         return cast("Client", self)
 
     def _listen_to_debuggers(self) -> None:
-        """Has messages of tasks told as they come where somebody can talk to debuggers; else loads next to nothing."""
+        """Reports messages of tasks as they arrive if a user can talk to debuggers; otherwise loads almost nothing."""
         isatty = getattr(sys.stdin, "isatty", None)
         if "IPython" not in sys.modules and not (isatty is not None and not sys.stdin.closed and isatty()):
             return
@@ -67,7 +67,8 @@ class Interactive:
             client.link.live_output = True
 
     def _activate_first(self) -> None:
-        """Gives a session of IPython its magics, if it has none that work; the shell of an engine is no session."""
+        """Adds the magics to an IPython session, unless it has working ones; the shell of an engine is not a
+        session."""
         ipython = sys.modules.get("IPython")
         if ipython is None or ipython.get_ipython() is None or own_cluster.is_engine() or _leaves_magics.get():
             return

@@ -1,4 +1,4 @@
-"""Lines that several engines print alike, shown once."""
+"""Lines that several engines print, shown once."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ if TYPE_CHECKING:
 class LineGroups:
     """One stream of all tasks of a result, line by line: the first lines of all engines together, then the second.
 
-    The lines of an engine stay in order. A place in that order is shown once every engine has printed its line, or
-    has ended.
+    The lines of an engine stay in order. A line number is shown once every engine has printed its line, or has ended.
     """
 
     def __init__(self, result: AsyncResult, stream: int) -> None:
         self._result = result
         self._kind, self._is_stdout = ("stdout", True) if stream == STDOUT else ("stderr", False)
-        # Of each task: the lines that are not shown yet, the last one perhaps incomplete.
+        # For each task, the lines that are not shown yet; the last one may be incomplete.
         self._lines: list[deque[str]] = [deque() for _ in range(result.n_parts)]
 
     def add(self, part: int, text: str) -> None:
-        """Takes what a task has written."""
+        """Adds what a task has written."""
         lines = self._lines[part]
         if lines and not lines[-1].endswith("\n"):
             text = lines.pop() + text
@@ -37,7 +36,7 @@ class LineGroups:
             lines.append(rest)
 
     def show(self, is_end: bool = False) -> None:
-        """Shows the places that are complete, at the end all."""
+        """Shows the line numbers that are complete, and all of them at the end."""
         shown: list[tuple[tuple[int, ...], list[str]]] = []
         while any(self._lines) and (is_end or all(map(self._has_next, range(len(self._lines))))):
             alike: dict[str, list[int]] = {}

@@ -17,7 +17,7 @@ GROUPINGS = ("type", "engine", "order", "lines")
 
 def show_bundle(data: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
     """Shows a MIME bundle: rich inside IPython, its plain text elsewhere."""
-    # IPython on a terminal would print plain text, too, and keep it for good.
+    # IPython on a terminal would also print plain text, and keep it forever.
     if inside_ipython() and (inside_kernel() or data.keys() != {"text/plain"}):
         display: Any = importlib.import_module("IPython.display")
         display.publish_display_data(data, metadata or {})
@@ -33,7 +33,7 @@ def write_labelled(text: str, label: str, file: TextIO | None = None) -> None:
 
 
 def engine_label(result: AsyncResult, part: int, kind: str) -> str:
-    """`[stdout:3] `, or nothing for a result of one engine alone."""
+    """`[stdout:3] `, or nothing for a result of a single engine."""
     return "" if result.origin.single else f"[{kind}:{result._engine_id(part)}] "
 
 
@@ -84,14 +84,14 @@ def _show_grouped(result: AsyncResult, shown: list[Any], result_only: bool) -> N
 def show_values(result: AsyncResult) -> None:
     """Shows what the tasks' last expressions gave, of those that returned."""
     for part in range(result.n_parts):
-        # Most cells of many engines give nothing, and metadata of each would cost more than the cell.
+        # Most cells on many engines return nothing, and reading metadata for each would cost more than the cell.
         if result.part_status(part) == STATUS_OK and has_shown_value(result, part):
             _show_value(result, part)
 
 
 def _show_value(result: AsyncResult, part: int) -> None:
     reply = result._part_value(part)
-    # A table or a picture does not say whose it is; plain text does.
+    # A table or a picture does not say which engine it came from; plain text does.
     if inside_kernel() and not result.origin.single and reply.data.keys() != {"text/plain"}:
         print(reply.label)
     reply.display()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from broadleaf.client.client import Client
     from broadleaf.client.results.async_result import AsyncResult
 
-# Time between two redraws of a bar that does not move, so that its clock does.
+# Time between two redraws of a bar without progress, so that its clock moves.
 _REDRAW_S = 1.0
 
 
@@ -32,7 +32,7 @@ def inside_kernel() -> bool:
 
 
 def can_write_over() -> bool:
-    """Whether what is written to standard error may replace itself: on a terminal, or in a notebook's output."""
+    """Whether output to standard error can overwrite itself: on a terminal, or in a notebook's output."""
     if inside_kernel():
         return True
     isatty = getattr(sys.stderr, "isatty", None)
@@ -42,7 +42,7 @@ def can_write_over() -> bool:
 def show_progress(
     result: AsyncResult, interval_s: float, timeout_s: float | None, return_when: str, widget: bool | None = None
 ) -> None:
-    """Waits for `result` with a progress bar; in a file, with a line now and then."""
+    """Waits for `result` with a progress bar, or with occasional lines in a file."""
     if return_when not in (ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION):
         raise ValueError(f"return_when={return_when!r} is not a constant of concurrent.futures")
 
@@ -60,7 +60,7 @@ def show_outstanding(client: Client, interval_s: float, timeout_s: float | None,
     seqs = client.link.outstanding_seqs()
     if not seqs:
         return True
-    # Results that are known count by item; tasks whose result was dropped, or never known, count one each.
+    # Known results count by item; tasks whose result was dropped or never known count as one each.
     others = set(seqs)
     known: dict[int, AsyncResult] = {}
     for seq in seqs:
@@ -106,9 +106,8 @@ def _watch(
 
 
 def progress_bar(total: int, name: str, widget: bool | None = None) -> Any:
-    """A bar with `show(n_done)` and `close()`; lines of text where nothing can be written over.
-
-    `widget` says whether it is one of ipywidgets; by default it is in a notebook, if there is one.
+    """A bar with `show(n_done)` and `close()`, or lines of text if nothing can be overwritten. `widget` says whether to
+    use ipywidgets; by default it does so in a notebook that has them.
     """
     if not can_write_over():
         return _ProgressLines(total, name)
@@ -120,7 +119,7 @@ def _tqdm(widget: bool) -> Any:
     """The class of bars, or None without tqdm."""
     try:
         with warnings.catch_warnings():
-            # It warns where there is no ipywidgets; a bar of text is shown then.
+            # It warns if ipywidgets is missing; a text bar is shown then.
             warnings.simplefilter("ignore")
             return importlib.import_module("tqdm.auto" if widget else "tqdm.std").tqdm
     except ImportError:
@@ -152,7 +151,7 @@ class _TqdmBar:
 
 
 class _PlainBar:
-    """Progress as one line that is written over."""
+    """Progress as one line that is overwritten."""
 
     def __init__(self, total: int, name: str) -> None:
         self._total, self._name, self._n = total, name, 0
@@ -176,7 +175,7 @@ class _PlainBar:
 
 
 class _ProgressLines:
-    """Progress as lines, for a file or a pipe: one when something is done, a second apart at least."""
+    """Progress as lines, for a file or a pipe: one when something is done, at least a second apart."""
 
     def __init__(self, total: int, name: str) -> None:
         self._total, self._name, self._n = total, name, 0

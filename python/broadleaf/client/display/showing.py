@@ -19,9 +19,9 @@ from broadleaf.errors import AlreadyDisplayedError, CompositeError, hides_frames
 
 __tracebackhide__ = hides_frames
 
-# Time between two looks at what has ended.
+# Time between two checks of what has ended.
 _TICK_S = 0.1
-# Time that interrupted tasks have to end, in which their last words are still shown.
+# How long interrupted tasks have to end while their last output is still shown.
 _END_S = 0.8
 
 
@@ -93,10 +93,10 @@ def _wait(result: AsyncResult, shown: OutputStream | None, progress_after_s: flo
 
 
 def _interrupt(result: AsyncResult, shown: OutputStream | None, name: str | int | None, number: int) -> None:
-    """Sends the signal to the engines that are waited for, and waits a little for what comes of it."""
+    """Sends the signal to the engines that are waited for, and waits briefly for its effect."""
     print(f"Received Keyboard Interrupt. Sending signal {name} to engines...", file=sys.stderr)
     if number == signal_number("SIGINT"):
-        # Also what has not started, and nothing that runs for others.
+        # Including tasks that have not started, but nothing that runs for others.
         result._abort_unfinished()
     else:
         engines = [result._engine_id(part) for part in result._unfinished_parts()]
@@ -108,7 +108,8 @@ def _interrupt(result: AsyncResult, shown: OutputStream | None, name: str | int 
 
 
 def _tell_of_busy(result: AsyncResult) -> None:
-    """Says which engines have not taken the interrupt: nothing else shows that they will keep the next cell waiting."""
+    """Says which engines have not reacted to the interrupt: nothing else shows that they will keep the next cell
+    waiting."""
     parts = result._unfinished_parts()
     if not parts:
         return

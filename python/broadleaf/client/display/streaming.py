@@ -21,15 +21,16 @@ from broadleaf.errors.display import coloured_traceback, headline, id_ranges
 
 
 class OutputStream:
-    """A context: while it is open, what a result's tasks write is shown as it arrives, and what they wrote before.
+    """A context: while it is open, what a result's tasks write is shown as it arrives, together with what they wrote
+    before.
 
-    Each engine's output is shown in order, once. With `grouped`, lines that engines print alike are shown once, with
+    Each engine's output is shown in order, once. With `grouped`, lines that several engines print are shown once, with
     all their engines. With `errors`, so are the tracebacks of tasks that fail, when `show_new` is called.
     """
 
     def __init__(self, result: AsyncResult, grouped: bool = False, errors: bool = False) -> None:
         self._result = result
-        # Of parts that have written: most cells of many engines write nothing.
+        # Only for parts that have written: most cells on many engines write nothing.
         self._positions: defaultdict[tuple[int, int], int] = defaultdict(int)
         self._unfinished: dict[tuple[int, int], str] = {}
         self._n_messages: defaultdict[int, int] = defaultdict(int)
@@ -37,7 +38,7 @@ class OutputStream:
         self._groups = {stream: LineGroups(result, stream) for stream in (STDOUT, STDERR)} if grouped else None
         self._errors = _ErrorGroups(result) if errors else None
         self._n_done_seen = 0
-        # Live output may be told on another thread: it is shown there as if it were this one's, one at a time.
+        # Live output may arrive on another thread: it is shown there as if on this one, one piece at a time.
         self._lock = threading.RLock()
         self._context = contextvars.copy_context()
         self.aside: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -47,7 +48,7 @@ class OutputStream:
 
     def __enter__(self) -> Self:
         result = self._result
-        # Live output comes to the submitted results, of which this one may be a selection.
+        # Live output goes to the submitted results, of which this one may be a selection.
         numbers = {(id(owner), number): part for part, (owner, number) in enumerate(result.parts())}
         owners = {id(owner): owner for owner, _ in result.parts()}
         self._live = result.origin.client.live_output()
@@ -78,7 +79,7 @@ class OutputStream:
             groups.show(is_end=True)
 
     def show_new(self) -> None:
-        """Shows the errors of tasks that have failed since it was last called, and lines that are complete now."""
+        """Shows the errors of tasks that have failed since the last call, and lines that are complete now."""
         result = self._result
         with self._lock:
             done = [result.completed_part(rank) for rank in range(self._n_done_seen, result.n_done())]
@@ -95,7 +96,7 @@ class OutputStream:
                     self._errors.show(failed)
 
     def close_errors(self) -> bool:
-        """Says where errors shown already came up again. Returns whether any error was shown."""
+        """Says on which engines errors that were already shown occurred again. Returns whether any error was shown."""
         return self._errors is not None and self._errors.close()
 
     def _catch_up_all(self) -> None:
@@ -103,7 +104,7 @@ class OutputStream:
             self._catch_up(part)
 
     def _catch_up(self, part: int) -> None:
-        # What is kept is the truth; live output only says when to look, so nothing is shown twice.
+        # The stored output is authoritative; live output only says when to look, so nothing is shown twice.
         with self._lock:
             result = self._result
             for stream in (STDOUT, STDERR):
@@ -134,7 +135,7 @@ class OutputStream:
             _file(stream).write(text)
             _file(stream).flush()
             return
-        # Half a line of an engine would be taken for a whole one, and its rest for another.
+        # Half a line would be taken for a whole one, and its rest for another.
         text = self._unfinished.pop((part, stream), "") + text
         whole, newline, rest = text.rpartition("\n")
         if rest:
@@ -163,7 +164,7 @@ class _ErrorGroups:
         self._again: dict[Any, list[int]] = {}
 
     def show(self, parts: Iterable[int]) -> None:
-        """Shows those of these failed parts that are not like an earlier one."""
+        """Shows those of the failed parts that differ from all earlier ones."""
         groups: dict[Any, list[int]] = {}
         for part in parts:
             error = self._result.failure(part)
@@ -181,7 +182,7 @@ class _ErrorGroups:
             print(f"{self._label(alike)}\n{shown}", file=sys.stderr)
 
     def close(self) -> bool:
-        """Names the engines of errors that came up again; whether there was any error."""
+        """Names the engines on which errors occurred again; returns whether there was any error."""
         for (name, text, _), parts in self._again.items():
             print(f"{self._label(parts)} {headline(name, text)}", file=sys.stderr)
         self._again.clear()

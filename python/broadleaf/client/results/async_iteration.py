@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class Wake:
-    """An event that any thread may set for a coroutine of the running loop."""
+    """An event that any thread can set for a coroutine of the running loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
 
     def set(self) -> None:
-        """Wakes the coroutine that waits, or the next that will."""
+        """Wakes the waiting coroutine, or the next one that waits."""
         with suppress(RuntimeError):  # The loop is closed, and nobody waits.
             self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self) -> None:
-        """Waits until `set` was called since the last time."""
+        """Waits until `set` has been called since the last wait."""
         await self._event.wait()
         self._event.clear()
 
@@ -41,9 +41,8 @@ async def resolved(result: AsyncResult) -> None:
 
 
 async def iterate(result: AsyncResult, ordered: bool) -> AsyncIterator[Any]:
-    """The values of `result` in the order of its parts, or as they come.
-
-    A task that is cancelled while it waits here aborts what is not done, as Ctrl-C does in plain code.
+    """The values of `result` in the order of its parts, or as they arrive. If an asyncio task is cancelled while it
+    waits here, the unfinished parts are aborted, as with Ctrl-C in plain code.
     """
     try:
         async for part in _resolved_parts(result, ordered):
@@ -62,7 +61,7 @@ async def _resolved_parts(result: AsyncResult, ordered: bool) -> AsyncIterator[i
     watched = -1
     parts = result.parts()
     for rank in range(result.n_parts):
-        # In order only the next part is watched, else all of them, once.
+        # With order, only the next part is watched; otherwise all of them, once.
         while not (result.part_done(rank) if ordered else result.n_done() > rank):
             for part in range(rank, rank + 1) if ordered else range(result.n_parts):
                 if part > watched:

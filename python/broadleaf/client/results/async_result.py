@@ -1,4 +1,4 @@
-"""Results of tasks that may not be there yet."""
+"""Results of tasks that may not have arrived yet."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class AsyncResult(ShownResult[Value]):
             raise ValueError(f"return_when={return_when!r} is not a constant of concurrent.futures")
 
     def _wait_first_failure(self, timeout: float | None) -> int | None:
-        """The first part known to have failed; None when there is none yet, or at all."""
+        """The first part known to have failed, or None."""
         deadline = None if timeout is None else time.monotonic() + timeout
         for rank in range(self.n_parts):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -132,7 +132,7 @@ class AsyncResult(ShownResult[Value]):
         return self.seq + part
 
     def _task_name(self, part: int) -> tuple[int, int] | None:
-        """What the controller knows a task by: its client's number, and its number there."""
+        """How the controller identifies a task: its client's number, and its number within that client."""
         return self.origin.client.link.client_id, self._part_seq(part)
 
     # Values -------------------------------------------------------------------------------------
@@ -217,11 +217,11 @@ class AsyncResult(ShownResult[Value]):
         return self._assemble([v.error if isinstance(v, Failure) else v for v in values])
 
     def _all_values(self) -> list[Any] | None:
-        """All values at once, where every part has one and that is quicker than one by one."""
+        """All values at once, if every part has one and that is faster than one by one."""
         return None
 
     def _part_outcome(self, part: int) -> Any:
-        """The value of a resolved part, or the `Failure` it ended in."""
+        """The value of a resolved part, or its `Failure`."""
         error = self.failure(part)
         return self._part_value(part) if error is None else Failure(error)
 
@@ -230,12 +230,12 @@ class AsyncResult(ShownResult[Value]):
 
     def _exception_of(self, errors: list[BaseException]) -> BaseException:
         lost = next((error for error in errors if isinstance(error, LinkLost)), None)
-        if lost is not None:  # not what a task came to
+        if lost is not None:  # not the outcome of a task
             return fresh(lost)
         return self._failure_of(errors)
 
     def _failure_of(self, errors: list[BaseException]) -> BaseException:
-        """What to raise for what tasks have raised."""
+        """The exception to raise for the errors of tasks."""
         if self.raises_original or (self.origin.single and self.n_parts == 1):
             return self._first_of(errors)
         return composite(errors, self._name)
@@ -246,7 +246,7 @@ class AsyncResult(ShownResult[Value]):
         return error.as_original() if self.raises_original and isinstance(error, RemoteError) else error
 
     def locate_failure(self, error: BaseException, part: int) -> None:
-        """Completes the exception of a part by what only its result knows."""
+        """Adds to the exception of a part what only its result knows."""
         if isinstance(error, RemoteError):
             error.item_index = None
 
@@ -453,7 +453,7 @@ class AsyncResult(ShownResult[Value]):
         return CombinedResult.joined(async_results)
 
     def parts(self) -> list[tuple[AsyncResult, int]]:
-        """Every part as (the submitted result it belongs to, its number there)."""
+        """Every part as (the submitted result it belongs to, its number in that result)."""
         return [(self, part) for part in range(self.n_parts)]
 
     # Metadata -----------------------------------------------------------------------------------
@@ -526,15 +526,15 @@ class AsyncResult(ShownResult[Value]):
             values = [self.part_metadata(part)[key] for part in range(self.n_parts)]
         return values[0] if self.origin.single else values
 
-    if not TYPE_CHECKING:  # else any misspelt name would pass
+    if not TYPE_CHECKING:  # otherwise any misspelled name would pass
 
         def __getattr__(self, key: str) -> Any:
-            # Only what is not found otherwise comes here.
+            # Called only for names that are not found otherwise.
             if key in METADATA_KEYS:
                 return self._metadata_values(key)
             known = getattr(type(self), key, None)
             if isinstance(known, property):
-                # A remote AttributeError is one, and what the property raised.
+                # It is a remote AttributeError that the property raised.
                 return known.__get__(self)
             raise AttributeError(f"{self._kind!r} object has no attribute {key!r}")
 
@@ -546,7 +546,7 @@ class AsyncResult(ShownResult[Value]):
 
 
 class Failure:
-    """Tells an exception that a part ended in from one that a task returned as its value."""
+    """Marks an exception that ended a part, as opposed to one that a task returned as its value."""
 
     __slots__ = ("error",)
 

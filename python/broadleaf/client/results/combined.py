@@ -17,7 +17,7 @@ Part = tuple[AsyncResult, int]
 
 
 class PartWatcher:
-    """Calls back as single parts of a submitted result are resolved, from a thread that lives as long as needed."""
+    """Calls back as individual parts of a submitted result are resolved, from a thread that lives as long as needed."""
 
     def __init__(self, result: AsyncResult) -> None:
         self._result = result
@@ -50,7 +50,7 @@ class PartWatcher:
                 self._fire(result.completed_part(rank))
                 rank += 1
             with self._lock:
-                # A part resolved since then fires in the next round, so nothing is left behind.
+                # A part resolved since then fires in the next round, so none is missed.
                 if not self._callbacks or result.n_done() == rank == result.n_parts:
                     self._running = False
                     return
@@ -107,7 +107,7 @@ class CombinedResult(AsyncResult):
         made.raises_original = results[0].raises_original
         return made
 
-    # What a result is made on -------------------------------------------------------------------
+    # Parts of a result -------------------------------------------------------------------
 
     @property
     def n_parts(self) -> int:

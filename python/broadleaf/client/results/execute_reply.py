@@ -1,4 +1,4 @@
-"""What `view.execute` gives back."""
+"""What `view.execute` returns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ExecuteReply:
 
     @property
     def source(self) -> str:
-        """The code that was run, where the engine said."""
+        """The code that was run, if the engine reported it."""
         return str((self.execute_result or {}).get("source", ""))
 
     def _mime_getter(self, name: str) -> Any:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 TaskName = tuple[int, int]
 """A task of any client: the client's number, and the task's number there."""
 
-# The engine id that stands for no engine.
+# The engine id that means "no engine".
 _NO_ENGINE = 2**32 - 1
-# Tasks named in one request.
+# Maximum number of tasks in one request.
 _BATCH = 50_000
 # What `broadleaf.engine.operations.execute` returns has these.
 _REPLY_KEYS = frozenset(("status", "execution_count", "execute_result", "engine_id"))
@@ -33,9 +33,8 @@ _FIRST_BATCH = 256
 class AsyncHubResult(AsyncResult):
     """The result of tasks that this client did not submit, or no longer holds, as the controller gives it.
 
-    Values are as the engines gave them: a map's tasks give one list a chunk. What was executed as code has
-    `ExecuteReply`s with the newest of what Python wrote and displayed; what other tasks wrote is known to the client
-    that submitted them only.
+    Values are as the engines returned them: a map's tasks give one list per chunk. Executed code has `ExecuteReply`
+    objects with the latest output and displays. Only the client that submitted other tasks knows what they wrote.
     """
 
     _kind = "AsyncHubResult"
@@ -76,7 +75,7 @@ class AsyncHubResult(AsyncResult):
         return ExecuteReply(value, self.part_metadata(part)) if _is_reply(value) else value
 
     def _kept_output(self, part: int) -> dict[str, Any]:
-        """Of code that was executed: its value and what it wrote, as far as the reply has it."""
+        """For executed code: its value and output, as far as the reply has them."""
         status = self.part_status(part)
         if status == STATUS_OK:
             value = self.value(part)
@@ -98,7 +97,7 @@ def _is_reply(value: Any) -> bool:
 
 
 class Hub:
-    """A client's questions about tasks that the controller knows: those that live, and ended ones that it keeps."""
+    """A client's queries about tasks that the controller knows: live ones, and ended ones that it keeps."""
 
     def __init__(self, client: Client, cluster_key: str) -> None:
         self._client = client
@@ -107,11 +106,11 @@ class Hub:
         self._submitters: dict[tuple[bool, bool], Any] = {}
 
     def session(self, client_id: int) -> str:
-        """What ids of a client's tasks start with: unlike that of any other client of any cluster."""
+        """The prefix of a client's task ids, which differs from that of any other client of any cluster."""
         return f"{self._cluster_key}-{client_id}"
 
     def name_of(self, msg_id: str) -> TaskName | None:
-        """The task of this id, or None if it is none of this cluster's."""
+        """The task with this id, or None if it does not belong to this cluster."""
         session, _, seq = msg_id.rpartition("_")
         key, _, client_id = session.rpartition("-")
         if key != self._cluster_key or not seq.isdigit() or not client_id.isdigit():
@@ -125,26 +124,26 @@ class Hub:
         for batch in batches:
             content = self._client.request({"Records": batch}, timeout=60.0)
             if self._clock_offset_ns is None:
-                # Taken once, so that a task's time is the same whenever this client asks.
+                # Read once, so that a task's time is the same whenever this client asks.
                 self._clock_offset_ns = time.time_ns() - content["now_ns"]
             raw += content["records"]
         raw.sort(key=lambda record: (record["submitted_ns"], record["client"], record["seq"]))
         return [self._record(fields) for fields in raw]
 
     def any_runs(self, names: Sequence[TaskName]) -> bool:
-        """Whether one of these tasks runs now."""
-        # Mostly the first that are not done, so these are asked for first.
+        """Whether one of these tasks is running."""
+        # Mostly the first unfinished ones, so these are requested first.
         batches = names[:_FIRST_BATCH], names[_FIRST_BATCH:]
         return any(record["running"] for batch in batches if batch for record in self.records(batch))
 
     def not_running(self, seqs: Sequence[int]) -> list[int]:
-        """Numbers of those of this client's tasks that do not run now."""
+        """Numbers of those among this client's tasks that are not running."""
         client_id = self._client.link.client_id
         running = {record["msg_id"] for record in self.records([(client_id, seq) for seq in seqs]) if record["running"]}
         return [seq for seq in seqs if self._client.tasks.msg_id(seq) not in running]
 
     def records_of(self, msg_ids: Sequence[str]) -> list[dict[str, Any]]:
-        """The record of each task of these ids that is known."""
+        """The record of each known task with one of these ids."""
         names = [name for name in map(self.name_of, msg_ids) if name is not None]
         return self.records(names) if names else []
 
@@ -175,7 +174,7 @@ class Hub:
         }
 
     def result(self, msg_ids: Sequence[str], single: bool, run_again: bool = False) -> AsyncHubResult:
-        """The result of tasks by their ids. Raises `KeyError` for those whose result the controller does not have."""
+        """The result of tasks by their ids. Raises `KeyError` if the controller does not have a result."""
         names = []
         for msg_id in msg_ids:
             name = self.name_of(msg_id)
@@ -209,7 +208,7 @@ class Hub:
         return result
 
     def forget(self, names: Sequence[TaskName] | None) -> None:
-        """Has the controller keep nothing of these ended tasks, or of any."""
+        """Makes the controller forget these ended tasks, or all of them."""
         if names is None:
             self._client.request({"Forget": None})
             return
@@ -240,7 +239,7 @@ def select(
     """The records that match `query`, with `msg_id` and these keys only.
 
     A query gives each key a value, or a dict of operators ($eq, $ne, $lt, $gt, $lte, $gte, $in, $nin, $glob). A
-    comparison with a time or text that is not known is false. Raises `ValueError` for operators that are none.
+    comparison with an unknown time or text is false. Raises `ValueError` for unknown operators.
     """
     tests = [(key, op, wanted) for key, condition in query.items() for op, wanted in _conditions(condition)]
     found = [record for record in records if all(_holds(record.get(key), op, wanted) for key, op, wanted in tests)]
@@ -255,7 +254,7 @@ def _conditions(condition: Any) -> list[tuple[str, Any]]:
         return [("$eq", condition)]
     for op in condition:
         if op not in _OPERATORS:
-            raise ValueError(f"{op!r} is no operator of queries; there are {', '.join(_OPERATORS)}")
+            raise ValueError(f"{op!r} is not a query operator; choose from {', '.join(_OPERATORS)}")
     return list(condition.items())
 
 

@@ -1,7 +1,7 @@
 """A `concurrent.futures.Future` whose machinery is made when somebody asks for it.
 
-A plain future makes a condition, a lock and two lists at birth. Results are made by the hundred thousand a second and
-few are ever waited for through the futures API, so here the fields that the standard library reaches into appear at
+A plain future makes a condition, a lock and two lists when it is created. Hundreds of thousands of results are made per
+second, and few are ever waited for through the futures API. So the fields that the standard library uses are made on
 first use.
 """
 
@@ -26,7 +26,7 @@ _creating = threading.Lock()
 
 
 class _FutureField:
-    """Makes all fields of the future in the instance's dict, which then hides this descriptor."""
+    """Makes all fields of the future in the instance's dict, which then shadows this descriptor."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -55,7 +55,7 @@ class LazyFuture(Parts, Future[Value]):
         pass
 
     def make_future_fields(self) -> None:
-        """Makes the fields and has them follow the result."""
+        """Makes the fields and keeps them up to date with the result."""
         with _creating:
             fields = self.__dict__
             if "_condition" in fields:
@@ -145,7 +145,7 @@ class LazyFuture(Parts, Future[Value]):
             LinkLost: The connection is closed or was lost.
         """
         if not self.all_done():
-            # Before anything ends: callbacks ask whether it was cancelled.
+            # Set before anything ends, because callbacks ask whether it was cancelled.
             self._cancel_asked = True
             self._abort_unfinished("cancel()")
             self.abandon(range(self.n_parts))

@@ -50,7 +50,7 @@ class AsyncMapResult(AsyncResult[list[Value]]):
         return min(self._chunk_items, self._n_items - part * self._chunk_items)
 
     def returned(self) -> list[Any] | None:
-        """All tasks' values if every task is known to have returned; None says to look at each."""
+        """All tasks' values if every task is known to have returned; None means that each must be checked."""
         return None
 
     def _part_value(self, part: int) -> Any:
@@ -61,13 +61,13 @@ class AsyncMapResult(AsyncResult[list[Value]]):
             engine_id = self.times(part)[3]
             for i, item in enumerate(value):
                 if type(item) is Failed:
-                    # In place: the list is kept by the result, so the exception stays the same object.
+                    # In place: the result keeps the list, so the exception stays the same object.
                     value[i] = error = item.exception(engine_id)
                     self.locate_failure(error, part)
         return value
 
     def locate_failure(self, error: BaseException, part: int) -> None:
-        """Gives the exception of an item its position in the map."""
+        """Adds an item's position in the map to its exception."""
         if isinstance(error, RemoteError):
             within = 0 if self.bare else error.item_index
             error.item_index = None if within is None else self._first_item(part) + within
@@ -92,7 +92,7 @@ class AsyncMapResult(AsyncResult[list[Value]]):
 
     def _items_of(self, part: int, outcome: Any) -> Any:
         if isinstance(outcome, Failure):
-            # Each item of a failed chunk has this error, so that positions stay true.
+            # Each item of a failed chunk has this error, so that positions stay correct.
             return [outcome.error] * self._items_in(part)
         return outcome
 

@@ -1,4 +1,4 @@
-"""What is known of a task besides its value."""
+"""What is known about a task besides its value."""
 
 from __future__ import annotations
 
@@ -49,11 +49,10 @@ def moment(ns: int) -> datetime | None:
 
 
 def outputs_of(messages: list[bytes]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Displayed outputs, and published data, of a task's pickled messages.
+    """Displayed outputs and published data from a task's pickled messages.
 
     A message is a dict with `type` 'published' (and `data`), 'debugger' (see `broadleaf.client.display.debugger`) or
-    'display' (and `data`, `metadata`, `transient`; with
-    `update` it takes the place of those of its `display_id`).
+    'display' (and `data`, `metadata`, `transient`; with `update` it replaces those with the same `display_id`).
     """
     from broadleaf.serialize.pickle import loads
 
@@ -61,7 +60,7 @@ def outputs_of(messages: list[bytes]) -> tuple[list[dict[str, Any]], dict[str, A
 
 
 def combined_outputs(messages: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """`outputs_of` messages that are loaded."""
+    """Like `outputs_of`, for unpickled messages."""
     outputs: list[dict[str, Any]] = []
     data: dict[str, Any] = {}
     by_id: dict[Any, list[int]] = {}

@@ -1,4 +1,4 @@
-"""What every result is made on: parts that are resolved one by one."""
+"""The base of every result: parts that are resolved one by one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ else:
 class Parts(PublicNames):
     """The interface of `_native.Pending`, which submitted results inherit; `CombinedResult` implements it in Python.
 
-    Times are wall-clock nanoseconds since 1970, timeouts seconds (None: for ever).
+    Times are wall-clock nanoseconds since 1970, timeouts seconds (None: forever).
     """
 
     _internal_names = frozenset(
@@ -72,7 +72,7 @@ class Parts(PublicNames):
 
     @property
     def n_parts(self) -> int:
-        """How many parts there are."""
+        """Number of parts."""
         raise NotImplementedError
 
     def all_done(self) -> bool:
@@ -80,7 +80,7 @@ class Parts(PublicNames):
         raise NotImplementedError
 
     def n_done(self) -> int:
-        """How many parts are resolved."""
+        """Number of resolved parts."""
         raise NotImplementedError
 
     def part_done(self, part: int) -> bool:
@@ -88,15 +88,15 @@ class Parts(PublicNames):
         raise NotImplementedError
 
     def wait_all_done(self, timeout_s: float | None) -> bool:
-        """Waits for all parts; False if in vain."""
+        """Waits for all parts; False after a timeout."""
         raise NotImplementedError
 
     def wait_part(self, part: int, timeout_s: float | None) -> bool:
-        """Waits for one part; False if in vain."""
+        """Waits for one part; False after a timeout."""
         raise NotImplementedError
 
     def wait_count(self, n: int, timeout_s: float | None) -> bool:
-        """Waits until `n` parts are resolved; False if in vain."""
+        """Waits until `n` parts are resolved; False after a timeout."""
         raise NotImplementedError
 
     def completed_part(self, rank: int) -> int:
@@ -120,7 +120,7 @@ class Parts(PublicNames):
         raise NotImplementedError
 
     def text_since(self, part: int, stream: int, position_bytes: int) -> tuple[str, int]:
-        """What stream 1 or 2 of a part has had from a position on, and the position of its end."""
+        """The text of stream 1 or 2 of a part from a position on, and the position of its end."""
         raise NotImplementedError
 
     def messages(self, part: int) -> list[bytes]:
@@ -132,11 +132,11 @@ class Parts(PublicNames):
         raise NotImplementedError
 
     def abandon(self, parts: Sequence[int]) -> None:
-        """Makes the unresolved ones of these parts cancelled, whatever becomes of their tasks."""
+        """Marks the unresolved parts among these as cancelled, whatever happens to their tasks."""
         raise NotImplementedError
 
     def n_failed(self) -> int:
-        """How many parts are resolved and did not return."""
+        """Number of parts that are resolved but did not return."""
         raise NotImplementedError
 
     def on_done(self, callback: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""The result types that the native side makes: `AsyncResult` and its kin over `_native.Pending`."""
+"""The result types that the native side makes: `AsyncResult` and related types on top of `_native.Pending`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __tracebackhide__ = hides_frames
 
 
 class ResultTypes(NamedTuple):
-    """What submitters are given as `result_type`."""
+    """The types that submitters get as `result_type`."""
 
     single: type[Any]
     several: type[Any]
@@ -27,9 +27,9 @@ class ResultTypes(NamedTuple):
 
 @functools.cache
 def result_types(native: Any) -> ResultTypes:
-    """The result types over `native.Pending`."""
+    """The result types on top of `native.Pending`."""
     pending: Any = native.Pending
-    # Instances are made by native code without arguments; Python's own empty __init__ would cost a frame each.
+    # Native code makes instances without arguments; an empty Python __init__ would cost a frame each.
     no_init: Any = object.__init__
     native_status: Any = pending.status
     native_values: Any = pending.values
@@ -43,7 +43,7 @@ def result_types(native: Any) -> ResultTypes:
         status: Any = AsyncResult.status  # pyright: ignore[reportIncompatibleMethodOverride]
 
     class SingleResult(PendingResult):
-        """A submitted request of one part, whose value is that part's: the common case, made short."""
+        """A submitted request with one part, whose value is that of the part: a fast path for the common case."""
 
         def get(
             self, timeout: float | None = None, return_exceptions: bool | None = None, return_when: str | None = None

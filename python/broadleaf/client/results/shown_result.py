@@ -1,4 +1,4 @@
-"""The part of a result that shows what its tasks write, and how far they are."""
+"""The part of a result that shows what its tasks write, and their progress."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def seconds(timeout: float | None) -> float | None:
-    """A timeout as the native side takes it: None, for ever, also for negative numbers."""
+    """A timeout as the native side takes it: None means forever, and so do negative numbers."""
     return None if timeout is None or timeout < 0 else timeout
 
 
@@ -153,7 +153,7 @@ class ShownResult(TimedResult[Value]):
         self._debugging().debug(self._as_result(), engine)
 
     def listen(self, listener: Callable[[int, int, bytes], None]) -> None:
-        """Has live output passed to `listener(part, stream, data)`."""
+        """Passes live output to `listener(part, stream, data)`."""
         self._output_listeners = (*self._output_listeners, listener)
 
     def unlisten(self, listener: Callable[[int, int, bytes], None]) -> None:

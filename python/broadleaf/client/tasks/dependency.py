@@ -144,7 +144,8 @@ def is_dependency(value: Any) -> bool:
 
 
 def resolve_dependency(value: Any, client: Client) -> tuple[tuple[int, ...], Rule]:
-    """Numbers of the tasks depended on, and the rule. Raises `InvalidDependency` for ids that are not this client's."""
+    """Numbers of the tasks it depends on, and the rule. Raises `InvalidDependency` for ids that are not this
+    client's."""
     if not value:
         return (), DEFAULT_RULE
     rule = value.rule if isinstance(value, Dependency) else DEFAULT_RULE

@@ -10,8 +10,8 @@ from broadleaf.client.client import Client
 from broadleaf.errors import ClusterConnectionError
 
 _lock = threading.Lock()
-# By process, since a task may fork, and by depth: who closes a client, or waits for all that it has submitted, must not
-# do so to a task that waits on the same engine.
+# Keyed by process, because a task may fork, and by depth: a task that closes its client, or waits for everything
+# submitted through it, must not affect another task that waits on the same engine.
 _clients: dict[tuple[int, int], Client] = {}
 
 
@@ -37,7 +37,7 @@ def get_client() -> Client:
     depth = _native.submitted_depth()
     if depth == 0:
         raise ClusterConnectionError(
-            "get_client() gives a task on an engine the client of its cluster, and this is no task; make a client with "
+            "get_client() works only in a task on an engine; here, make a client with "
             "broadleaf.Client() or Cluster(n=4).start_and_connect_sync()"
         )
     key = (os.getpid(), depth)

@@ -1,4 +1,4 @@
-"""Waiting, in a task, for something else than a result, so that its engine runs other tasks meanwhile."""
+"""Waiting in a task for something other than a result, while its engine runs other tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 def wait_until(
     link: Any, is_done: Callable[[], bool], wait: Callable[[float | None], Any], timeout: float | None
 ) -> None:
-    """Waits up to `timeout` seconds for what a result brings about: by `wait`, or in a task by `link`."""
+    """Waits up to `timeout` seconds for an effect of a result: with `wait`, or in a task with `link`."""
     if link.frees_engine():
         link.wait_for(is_done, timeout)
     else:
@@ -38,7 +38,7 @@ class Waiters(list[Any]):
         self._link = link
 
     def append(self, waiter: Any) -> None:
-        """Adds a waiter; a task's waits so that its engine is free meanwhile."""
+        """Adds a waiter; a task's waiter frees its engine while it waits."""
         if self._link.frees_engine() and not isinstance(waiter.event, TaskEvent):
             waiter.event = TaskEvent(self._link)
         super().append(waiter)

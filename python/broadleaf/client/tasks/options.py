@@ -11,7 +11,7 @@ from broadleaf.control.requests import target_set
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """How to run a task; see the protocol's type of the same name."""
+    """How to run a task; see the protocol type of the same name."""
 
     mode: str = "Balanced"
     """'Balanced': one task on whichever target is free; 'Each': one task per target."""
@@ -26,7 +26,7 @@ class TaskOptions:
     follow: Rule = DEFAULT_RULE
     coalesce: bool = False
     """All results of mode 'Each' arrive together."""
-    plan: str = "auto"
+    topology: str = "auto"
     """How large arguments reach several hosts: 'auto', 'flat', 'binomial', 'chain', 'k-ary', or 'k-ary:3'."""
 
     def to_json(self) -> str:
@@ -44,16 +44,16 @@ class TaskOptions:
                 "after": self.after.as_dict(),
                 "follow": self.follow.as_dict(),
                 "coalesce": self.coalesce,
-                "plan": _plan(self.plan),
+                "topology": _topology(self.topology),
             }
         )
 
 
-def _plan(name: str) -> str | dict[str, int]:
+def _topology(name: str) -> str | dict[str, int]:
     known = {"auto": "Auto", "flat": "Flat", "binomial": "Binomial", "chain": "Chain"}
     if name in known:
         return known[name]
     kind, _, arity = name.partition(":")
     if kind == "k-ary" and (not arity or arity.isdigit()):
         return {"Kary": int(arity or 0)}
-    raise ValueError(f"no plan is called {name!r}; there are {', '.join(known)}, k-ary and k-ary:ARITY")
+    raise ValueError(f"no topology is called {name!r}; there are {', '.join(known)}, k-ary and k-ary:ARITY")

@@ -9,10 +9,9 @@ if TYPE_CHECKING:
 
 
 class Origin:
-    """Shared by the results of one submitter, so that a result itself carries nothing of it.
-
-    It must not lead to a view: a view has submitters, these have origins, and the native ones among them are invisible
-    to the garbage collector.
+    """The results of one submitter share it, so a result itself does not carry these values. It must not refer to a
+    view: a view has submitters, which have origins, and the native objects among them are invisible to the garbage
+    collector.
     """
 
     __slots__ = ("client", "label", "method", "retries", "single", "targets", "timeout_s")

@@ -1,4 +1,4 @@
-"""Cutting sequences into parts, and parts into wholes."""
+"""Cutting sequences into parts, and joining parts again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from broadleaf.client.tasks.rows import join_rows, rows_of
 
-# However few chunks are wanted, each engine gets several, so that the last ones keep nobody waiting.
+# However few chunks are wanted, each engine gets several, so that nobody waits long for the last ones.
 AUTO_CHUNKS_PER_ENGINE = 8
 AUTO_CHUNK_ITEMS_MAX = 16_384
 
@@ -18,15 +18,15 @@ AUTO_CHUNK_ITEMS_MAX = 16_384
 def automatic_chunk_items(n_items: int, n_engines: int, chunk_target: int) -> int:
     """Items per chunk when the user does not say.
 
-    Up to `chunk_target` items go one by one: balance is worth more than a few milliseconds of overhead. Beyond, the
-    sequence is cut into `chunk_target` chunks, or 8 per engine where that is more, of 16,384 items at most.
+    Up to `chunk_target` items go one by one: balance is worth more than a few milliseconds of overhead. Longer
+    sequences are cut into `chunk_target` chunks, or 8 per engine if that is more, of at most 16,384 items.
     """
     chunks = max(chunk_target, AUTO_CHUNKS_PER_ENGINE * n_engines)
     return max(1, min(math.ceil(n_items / chunks), AUTO_CHUNK_ITEMS_MAX))
 
 
 def as_sequence(items: Any) -> Any:
-    """`items` if it has a length and can be cut, else a list of it."""
+    """`items` if it has a length and can be sliced, or else a list of it."""
     if isinstance(items, list | tuple | range | str | bytes) or is_array(items):
         return items
     if hasattr(items, "__len__") and hasattr(items, "__getitem__") and isinstance(items, Sequence):
@@ -35,7 +35,8 @@ def as_sequence(items: Any) -> Any:
 
 
 def as_rows(items: Any) -> Any:
-    """`items` as what can be cut into parts: a table or matrix by its rows, all else as `as_sequence` does."""
+    """`items` as something that can be cut into parts: tables and matrices by rows, everything else as with
+    `as_sequence`."""
     rows = rows_of(items)
     return as_sequence(items) if rows is None else rows
 
@@ -47,7 +48,7 @@ def is_array(value: Any) -> bool:
 
 
 def chunks(sequences: Sequence[Any], n_items: int, chunk_items: int) -> Iterator[tuple[Any, ...]]:
-    """Tuples of slices of all sequences, `chunk_items` long but for the last."""
+    """Tuples of slices of all sequences, `chunk_items` long except for the last."""
     if len(sequences) == 1:
         only = sequences[0]
         for low in range(0, n_items, chunk_items):
@@ -74,7 +75,7 @@ def part_of(sequence: Any, part: int, n_parts: int, n_items: int, dist: str = "b
 
 
 def join_parts(parts: Sequence[Any], dist: str = "b") -> Any:
-    """The whole of parts made by `part_of`; scalars are returned as a list."""
+    """Joins parts made by `part_of`; scalars are returned as a list."""
     if not parts:
         return []
     if is_array(parts[0]):

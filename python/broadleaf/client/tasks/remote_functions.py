@@ -37,7 +37,7 @@ class RemoteFunction:
         try:
             self.__signature__: inspect.Signature = inspect.signature(function)
         except (TypeError, ValueError):
-            # Builtins may have none.
+            # Builtins may not have one.
             pass
 
     def _blocking(self) -> bool:

@@ -1,6 +1,6 @@
 """Tables, series and sparse matrices of other libraries, cut by rows and joined again.
 
-The libraries are recognised by the types of values, and never imported here.
+The types of the values identify the libraries, which are never imported here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _SLICED_FORMATS = ("csr", "csc", "lil", "dok")
 
 
 class Rows(Sequence[Any]):
-    """A value as a sequence of its rows, of which slices can be taken."""
+    """A value as a sequence of its rows, which can be sliced."""
 
     __slots__ = ("_cut", "_n_rows")
 
@@ -30,7 +30,7 @@ class Rows(Sequence[Any]):
 
 
 def rows_of(value: Any) -> Rows | None:
-    """`value` as rows if it is of a kind that has them, else None."""
+    """`value` as rows if it has rows, or else None."""
     library = _library(value)
     if library == "scipy":
         matrix = value if value.format in _SLICED_FORMATS else value.tocsr()
@@ -38,7 +38,7 @@ def rows_of(value: Any) -> Rows | None:
     if library == "pandas" and hasattr(value, "iloc"):
         return Rows(len(value), lambda rows: value.iloc[rows])
     if library == "pyarrow":
-        # Taken, not sliced: the pickle of an Arrow slice holds all of what it is a slice of.
+        # Uses take instead of a slice: the pickle of an Arrow slice holds all of the sliced array.
         return Rows(len(value), lambda rows: _take(value, range(*rows.indices(len(value)))))
     if library is not None:
         return Rows(len(value), lambda rows: value[rows])
@@ -46,7 +46,8 @@ def rows_of(value: Any) -> Rows | None:
 
 
 def only_item(part: Any) -> Any:
-    """The item of a part that has one, else `part`. One row of an Arrow or Polars table, or of a matrix, stays one."""
+    """The only item of a part, or `part` if it has several. One row of an Arrow or Polars table, or of a matrix, stays
+    a table or matrix."""
     library = _library(part)
     if library is not None and any(hasattr(part, name) for name in ("tocsr", "num_columns")):
         return part
@@ -58,7 +59,7 @@ def only_item(part: Any) -> Any:
 
 
 def join_rows(parts: Sequence[Any], dist: str) -> Any:
-    """The whole of parts that are tables, series or matrices of one library; None if they are something else."""
+    """Joins parts that are tables, series or matrices of one library; None if they are something else."""
     library = _library(parts[0])
     if library is None or any(_library(part) != library for part in parts):
         return None
@@ -75,7 +76,7 @@ def join_rows(parts: Sequence[Any], dist: str) -> Any:
 
 
 def _library(value: Any) -> str | None:
-    """The library that `value`'s rows are of."""
+    """The library that the rows of `value` come from."""
     if isinstance(value, list | tuple | str | bytes | range):
         return None
     for kind in type(value).__mro__:

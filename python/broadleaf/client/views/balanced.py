@@ -292,7 +292,7 @@ class LoadBalancedView(View):
                 )
         cut, n_items, items = self._cut(sequences, chunksize)
         if items == 1:
-            # No chunks then: an item needs no list around it on its way there and back.
+            # No chunks in this case: an item needs no list around it in either direction.
             result = self._submit_map(function, zip(*cut, strict=False), n_items, n_items, 1)
             result.bare = True
         else:
@@ -319,7 +319,7 @@ class LoadBalancedView(View):
     def _cut(
         self, sequences: tuple[Any, ...], chunksize: int | None, prepare: Callable[[Any], Any] = as_sequence
     ) -> tuple[list[Any], int, int]:
-        """The sequences as what can be cut, how many items they have, and how many go into a chunk."""
+        """The sequences in a form that can be cut, how many items they have, and how many go into a chunk."""
         if not sequences:
             raise TypeError("must have some sequences to map onto")
         if chunksize is not None and chunksize < 0:

@@ -1,4 +1,4 @@
-"""What all views share: flags, apply and map in their three forms, and the client's business for their tasks."""
+"""What all views share: flags, apply and map in their three forms, and methods of the client for their tasks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class View(PublicNames):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            # Only for what the class does not have: names that IPython Parallel's views have.
+            # Called only for names that the class does not have, such as those of IPython Parallel's views.
             from broadleaf.compat.client_attributes import view_attribute
 
             return view_attribute(self, name)
@@ -90,7 +90,7 @@ class View(PublicNames):
         return view_html(self)
 
     def _described(self) -> str:
-        """Its engines and what is special about it, for `repr`."""
+        """Its engines and its special settings, for `repr`."""
         words = self._engines_in_words(targets_in_words(self.targets, self.client))
         if self.label:
             words += f", label {self.label!r}"

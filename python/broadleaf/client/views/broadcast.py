@@ -1,4 +1,4 @@
-"""The broadcast view: all of these engines at once, replies together if wanted."""
+"""The broadcast view: all of these engines at once, with a single reply if wanted."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 __tracebackhide__ = hides_frames
 
-# Names of functions of `broadleaf.engine.operations`, each called with what its method here says.
+# Names of functions in `broadleaf.engine.operations`, each called with the arguments that its method here passes.
 _OPERATIONS = "broadleaf.engine.operations"
 # Submitters that a view keeps; one for each method, target set and label.
 _SUBMITTERS = 64
-# Kinds of calls whose replies a broadcast view may coalesce: output and parts of maps are wanted as they come.
+# Kinds of calls whose replies a broadcast view may coalesce; output and parts of maps are wanted as they arrive.
 _COALESCED = ("applied",)
 
 
@@ -37,7 +37,7 @@ DELIVERIES = ("private", "readonly", "shared")
 
 
 def check_delivery(mode: str) -> str:
-    """The mode, if it is one that calls can have; ValueError otherwise."""
+    """Returns the mode if calls can have it, and raises ValueError otherwise."""
     if mode not in DELIVERIES:
         raise ValueError(f"mode={mode!r} is none of {', '.join(DELIVERIES)}")
     return mode
@@ -73,7 +73,7 @@ class DirectView(View):
     """
 
     mode: Flag = Flag("private", "How engines get large buffers: 'private', 'readonly' or 'shared'.", check_delivery)
-    plan: Flag = Flag(
+    topology: Flag = Flag(
         "auto",
         "How large arguments reach several hosts: `auto`, `flat`, `binomial`, `chain`, `k-ary`, or "
         "`k-ary:3` for three branches.",
@@ -92,7 +92,7 @@ class DirectView(View):
         return False
 
     def _submitter(self, method: str, kind: str, targets: Any, label: Any, mode: str | None = None) -> Any:
-        """A submitter; made anew when flags or engines have changed."""
+        """A submitter; made again when flags or engines have changed."""
         client = self.client
         version = client.link.engines_version
         if self._engines_version != version:
@@ -102,7 +102,7 @@ class DirectView(View):
         if isinstance(given, slice):
             # Cannot be hashed before Python 3.12.
             given = client.ids[given]
-        # The view's own list needs no hash, which would make a call dearer the longer it is.
+        # The view's own list needs no hash, which would make calls on long lists more expensive.
         own = targets is None and isinstance(given, list) and given == self._own_targets
         of = None if own else frozen(given)
         delivery = self.mode if mode is None else mode
@@ -121,7 +121,7 @@ class DirectView(View):
             raise NoEnginesRegistered("this view has no engines; client.wait_for_engines(n) waits for them")
         coalesce = self._coalesces() and kind in _COALESCED
         options = client.define_options(
-            TaskOptions(mode="Each", targets=ids, label=label or "", plan=self.plan, coalesce=coalesce)
+            TaskOptions(mode="Each", targets=ids, label=label or "", topology=self.topology, coalesce=coalesce)
         )
         origin = Origin(client, ids, single and kind != "mapped", method, label)
         types = client.result_types
@@ -269,7 +269,7 @@ class DirectView(View):
             '42'
         """
         wait = self.block if block is None else block
-        self.client.local_modules.update()  # the code may import what has come to the path
+        self.client.local_modules.update()  # the code may import modules from a newly added path
         arguments = (code, silent) if chain is None else (code, silent, chain)
         result = self._submit(self._operation("execute"), arguments, {}, "execute", "executed", targets, label, wait)
         result.code = code
@@ -298,7 +298,7 @@ class DirectView(View):
             RemoteError: With `block`: the code raised. Of a view of several engines it is a `CompositeError`.
         """
         with open(filename) as file:
-            # A last line of blanks alone would be a syntax error.
+            # A last line of only blanks would be a syntax error.
             code = file.read() + "\n"
         return self.execute(code, targets=targets, block=block, label=label)
 
@@ -517,7 +517,7 @@ class DirectView(View):
         return self.get(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        # An assignment is done when it returns, and says so if it cannot be done.
+        # An assignment is complete when it returns, and raises if it fails.
         self.push({name: value}, block=True)
 
     @overload
@@ -917,7 +917,10 @@ class DirectView(View):
             [2, 2, 2, 2]
         """
         if not local:
-            raise NotImplementedError("imports on the engines alone: use view.execute('import ...')")
+            raise NotImplementedError(
+                "sync_imports imports here and on the engines; to import only on the engines "
+                "use view.execute('import ...')"
+            )
         caller = sys._getframe(2)
         local_import = builtins.__import__
         results: list[AsyncResult] = []
@@ -927,7 +930,7 @@ class DirectView(View):
             name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
         ) -> Any:
             module = local_import(name, globals, locals, fromlist, level)
-            # Imports made by the modules imported are none of the engines' business.
+            # Imports that the imported modules make do not concern the engines.
             if sys._getframe(1) is caller and level == 0:
                 what = ", ".join(fromlist or ())
                 statement = f"from {name} import {what}" if what else f"import {name}"

@@ -9,20 +9,21 @@ if TYPE_CHECKING:
 
 # Smaller values are sent unchecked: the engines check anyway, and the question would cost as much.
 _ASK_FROM_BYTES = 1 << 20
-# Answers that are remembered.
+# Maximum number of cached answers.
 _REMEMBERED = 64
 
 
 class InPlace:
-    """What engines have said they can overwrite. An engine that was wrong, or has changed, refuses by itself."""
+    """What engines have reported that they can overwrite. An engine whose answer was wrong or is outdated refuses by
+    itself."""
 
     def __init__(self) -> None:
         self._fitting: dict[Any, Any] = {}
 
     def check(self, view: DirectView, values: dict[str, Any], targets: Any) -> None:
-        """Asks the engines whether the values fit, if they are large and that is not known.
+        """Asks the engines whether the values fit, if they are large and the answer is not known.
 
-        Raises `InPlaceMismatch` for values of a kind that cannot be overwritten, and what the engines raise.
+        Raises `InPlaceMismatch` for values that cannot be overwritten, and whatever the engines raise.
         """
         from broadleaf.serialize.in_place import form_of, n_bytes
 

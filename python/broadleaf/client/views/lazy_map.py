@@ -74,7 +74,7 @@ class LazyMapIterator(PublicNames, Generic[Value]):
                 self._calls = None
                 return
             except Exception as error:
-                # Raised where its value would have been, so what was submitted before is not lost.
+                # Raised in place of its value, so earlier results are not lost.
                 self._calls, self._input_error = None, error
                 return
             result = self._submit(self._function, *arguments)
@@ -107,7 +107,8 @@ class LazyMapIterator(PublicNames, Generic[Value]):
             error.item_index = index
             raised = error.as_original() if self.raises_original else error
         finally:
-            # One that raised has been taken, too: the caller may go on with the next. An interrupted wait has not.
+            # A result that raised counts as taken, so the caller may go on with the next. After an interrupted wait it
+            # does not.
             if result.done():
                 if self._ordered:
                     self._waiting.popleft()
@@ -143,7 +144,7 @@ class LazyMapIterator(PublicNames, Generic[Value]):
         return f"<LazyMapIterator({name}): {self._n_taken:,} taken, {self._n_waiting:,} under way>"
 
     def put(self, numbered: Numbered) -> None:
-        """Takes in a result that is done, with the position of its item."""
+        """Adds a finished result, with the position of its item."""
         self._done.put(numbered)
         self._on_done()
 
@@ -152,7 +153,7 @@ class LazyMapIterator(PublicNames, Generic[Value]):
         return self._done.get()
 
     def cancel(self) -> None:
-        """Takes no more items. What is under way still arrives."""
+        """Takes no more items. Pending results still arrive."""
         self._calls = None
 
 

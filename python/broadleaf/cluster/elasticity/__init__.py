@@ -1,1 +1,1 @@
-"""Clusters that grow and shrink: what is wanted, what it takes, and who does it."""
+"""Clusters that grow and shrink: the wanted size, the steps to get there, and who takes them."""

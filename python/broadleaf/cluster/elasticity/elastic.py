@@ -24,7 +24,7 @@ _LOOK_EVERY_S = 0.05
 
 
 class ScalingError(BroadleafError, RuntimeError):
-    """A cluster cannot have the size that was asked for."""
+    """A cluster cannot have the requested size."""
 
 
 class Elastic:
@@ -133,7 +133,7 @@ class Elastic:
             self.write_cluster_file()
 
     def _meant(self, status: Mapping[str, Any], targets: Targets | Block) -> tuple[list[int], list[int], list[Block]]:
-        """Engines, hosts by number, and blocks that are wholly meant. Raises KeyError for what there is not."""
+        """Engines, hosts by number, and whole blocks. Raises KeyError for unknown targets."""
         blocks = self.look_at_blocks(status)
         there = [entry for entry in status["engines"] if entry["state"] != "gone"]
         if targets is None or targets == "all":
@@ -178,7 +178,7 @@ class Elastic:
             ClusterConnectionError: The cluster has stopped.
         """
         if n < 0:
-            raise ValueError(f"a cluster has 0 engines or more, not {n}")
+            raise ValueError(f"n must not be negative, and is {n}")
         self.stop_steward()
         steward = Steward(self._as_cluster(), Aim(n, n, None, stateless), one_at_a_time=False, within_s=within_s)
         with self.control() as control:
@@ -191,7 +191,7 @@ class Elastic:
             raise ScalingError(
                 f"clients may have left data on {what} {', '.join(decision.kept_for_data)}, which were sent tasks by "
                 "name (push, scatter, execute, apply of a direct view), and more engines than those must go: gather "
-                "it, or say stateless=True to give it up"
+                "it, or pass stateless=True to discard it"
             )
 
     def adapt_sync(self, minimum: int, maximum: int, *, idle_s: float = 300.0, stateless: bool = False) -> None:
@@ -216,7 +216,7 @@ class Elastic:
             ValueError: They are not 0 <= `minimum` <= `maximum`.
         """
         if not 0 <= minimum <= maximum:
-            raise ValueError(f"minimum and maximum are 0 <= minimum <= maximum, not {minimum} and {maximum}")
+            raise ValueError(f"minimum and maximum must satisfy 0 <= minimum <= maximum, not {minimum} and {maximum}")
         self.stop_steward()
         aim = Aim(minimum, maximum, idle_s, stateless)
         self._keep(Steward(self._as_cluster(), aim, one_at_a_time=True), aim, one_at_a_time=True)

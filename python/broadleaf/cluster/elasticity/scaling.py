@@ -1,4 +1,4 @@
-"""How many engines to ask for, and which blocks to release: decided from facts alone, without clock or cluster."""
+"""How many engines to ask for, and which blocks to release: decided from its inputs alone, without clock or cluster."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-# Work that a new engine is worth: what is queued should be done within so much time.
+# Work that justifies a new engine: the queue should be finished within this time.
 GROW_S = 10.0
-# So many starts that failed in a row pause the scaling.
+# Number of consecutive failed starts that pauses scaling.
 _FAILED_STARTS = 3
 
 
 @dataclass(frozen=True)
 class Aim:
-    """What is wanted: at least `minimum` engines and at most `maximum`, and in between what the queue needs."""
+    """The wanted size: at least `minimum` engines and at most `maximum`, and in between as many as the queue needs."""
 
     minimum: int
     maximum: int
@@ -27,7 +27,7 @@ class Aim:
 
 @dataclass(frozen=True)
 class Unit:
-    """What can only be started and released as a whole: a block, or an engine of the controller's own host."""
+    """A unit that is started and released as a whole: a block, or an engine on the controller's own host."""
 
     id: str
     n_engines: int
@@ -43,7 +43,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Load:
-    """What there is to do."""
+    """The steps to take."""
 
     n_waiting: int
     """Tasks that no engine runs."""
@@ -53,7 +53,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do now."""
+    """The next steps."""
 
     submit: tuple[int, ...] = ()
     """Engines of each block to ask for."""
@@ -66,7 +66,7 @@ class Decision:
 
 
 def wanted_engines(aim: Aim, units: Sequence[Unit], load: Load) -> int:
-    """Engines that there should be: those at work, and enough for what waits."""
+    """Number of engines that there should be: busy ones, and enough for waiting tasks."""
     extra = load.n_waiting
     if load.mean_task_s is not None:
         extra = min(extra, math.ceil(load.n_waiting * load.mean_task_s / GROW_S))
@@ -83,11 +83,11 @@ def decide(
     start_s: float,
     one_at_a_time: bool = True,
 ) -> Decision:
-    """What to do so that there are as many engines as wanted.
+    """The steps to get as many engines as wanted.
 
     `units` are those that are not being released. New blocks have `block_engines` engines, or as many as are asked for.
-    A block that ends within `start_s`, the time that a new one takes to start, in seconds, counts for none: so it is
-    replaced before. Beyond the minimum, `one_at_a_time` asks for no block while another is pending.
+    A block that ends within `start_s`, the seconds that a new one takes to start, does not count, so it is replaced
+    before it ends. Beyond the minimum, `one_at_a_time` requests no block while another is pending.
     """
     wanted = wanted_engines(aim, units, load)
     lasting = [unit for unit in units if unit.lasts_s is None or unit.lasts_s > start_s]
@@ -133,13 +133,13 @@ def _blocks(
 
 
 def _order_of_release(unit: Unit) -> tuple[bool, bool, int, float, int]:
-    """Pending ones first, then those without data, the idlest; the youngest of equals."""
+    """Pending ones first, then those without data, longest idle first; among equals the youngest."""
     number = int("".join(filter(str.isdigit, unit.id)) or 0)
     return unit.state == "running", unit.holds_data, unit.n_busy, -unit.idle_s, -number
 
 
 class Starts:
-    """How starts of blocks have gone: how long they take, and whether to go on."""
+    """A record of block starts: how long they take, and whether to continue."""
 
     def __init__(self) -> None:
         self.start_s: float = 5.0
@@ -147,18 +147,18 @@ class Starts:
         self._failed = list[str]()
 
     def came_up(self, took_s: float) -> None:
-        """A block's engines are up, so many seconds after it was submitted."""
+        """A block's engines are up, this many seconds after it was submitted."""
         self._failed.clear()
         self.start_s = max(took_s, 0.8 * self.start_s)
 
     def failed(self, reason: str) -> None:
-        """A block was refused, or has ended without an engine. That it was preempted says nothing of the next."""
+        """A block was refused, or has ended without an engine. Preemption says nothing about the next block."""
         if "preempted" not in reason.lower():
             self._failed.append(reason)
 
     @property
     def why_paused(self) -> str:
-        """Why no more blocks are asked for; '' if they are."""
+        """Why no more blocks are requested; '' if they are."""
         if len(self._failed) < _FAILED_STARTS:
             return ""
         return f"{len(self._failed)} blocks in a row did not start, the last one because: {self._failed[-1]}"

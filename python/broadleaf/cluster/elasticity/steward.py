@@ -1,4 +1,4 @@
-"""Keeps a cluster at the size that is wanted: looks what there is, and has blocks submitted and released."""
+"""Keeps a cluster at the wanted size: checks its state, and submits and releases blocks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Steward:
 
     @property
     def why_paused(self) -> str:
-        """Why no more blocks are asked for; '' if they are."""
+        """Why no more blocks are requested; '' if they are."""
         return self._starts.why_paused
 
     def start(self, awaits_engines: bool) -> None:
@@ -104,7 +104,7 @@ class Steward:
             control.close()
 
     def step(self, control: ControlLink) -> Decision:
-        """Looks, decides and acts. Raises `ClusterStartError` when a submission is refused."""
+        """Checks the state, decides and acts. Raises `ClusterStartError` when a submission is refused."""
         cluster = self._cluster
         with cluster.lock:
             status = control.status()
@@ -127,7 +127,7 @@ class Steward:
         return decision
 
     def _block_engines(self) -> tuple[int | None, ClusterStartError | None]:
-        """Engines of a new block, None for as many as are asked for; or why there can be none."""
+        """Number of engines in a new block, None for as many as requested; or why there can be none."""
         if not self._cluster.engines_from.is_remote:
             return 1, None
         first = next((block.n_engines for block in self._cluster.all_blocks() if block.n_engines), 0)
@@ -137,7 +137,7 @@ class Steward:
             return None, error
 
     def _look(self, status: Mapping[str, Any]) -> list[Block]:
-        """The blocks that are not over, as they are now; those that have left are ended for good."""
+        """The current blocks that are not over; those that have left are ended for good."""
         cluster, now = self._cluster, time.monotonic()
         blocks = cluster.look_at_blocks(status)
         for block in blocks:
@@ -214,7 +214,7 @@ class Steward:
 def _drain(
     control: ControlLink, engines: Sequence[int], hosts: Sequence[int], within_s: float | None, stateless: bool
 ) -> bool:
-    """Whether they are being released: data that came a moment ago keeps them."""
+    """Whether they are being released; data that arrived a moment ago keeps them."""
     try:
         control.drain(engines, hosts, within_s, stateless)
     except RequestFailed:
@@ -223,7 +223,7 @@ def _drain(
 
 
 def _of(status: Mapping[str, Any], block: Block) -> list[dict[str, Any]]:
-    """The engines of a block that have said hello and live."""
+    """The engines of a block that have said hello and are alive."""
     own = set(block.engines)
     return [engine for engine in status["engines"] if engine["engine"] in own]
 
@@ -242,7 +242,7 @@ def _unit(name: str, n_engines: int, engines: Sequence[Mapping[str, Any]], lasts
 
 
 def _load(status: Mapping[str, Any]) -> Load:
-    """Tasks that no engine runs, and the mean time of those that ran."""
+    """Number of tasks that no engine runs, and the mean time of tasks that ran."""
     engines = [engine for engine in status["engines"] if engine["completed"]]
     behind = sum(max(0, engine["outstanding"] - 1) for engine in status["engines"])
     done = sum(engine["completed"] for engine in engines)

@@ -86,7 +86,7 @@ def _checked(cls: type[EngineSet], option: str, value: Any, origin: str) -> Any:
     field = fields[option]
     default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     kind: config.Kind = {bool: "bool", int: "int", float: "float", str: "str"}.get(type(default), "list")  # type: ignore[assignment]
-    return config.Option(option, kind, "", "cluster", "", most=2**53).check(value, origin)
+    return config.Option(option, kind, "", "cluster", "", maximum=2**53).check(value, origin)
 
 
 def split_options(engines: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

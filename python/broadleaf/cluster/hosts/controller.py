@@ -1,4 +1,4 @@
-"""A cluster's controller: a fork server here, with the engines of this host."""
+"""A cluster's controller: a fork server on this host, and the engines here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Controller:
-    """The controller of a cluster, and what it has started on this host."""
+    """The controller of a cluster, and everything it has started on this host."""
 
     def __init__(self, cluster_id: str, cluster_dir: Path, run_dir: Path, fork_server_pid: int, node_pid: int) -> None:
         self.cluster_id = cluster_id
@@ -91,7 +91,7 @@ class Controller:
         }
 
     def running(self) -> bool:
-        """Whether the fork server is alive; it is the last to go."""
+        """Whether the fork server is alive; it ends last."""
         if self._child is not None:
             return self._child.poll() is None
         return files.process_of_cluster(self.fork_server_pid, self.cluster_id)
@@ -123,15 +123,16 @@ class Controller:
         if self._child is None or not self.wait(timeout_s):
             return None
         code: int = self._child.returncode
-        return code if code >= 0 else None  # the host itself was ended, and has taken the node with it
+        return code if code >= 0 else None  # the fork server itself was killed, and the node ended with it
 
     def end(self) -> None:
         """Kills every process of the cluster's session and removes the files."""
         self.release()
         if self._child is not None:
-            self._child.kill()  # it may be too young to be known by its environment
+            self._child.kill()  # it may be too young for its environment to identify it
         if self.fork_server_pid:
-            # The host leads a session, and all that it or an engine starts is in there until it leaves of its own.
+            # The fork server leads a session. Everything that it or an engine starts belongs to it until a process
+            # leaves by itself.
             while members := _session(self.fork_server_pid, self.cluster_id):
                 for pid in members:
                     _kill_and_wait(pid)
@@ -180,7 +181,7 @@ class Controller:
 
 
 def _session(session_id: int, cluster_id: str) -> list[int]:
-    """Processes of the session, which must be the cluster's."""
+    """Processes of the session, which must belong to the cluster."""
     pids = []
     for pid in files.process_ids():
         try:
@@ -206,8 +207,8 @@ def _kill_and_wait(pid: int) -> None:
         os.close(descriptor)
 
 
-# Of fork servers that this one has started. A child that this process forks later must not keep the cluster alive,
-# nor close the lifeline's number twice; and the host is no child of its own.
+# For fork servers that this process has started. A child that this process forks later must not keep the cluster alive
+# or close the lifeline's descriptor twice. The fork server is not its child either.
 _parents: weakref.WeakSet[Controller] = weakref.WeakSet()
 
 
@@ -215,7 +216,7 @@ def _forget_children() -> None:
     for controller in list(_parents):
         controller.release()
         if controller._child is not None:
-            controller._child.returncode = 0  # so that nobody waits for it here
+            controller._child.returncode = 0  # so that nobody here waits for it
             controller._child = None
     _parents.clear()
 

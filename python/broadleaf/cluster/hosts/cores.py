@@ -1,4 +1,4 @@
-"""How many cores this process may really use, and how many engines are asked for."""
+"""How many cores this process may really use, and how many engines are requested."""
 
 import operator
 import os
@@ -9,7 +9,7 @@ from typing import SupportsIndex
 def engine_count(n: SupportsIndex) -> int:
     """`n` as a number of engines. Raises `TypeError` unless it is a whole number, `ValueError` if it is negative."""
     try:
-        # To Python, True is a whole number; to people it is a mistake.
+        # Python treats True as an integer; here it is a mistake.
         count = operator.index(n) if not isinstance(n, bool) else None
     except TypeError:
         count = None
@@ -21,7 +21,7 @@ def engine_count(n: SupportsIndex) -> int:
 
 
 def usable_cores(cgroup_root: Path = Path("/sys/fs/cgroup"), proc_root: Path = Path("/proc")) -> int:
-    """Cores of the affinity mask, or fewer where a control group's processor quota allows fewer; at least 1."""
+    """Cores of the affinity mask, or fewer if a control group's processor quota allows fewer; at least 1."""
     cores = len(os.sched_getaffinity(0))
     for quota in _quotas(cgroup_root, proc_root):
         cores = min(cores, max(1, int(quota)))
@@ -29,7 +29,7 @@ def usable_cores(cgroup_root: Path = Path("/sys/fs/cgroup"), proc_root: Path = P
 
 
 def _quotas(cgroup_root: Path, proc_root: Path) -> list[float]:
-    """Cores that each control group above this process allows, where it sets a quota."""
+    """Cores that each control group above this process allows, if it sets a quota."""
     quotas: list[float] = []
     for line in _text(proc_root / "self" / "cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
@@ -41,7 +41,7 @@ def _quotas(cgroup_root: Path, proc_root: Path) -> list[float]:
 
 
 def _upwards(root: Path, group: str) -> list[Path]:
-    """The group's directory and all above it, down from which a quota may come."""
+    """The group's directory and all directories above it, any of which may set a quota."""
     path = root / group.strip("/")
     return [path, *(parent for parent in path.parents if parent.is_relative_to(root))]
 

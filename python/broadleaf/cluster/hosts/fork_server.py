@@ -21,7 +21,7 @@ from broadleaf.modules.search_path import search_path
 if TYPE_CHECKING:
     from subprocess import Popen
 
-# Imported only once sys.path is the client's, so that Broadleaf is found wherever the client has it from.
+# Imported only after sys.path is the client's, so that Broadleaf is found where the client found it.
 _BOOT = (
     "import sys; sys.path[:] = sys.argv.pop().split('\\n'); "
     "from broadleaf.engine.processes.fork_server import main; main()"
@@ -32,7 +32,7 @@ _LOG_TAIL_BYTES = 4096
 
 @dataclass
 class ForkServer:
-    """A fork server that was started."""
+    """A started fork server."""
 
     child: Popen[bytes]
     lifeline: int | None
@@ -63,7 +63,7 @@ class ForkServer:
 
 @dataclass(frozen=True, kw_only=True)
 class HostPlan:
-    """A host to start: its node's part, its engines, and where its files go."""
+    """A host to start: the role of its node, its engines, and where its files go."""
 
     connection: Mapping[str, Any]
     """What its engines connect by: the content of a connection file, with this host's socket in it."""
@@ -110,7 +110,7 @@ class HostPlan:
 
 
 def log_tail(path: Path) -> str:
-    """The end of a log; '' where there is none."""
+    """The end of a log; '' if there is none."""
     try:
         return path.read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace")
     except OSError:
@@ -120,7 +120,7 @@ def log_tail(path: Path) -> str:
 def _start(
     cluster_id: str, node_config: dict[str, Any], host_config: dict[str, Any], log: int, with_lifeline: bool
 ) -> ForkServer:
-    """Starts a fork server, whose output goes to `log`; the descriptors it is passed are added to `node_config`."""
+    """Starts a fork server, whose output goes to `log`. The descriptors that it inherits are added to `node_config`."""
     import subprocess
 
     ready_read, ready_write = os.pipe()
@@ -158,5 +158,5 @@ def _start(
         with child.stdin as pipe:
             pipe.write(json.dumps(node_config).encode() + b"\n" + json.dumps(host_config).encode())
     except BrokenPipeError:
-        pass  # it died; the ready pipe tells
+        pass  # it died; the ready pipe shows that
     return ForkServer(child, lifeline, ready_read)

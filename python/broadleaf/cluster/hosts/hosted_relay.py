@@ -1,4 +1,4 @@
-"""A relay inside a process that another system has started and goes on using, such as a worker of Dask."""
+"""A relay inside a process that another system started and keeps using, such as a Dask worker."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from broadleaf.cluster.hosts.relay import Relay
 from broadleaf.cluster.start_error import ClusterStartError
 
 _RETRY_AFTER_S = 0.25
-# Time beyond the cluster's own until the loss of a host of the same name has been noticed.
+# Time on top of the cluster's timeout until the loss of a host with the same name has been noticed.
 _NOTICED_S = 10.0
 _TAKEN = "is connected already"
 
 
 class Order(Mapping[str, Any]):
-    """What a relay is to know (`EngineSet.join_order`). It holds a key, and hides it from logs: they show arguments."""
+    """A relay's configuration (`EngineSet.join_order`). It holds a key and hides it from logs, which show arguments."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         self._content = dict(content)
@@ -41,7 +41,7 @@ class Order(Mapping[str, Any]):
 class HostedRelay:
     """A relay that this process owns, until the relay ends, `stop` is called from another thread, or the process ends.
 
-    Where it replaces one that died, it waits until the cluster has noticed that. Raises `ClusterStartError`.
+    If it replaces one that died, it waits until the cluster has noticed the death. Raises `ClusterStartError`.
     """
 
     def __init__(self, order: Mapping[str, Any]) -> None:
@@ -53,7 +53,7 @@ class HostedRelay:
             raise
 
     def wait(self) -> int | None:
-        """Returns when it has ended, with its exit code; a relay that was stopped has none."""
+        """Returns its exit code when it has ended; a relay that was stopped has none."""
         process = os.pidfd_open(self._relay.process.pid)
         try:
             ended, _, _ = select.select([process, self._stop_read], [], [])
@@ -65,7 +65,7 @@ class HostedRelay:
         return code
 
     def stop(self) -> None:
-        """Has `wait` stop the relay and return."""
+        """Makes `wait` stop the relay and return."""
         with contextlib.suppress(OSError):  # it has returned
             os.write(self._stop_write, b"s")
 

@@ -1,4 +1,4 @@
-"""What runs on each host of an engine set: a relay, for as long as it is wanted.
+"""What runs on each host of an engine set: a relay, as long as it is needed.
 
 It reads its order (`EngineSet.join_order`) from standard input, or from the file named as its argument.
 """
@@ -19,12 +19,12 @@ from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import addresses
 from broadleaf.cluster.state.files import ClusterFileError
 
-# Time that an address of the controller has to answer before the tunnel is taken.
+# How long an address of the controller has to answer before the tunnel is used.
 _DIRECT_S = 3.0
 
 
 def main() -> None:
-    """Runs a relay until its cluster stops, it is told to end, or whoever reads its output is gone.
+    """Runs a relay until its cluster stops, it is told to end, or the reader of its output is gone.
 
     SIGTERM and SIGUSR1 tell it that the host will be ended: its engines finish what they run. After SIGTERM they have
     `drain_s` seconds for it; a second SIGTERM ends them.
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def join(order: Mapping[str, Any]) -> Relay:
-    """A relay of this host, as it was ordered. Raises `ClusterStartError`, `ClusterFileError`, OSError, ValueError and
+    """A relay on this host, as ordered. Raises `ClusterStartError`, `ClusterFileError`, OSError, ValueError and
     KeyError."""
     name = f"{order['name'] or socket.gethostname()}:{order['block'] or os.environ['BROADLEAF_BLOCK']}"
     n = order["n"] or tasks_of_this_node(os.environ)
@@ -64,7 +64,7 @@ def join(order: Mapping[str, Any]) -> Relay:
 
 
 def _through_tunnel(order: Mapping[str, Any]) -> str | None:
-    """The tunnel's end here, if there is one and it is needed: nobody dials this host then either."""
+    """The local end of the tunnel, if there is one and it is needed: then nobody can dial this host either."""
     if not order["tunnel_port"]:
         return None
     connection = order["connection"]
@@ -76,8 +76,8 @@ def _through_tunnel(order: Mapping[str, Any]) -> str | None:
 
 
 def tasks_of_this_node(environment: Mapping[str, str]) -> int:
-    """Tasks that a Slurm job was given here, as its script passed them on (``BROADLEAF_TASKS_PER_NODE="4(x2),3"``);
-    0 where it did not."""
+    """Number of tasks that Slurm gave the job on this host, as its script passed them on
+    (``BROADLEAF_TASKS_PER_NODE="4(x2),3"``); 0 if it did not."""
     text, node = environment.get("BROADLEAF_TASKS_PER_NODE", ""), int(environment.get("SLURM_NODEID", "0"))
     for part in filter(None, text.split(",")):
         tasks, _, times = part.partition("(x")
@@ -102,7 +102,7 @@ def _wait(relay: Relay) -> None:
     try:
         ended = select.poll()
         ended.register(process, select.POLLIN)
-        ended.register(1, 0)  # an error there: the connection that started this is gone
+        ended.register(1, 0)  # an error event: the connection that started this is gone
         ended.poll()
     finally:
         os.close(process)
@@ -124,7 +124,7 @@ def _tell(text: str) -> None:
     try:
         os.write(1, f"broadleaf: {text}\n".encode())
     except OSError:
-        raise KeyboardInterrupt from None  # nobody listens any more
+        raise KeyboardInterrupt from None  # nobody is listening any more
 
 
 def _interrupt(_signal_number: int, _frame: object) -> None:

@@ -240,7 +240,7 @@ def _controller_of(connection: dict[str, Any], origin: str) -> tuple[str, int]:
         )
     hosts = connection.get("addresses") or [tcp["host"]]
     if len(hosts) == 1:
-        return hosts[0], tcp["port"]  # whoever dials it says why not
+        return hosts[0], tcp["port"]  # the process that dials it reports the reason
     try:
         return addresses.first_reachable(hosts, tcp["port"], _DIAL_TIMEOUT_S), tcp["port"]
     except OSError as error:

@@ -1,4 +1,5 @@
-"""`broadleaf run`: the same command on every host of an allocation makes a cluster of them, for a program on one."""
+"""`broadleaf run`: the same command on every host of an allocation makes a cluster of them, for a program on one of the
+hosts."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from broadleaf.cluster.state.files import ClusterFileError
 from broadleaf.errors import ClusterConnectionError
 
 _LOOK_EVERY_S = 0.05
-# Rank, number of ranks, and what all ranks of one start have in common and no others.
+# Rank, number of ranks, and an id that only the ranks of one start share.
 _LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("PMIX_NAMESPACE",)),
@@ -29,7 +30,7 @@ _LAUNCHERS = (
 
 @dataclass(frozen=True)
 class Place:
-    """One of the processes that `broadleaf run` was started as."""
+    """One of the processes that run `broadleaf run`."""
 
     rank: int
     size: int
@@ -38,8 +39,8 @@ class Place:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], run_id: str = "") -> Place:
-        """What the launcher has told this process: `srun`, or an `mpiexec`. Raises ValueError without a way to tell one
-        run from another."""
+        """What the launcher, `srun` or an `mpiexec`, has told this process. Raises ValueError if there is no way to
+        tell one run from another."""
         for rank, size, names in _LAUNCHERS:
             if rank in environment and size in environment:
                 known = "-".join(filter(None, (environment.get(name, "") for name in names)))
@@ -52,10 +53,10 @@ class Place:
 
 
 def run(place: Place, command: Sequence[str], *, n: int | None, profile: str, min_hosts: int) -> int:
-    """Runs this rank's part; returns its exit code, that of the command on rank 0.
+    """Runs this rank's part and returns its exit code; on rank 0 it is that of the command.
 
-    All ranks must see the same directory of clusters, as they do where hosts share home directories. Raises
-    `ClusterStartError` where hosts are missing, and says which.
+    All ranks must see the same directory of clusters, as they do if hosts share home directories. Raises
+    `ClusterStartError` if hosts are missing, and says which.
     """
     if place.rank:
         return _join(place, n, profile)
@@ -106,7 +107,7 @@ def _join(place: Place, n: int | None, profile: str) -> int:
     """A relay of this host, until the cluster of rank 0 stops."""
     relay = _relay(place, n, profile)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # they are for the program, and this ends when that does
+        signal.signal(number, signal.SIG_IGN)  # they are for the program, and this process ends when the program does
     try:
         return relay.wait() or 0
     finally:

@@ -1,4 +1,4 @@
-"""Clusters to stop when this process ends. Held here, so that one whose object was dropped is stopped too."""
+"""Clusters to stop when this process ends. Kept here so that a cluster whose object was dropped is stopped too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _running: dict[int, Cluster] = {}
 
 
 def add(cluster: Cluster) -> None:
-    """Has the cluster stopped when this process ends."""
+    """Registers the cluster to be stopped when this process ends."""
     if not _running:
         atexit.unregister(_stop_all)
         atexit.register(_stop_all)
@@ -20,7 +20,7 @@ def add(cluster: Cluster) -> None:
 
 
 def forget(cluster: Cluster) -> None:
-    """Takes back `add`."""
+    """Undoes `add`."""
     _running.pop(id(cluster), None)
 
 

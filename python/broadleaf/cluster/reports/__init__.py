@@ -1,1 +1,1 @@
-"""What is said of a cluster: how it is, what is missing, why a host is gone."""
+"""Reports on a cluster: its state, what is missing, why a host is gone."""

@@ -1,4 +1,4 @@
-"""Why a host is gone: what the scheduler says of the job that it came with."""
+"""Why a host is gone: what the scheduler says about its job."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from broadleaf.cluster.cluster import Cluster
     from broadleaf.cluster.engine_sets.base import Block
 
-# Relays end before their jobs do, and schedulers take a while to say how a job ended. Somebody waits for this.
+# Relays end before their jobs do, and schedulers take a while to say how a job ended. Short, because somebody waits for
+# this.
 _ENDING_S = 5.0
 _LOOK_EVERY_S = 0.2
 
 
 def why_gone(cluster: Cluster, host: str) -> str:
-    """Why the block of a host has ended, in the scheduler's words; '' where it goes on, or nobody knows."""
+    """Why the block of a host has ended, in the scheduler's words; '' if it is still running, or nobody knows."""
     block = _block_of(cluster, host)
     if block is None:
         return ""
@@ -26,7 +27,7 @@ def why_gone(cluster: Cluster, host: str) -> str:
         if block.state == "pending":
             return f"it was put back into the queue ({block.reason})"
         if time.monotonic() > give_up_at:
-            block.facts["asked"] = True  # one host is gone, and its job is not: nobody waits for that again
+            block.facts["asked"] = True  # one host is gone but its job is not: nobody waits for that again
             return ""
         time.sleep(_LOOK_EVERY_S)
     return block.reason

@@ -1,4 +1,4 @@
-"""What people see of a cluster when they look at it."""
+"""What a cluster looks like when it is displayed."""
 
 from __future__ import annotations
 

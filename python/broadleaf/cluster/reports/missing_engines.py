@@ -1,4 +1,4 @@
-"""Why engines of the controller's host did not come up."""
+"""Why engines on the controller's host did not start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def start_errors(cluster: Cluster, up: Callable[[], Sequence[int]]) -> Iterator[None]:
-    """Turns what a wait for engines raises into `ClusterStartError`; `up` tells which engines are there."""
+    """Turns exceptions from waiting for engines into `ClusterStartError`; `up` returns the engines that are up."""
     try:
         yield
     except TimeoutError:
@@ -25,7 +25,7 @@ def start_errors(cluster: Cluster, up: Callable[[], Sequence[int]]) -> Iterator[
 
 
 def missing_engines(cluster: Cluster, up: Sequence[int]) -> ClusterStartError:
-    """The error for a cluster of which only the engines `up` came up in time."""
+    """The error for a cluster of which only the engines in `up` started in time."""
     missing = [engine_id for engine_id in range(cluster.n) if engine_id not in up]
     reason = _why_not_started(cluster, missing)
     log = cluster.log_path(missing[0]) if missing else cluster.log_path()
@@ -35,7 +35,7 @@ def missing_engines(cluster: Cluster, up: Sequence[int]) -> ClusterStartError:
 
 
 def _why_not_started(cluster: Cluster, missing: Sequence[int]) -> str:
-    """What the operating system said where no process could be made for an engine."""
+    """The operating system's message if no process could be created for an engine."""
     try:
         engines = {entry["engine"]: entry for entry in cluster.status_sync()["engines"]}
     except (BroadleafError, TimeoutError, OSError):

@@ -1,4 +1,4 @@
-"""Addresses as other hosts see them, and what to know of connections between hosts."""
+"""Addresses as other hosts see them, and warnings about connections between hosts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class PlaintextWarning(UserWarning):
 def to_dial(listen: str) -> str:
     """The address by which others reach a listener on `listen`.
 
-    That is `listen` itself, unless it stands for every address of this host (``0.0.0.0`` or ``::``): then it is the one
-    that this host uses towards others, or the loopback address where it has no network.
+    That is `listen` itself, unless it means every address of this host (``0.0.0.0`` or ``::``). Then it is the one that
+    this host uses towards others, or the loopback address if it has no network.
     """
     try:
         if not ipaddress.ip_address(listen).is_unspecified:
@@ -38,7 +38,7 @@ def to_dial(listen: str) -> str:
     for family in families:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             try:
-                probe.connect((_ELSEWHERE[family], _ANY_PORT))  # chooses a route, and sends nothing
+                probe.connect((_ELSEWHERE[family], _ANY_PORT))  # chooses a route but sends nothing
                 return str(probe.getsockname()[0])
             except OSError:
                 continue
@@ -70,10 +70,7 @@ def all_to_dial(listen: str) -> list[str]:
 
 
 def of_interface(name: str) -> str:
-    """The IPv4 address of a network interface; that of none, "", stands for all.
-
-    Raises ValueError that lists the interfaces there are.
-    """
+    """The IPv4 address of a network interface; "" means all. Raises ValueError, which lists the existing interfaces."""
     if not name:
         return "0.0.0.0"
     import fcntl
@@ -102,14 +99,14 @@ def _of_interfaces() -> list[str]:
         try:
             found.append(of_interface(name))
         except ValueError:
-            continue  # it has none
+            continue  # it has no address
     return found
 
 
 def first_reachable(hosts: Sequence[str], port: int, timeout_s: float) -> str:
     """The first of `hosts` at which something accepts connections on `port`; all are tried at once.
 
-    Raises `OSError` that says of each why not.
+    Raises `OSError` with the reason for each.
     """
     dialled: dict[socket.socket, str] = {}
     failures: dict[str, str] = {}

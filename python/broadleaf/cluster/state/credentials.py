@@ -18,13 +18,13 @@ from broadleaf.modules.search_path import search_path, working_directory
 
 
 def python_version() -> str:
-    """`major.minor`, which must be the same on all sides."""
+    """`major.minor`, which must be the same everywhere."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """The three pairs of keys of a cluster: the node's, the clients' and the engines'."""
+    """The three key pairs of a cluster: the node's, the clients' and the engines'."""
 
     cluster_id: str
     keys: Mapping[str, Mapping[str, str]]
@@ -35,7 +35,7 @@ class Credentials:
         return cls(cluster_id, json.loads(_native.generate_keys()))
 
     def connection(self, role: str, settings: Settings, *, unix_path: str) -> dict[str, Any]:
-        """What a connection file of this role, 'client' or 'engine', says before the controller listens."""
+        """The content of a connection file for this role, 'client' or 'engine', before the controller listens."""
         return {
             "cluster_id": self.cluster_id,
             "unix_path": unix_path,
@@ -62,7 +62,7 @@ class Credentials:
         tcp_port: int | None,
         engine_env: Mapping[str, str],
     ) -> None:
-        """Writes both connection files, of a controller that listens. Relays set `engine_env` in their engines too."""
+        """Writes both connection files of a controller that listens. Relays also set `engine_env` in their engines."""
         tcp = listen_address(settings)
         known: dict[str, Any] = {"pid": pid}
         if tcp is not None and tcp_port is not None:
@@ -76,7 +76,7 @@ class Credentials:
 
 
 def listen_address(settings: Settings) -> dict[str, Any] | None:
-    """Where the controller listens for TCP, as its node takes it; None for nowhere."""
+    """Where the controller listens for TCP, in the form its node takes; None for nowhere."""
     if not settings["listen"]:
         return None
     host, _, port = settings["listen"].rpartition(":")
@@ -96,13 +96,13 @@ def preload_modules(option: Sequence[str]) -> list[str]:
 
 
 def read_engine_connection(path: str | Path) -> dict[str, Any]:
-    """The content of an `engine.json`. Raises `ClusterFileError` for a file that is none, and
-    `ClusterStartError` for one of another version of Broadleaf."""
+    """The content of an `engine.json`. Raises `ClusterFileError` for any other file, and `ClusterStartError` for one of
+    another version of Broadleaf."""
     return checked_engine_connection(files.read_json(Path(path)), os.fspath(path))
 
 
 def checked_engine_connection(connection: dict[str, Any], origin: str) -> dict[str, Any]:
-    """`connection`, if it is one of this version of Broadleaf; `origin` says where it is from."""
+    """`connection`, if it belongs to this version of Broadleaf; `origin` says where it came from."""
     if "private_key" not in connection or "cluster_id" not in connection:
         raise files.ClusterFileError(f"{origin} is no connection file")
     if (theirs := connection["broadleaf"]) != _native.__version__:

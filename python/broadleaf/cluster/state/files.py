@@ -2,7 +2,7 @@
 
 Each cluster has a directory of its own under its profile, ``<base>/profiles/<profile>/<cluster_id>``, which holds
 
-- ``client.json`` and ``engine.json``, the connection files: who can read one may use the cluster,
+- ``client.json`` and ``engine.json``, the connection files: whoever can read one may use the cluster,
 - ``cluster.json``, what the cluster is,
 - ``owner.json``, which host and container it runs on,
 - ``node.log``, what the node and the fork server write,
@@ -12,11 +12,10 @@ Each cluster has a directory of its own under its profile, ``<base>/profiles/<pr
 - ``block-<id>.log``, what a batch job or an ssh connection writes, and ``order-<set>.json``, by which jobs join,
 
 and a run directory, which holds the socket, the engines' logs, the modules that clients have sent, and an
-``owner.json`` too. It lies where only this user can make files: under ``$XDG_RUNTIME_DIR``, or in
-``<base>/run/<host>``.
+``owner.json`` too. It is where only this user can make files: under ``$XDG_RUNTIME_DIR``, or in ``<base>/run/<host>``.
 
-What a dead cluster has left is removed by commands on the host and in the container that it ran in. Its logs stay for a
-week, or until a cluster of its id is started again.
+Commands on the host and in the container where a dead cluster ran remove what it left. Its logs stay for a week, or
+until a cluster of its id is started again.
 """
 
 from __future__ import annotations
@@ -54,11 +53,12 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 
 class ClusterFileError(BroadleafError):
-    """A directory or file of a cluster is missing, not ours, or not what it should be."""
+    """A directory or file of a cluster is missing, is not ours, or is not what it should be."""
 
 
 def check_id(kind: str, name: str) -> str:
-    """`name` if it can be a directory's; else ValueError, or TypeError for no text. `kind` is what it names."""
+    """`name` if it can be a directory's name; raises ValueError otherwise, and TypeError if it is not a string. `kind`
+    is what it names."""
     if not isinstance(name, str):
         raise TypeError(f"a {kind} is text, not {name!r} ({type(name).__name__})")
     if not _ID.fullmatch(name):
@@ -77,7 +77,7 @@ def cluster_dir(profile: str, cluster_id: str) -> Path:
 
 
 def find_connection_file(profile: str = "default", cluster_id: str | None = None) -> Path:
-    """The `client.json` of a cluster; without `cluster_id` that of the profile's latest that runs.
+    """The `client.json` of a cluster; without `cluster_id`, that of the profile's most recent running one.
 
     Raises `ClusterConnectionError` when there is none; it says where this looked, and what runs elsewhere.
     """
@@ -96,7 +96,7 @@ def find_connection_file(profile: str = "default", cluster_id: str | None = None
 
 
 def running_clusters() -> list[tuple[str, str]]:
-    """Profile and id of each cluster on this host whose processes are there. Nothing is removed."""
+    """Profile and id of each cluster on this host whose processes exist. Removes nothing."""
     found = sorted(path.parent for path in base_dir().glob(f"profiles/*/*/{CLIENT_FILE}"))
     return [
         (path.parent.name, path.name) for path in found if not _elsewhere(path / CLUSTER_FILE) and _seems_to_run(path)
@@ -110,8 +110,7 @@ def _elsewhere(cluster_file: Path) -> str:
 
 
 def _seems_to_run(path: Path) -> bool:
-    """Whether a cluster's directory is of one that runs; one that does not say by which process, or is another host's,
-    may."""
+    """Whether a directory may belong to a running cluster; if it names no process, or another host, it may."""
     if _elsewhere(path / CLUSTER_FILE) and not owner.may_judge(path):
         return True
     try:
@@ -122,7 +121,7 @@ def _seems_to_run(path: Path) -> bool:
 
 
 def no_such_cluster(profile: str, cluster_id: str | None = None) -> str:
-    """Says that a cluster does not run: where this looked, which clusters run, and how to start one."""
+    """The error for a cluster that is not running: where this looked, which clusters run, and how to start one."""
     running = sorted(running_clusters(), key=lambda found: (found[0] != profile, found))
     if cluster_id is None:
         what, where = "no cluster", profile_dir(profile)
@@ -146,16 +145,15 @@ def no_such_cluster(profile: str, cluster_id: str | None = None) -> str:
 
 
 def make_private_dir(path: Path) -> Path:
-    """Makes `path`, and what is missing above it, with mode 0700 whatever the umask.
-
-    If it exists, it must be a directory of ours, and is closed to others.
+    """Makes `path` and its missing parents with mode 0700, whatever the umask. If it exists, it must be our directory,
+    and is closed to others.
     """
     missing = [directory for directory in (path, *path.parents) if not os.path.lexists(directory)]
     for directory in reversed(missing):
         try:
             directory.mkdir(mode=0o700)
         except FileExistsError:
-            continue  # someone else makes it just now
+            continue  # someone else is making it just now
         directory.chmod(0o700)  # the umask may have taken away our own permissions
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
@@ -166,7 +164,7 @@ def make_private_dir(path: Path) -> Path:
 
 
 def _session_run_dirs() -> Path | None:
-    """Where run directories of this login session go, if it has a directory that is ours alone."""
+    """Where run directories of this login session go, if it has a private directory."""
     directory = os.environ.get("XDG_RUNTIME_DIR", "")
     try:
         found = os.lstat(directory)
@@ -177,18 +175,19 @@ def _session_run_dirs() -> Path | None:
 
 
 def _lasting_run_dirs() -> Path:
-    """Where run directories go that outlive login sessions. Hosts may share it, and a socket serves one of them."""
+    """Where run directories go that outlive login sessions. Hosts may share it, but a socket serves only one of
+    them."""
     return base_dir().absolute() / "run" / os.uname().nodename
 
 
 def run_dirs(cluster_id: str = "*") -> list[Path]:
-    """The run directories on this host of a cluster, or of all."""
+    """The run directories on this host of one cluster, or of all."""
     parents = [parent for parent in (_session_run_dirs(), _lasting_run_dirs()) if parent is not None]
     return [path for parent in parents for path in parent.glob(f"{cluster_id}-*")]
 
 
 def make_run_dir(cluster_id: str, *, outlives_session: bool = False) -> Path:
-    """A fresh run directory. With `outlives_session` not in ``$XDG_RUNTIME_DIR``, which is emptied at logout."""
+    """A fresh run directory. With `outlives_session` it is not in ``$XDG_RUNTIME_DIR``, which is emptied at logout."""
     parent = None if outlives_session else _session_run_dirs()
     run_dir = make_private_dir(parent or _lasting_run_dirs()) / f"{cluster_id}-{secrets.token_hex(3)}"
     make_private_dir(run_dir)
@@ -206,7 +205,7 @@ def guests_lock() -> Path:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes `path` with mode 0600 so that a reader finds the old content, or the new, and never a part."""
+    """Writes `path` with mode 0600 so that a reader finds either the old content or the new, never a part."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -233,12 +232,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def open_log(path: Path) -> int:
-    """Opens a log, emptied, for appending; returns the descriptor."""
+    """Truncates a log and opens it for appending; returns the descriptor."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_logs: bool = False) -> None:
-    """Removes what a cluster that is gone has left; with `keep_logs` all but its logs and what finds them."""
+    """Removes the files of a cluster that is gone; with `keep_logs` it keeps its logs and the files that lead to
+    them."""
     cluster_path, run_dir = Path(cluster_path), Path(run_dir)
     dead = [cluster_path / CLIENT_FILE, cluster_path / ENGINE_FILE, *run_dir.glob("*.sock")]
     dead += cluster_path.glob(ORDER_FILE.format("*"))
@@ -259,14 +259,13 @@ def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_log
         try:
             directory.rmdir()
         except OSError:
-            continue  # gone, or someone keeps a file of theirs there
+            continue  # gone, or it holds somebody's file
 
 
 def remove_orphans() -> None:
-    """Removes what clusters have left that were killed before they could write down what they are.
-
-    Younger directories than `ORPHAN_AGE_S` may belong to a cluster that starts just now, and stay. So do those of other
-    hosts and containers, whose processes are not seen here.
+    """Removes the files of clusters that were killed before they could record what they are. Directories younger than
+    `ORPHAN_AGE_S` may belong to a cluster that is starting, and stay. So do those of other hosts and containers, whose
+    processes are not visible here.
     """
     kept = {
         Path(path).resolve() for path in map(_kept_run_dir, base_dir().glob(f"profiles/*/*/{CLUSTER_FILE}")) if path
@@ -286,7 +285,7 @@ def remove_orphans() -> None:
 
 
 def _kept_run_dir(cluster_file: Path) -> str | None:
-    """The run directory that a cluster has written down, which has its engines' logs."""
+    """The run directory that a cluster has recorded, which has its engines' logs."""
     try:
         run_dir = json.loads(cluster_file.read_text())["controller"]["run_dir"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -295,7 +294,7 @@ def _kept_run_dir(cluster_file: Path) -> str | None:
 
 
 def process_ids() -> list[int]:
-    """Numbers of all processes there are."""
+    """Ids of all processes."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
@@ -313,5 +312,5 @@ def _cluster_of(pid: int) -> str | None:
 
 
 def process_of_cluster(pid: int, cluster_id: str) -> bool:
-    """Whether `pid` is a living process that was started for this cluster, and not one that got its number later."""
+    """Whether `pid` is a live process that was started for this cluster, and not one that reuses its id."""
     return _cluster_of(pid) == cluster_id

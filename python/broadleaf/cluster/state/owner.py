@@ -1,7 +1,7 @@
-"""Whose a cluster's directories are: which host, which boot of it, and which of its containers.
+"""The owner of a cluster's directories: the host, its boot, and its container.
 
-A home directory may be shared by hosts, and `/tmp` by containers. A process number says nothing anywhere but in the
-process table it is of, so only there can be told whether a cluster is gone.
+A home directory may be shared by hosts, and `/tmp` by containers. A process id means something only in its own process
+table, so only there can we tell whether a cluster is gone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Owner:
 
     @classmethod
     def here(cls) -> Self:
-        """That of the calling process."""
+        """The owner that the calling process would record."""
         return cls(
             socket.gethostname(),
             _line_of("/etc/machine-id"),
@@ -40,7 +40,7 @@ class Owner:
         )
 
     def is_here(self) -> bool:
-        """Whether its processes are among those that the calling process sees."""
+        """Whether the calling process can see its processes."""
         return self == Owner.here()
 
     def is_gone(self) -> bool:
@@ -51,7 +51,7 @@ class Owner:
 
 
 def mark(directory: Path) -> None:
-    """Notes in `directory` that it is of a cluster of the calling process's host."""
+    """Records in `directory` that it belongs to a cluster on the calling process's host."""
     descriptor = os.open(directory / OWNER_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -62,7 +62,7 @@ def mark(directory: Path) -> None:
 
 
 def unmark_if_empty(directory: Path) -> None:
-    """Removes the note of a directory that has nothing else any more."""
+    """Removes the record from a directory that holds nothing else."""
     try:
         if os.listdir(directory) == [OWNER_FILE]:
             (directory / OWNER_FILE).unlink(missing_ok=True)
@@ -71,7 +71,7 @@ def unmark_if_empty(directory: Path) -> None:
 
 
 def owner_of(directory: Path) -> Owner | None:
-    """Whose `directory` is; None where it does not say."""
+    """The owner of `directory`; None if it does not say."""
     try:
         return Owner(**json.loads((directory / OWNER_FILE).read_text()))
     except (OSError, ValueError, TypeError):
@@ -79,7 +79,7 @@ def owner_of(directory: Path) -> Owner | None:
 
 
 def may_judge(directory: Path) -> bool:
-    """Whether it can be told here that the processes of a cluster with this directory are gone."""
+    """Whether the processes of a cluster with this directory are known here to be gone."""
     owner = owner_of(directory)
     return owner is not None and (owner.is_here() or owner.is_gone())
 

@@ -46,7 +46,7 @@ def group() -> None:
 @tolerant("start")
 @cluster_options
 @click.option("-n", "--n", "n", type=click.IntRange(min=0), metavar="N", help="Number of engines.")
-@click.option("--daemonize", "--daemon", is_flag=True, help="Return when it runs.")
+@click.option("--daemonize", "--daemon", is_flag=True, help="Return when it is running.")
 @click.option("--engines", default="local", metavar="LAUNCHER", help="Launcher of the engines.")
 @click.option("--ip", metavar="ADDRESS", help="Listen for other hosts on this address.")
 @click.option("--port", default=0, metavar="PORT", help="Port to listen on with --ip; 0 for a free one.")
@@ -89,7 +89,7 @@ def _stop(every: bool, profile: str, profile_dir: str | None, cluster_id: str, r
 
 
 @tolerant("list")
-@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="Form of the list.")
+@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="Format of the list.")
 @click.option("--profile", metavar="NAME", help="Only clusters of this profile.")
 @click.option("--profile-dir", metavar="PATH", help="Only clusters of this profile directory.")
 def _list(output: str, profile: str | None, profile_dir: str | None, rest: tuple[str, ...]) -> None:
@@ -112,8 +112,10 @@ def _list(output: str, profile: str | None, profile_dir: str | None, rest: tuple
 @tolerant("engines")
 @cluster_options
 @click.option("-n", "--n", "n", type=click.IntRange(min=1), metavar="N", help="Number of engines.")
-@click.option("--daemonize", "--daemon", is_flag=True, help="Nothing: this returns as soon as the engines start.")
-@click.option("--engines", "launcher", metavar="LAUNCHER", help="Nothing: they start as the cluster's others did.")
+@click.option("--daemonize", "--daemon", is_flag=True, help="No effect: this returns as soon as the engines start.")
+@click.option(
+    "--engines", "launcher", metavar="LAUNCHER", help="No effect: they start like the cluster's other engines."
+)
 def _engines(n: int | None, daemonize: bool, launcher: str | None, profile: str, profile_dir: str | None,
              cluster_id: str, rest: tuple[str, ...], **level: Any) -> None:  # fmt: skip
     """Add engines to a cluster that runs; they go when it is stopped."""
@@ -129,8 +131,8 @@ def _engines(n: int | None, daemonize: bool, launcher: str | None, profile: str,
 @click.option("--profile", metavar="NAME", help="Only this profile of IPython's.")
 @click.option("--profile-dir", metavar="PATH", help="Only this profile directory.")
 @click.option("--all", "every", is_flag=True, help="All profiles, as without --profile.")
-@click.option("--force", is_flag=True, help="Remove the files of IPython Parallel's clusters that run, too.")
-@click.option("--debug", is_flag=True, help="Nothing; for old scripts.")
+@click.option("--force", is_flag=True, help="Also remove the files of IPython Parallel clusters that are running.")
+@click.option("--debug", is_flag=True, help="No effect; for old scripts.")
 def _clean(profile: str | None, profile_dir: str | None, every: bool, force: bool, debug: bool,
            rest: tuple[str, ...]) -> None:  # fmt: skip
     """Remove what clusters that no longer run have left, and the logs and connection files of IPython Parallel."""

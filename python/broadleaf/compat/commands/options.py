@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
 def cluster_options(command: _Command) -> _Command:
     """The options that name a cluster, and the level of what it logs."""
     for option in (
-        click.option("--quiet", is_flag=True, help="Log errors only."),
+        click.option("--quiet", is_flag=True, help="Log only errors."),
         click.option("--debug", is_flag=True, help="Log everything."),
         click.option("--log-level", metavar="LEVEL", help="A level of Python's logging, by name or number."),
         click.option("--cluster-id", default="", metavar="ID", help="Name of the cluster in its profile."),

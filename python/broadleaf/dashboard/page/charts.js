@@ -3,7 +3,7 @@
 
 import { clock, count, css, rate } from "./format.js";
 
-const MOST_POINTS = 1800;
+const MAX_POINTS = 1800;
 const WINDOW_S = [60, 300];
 
 // A chart of columns of the looks' points; `lines` are [label, column, colour, isFilled].
@@ -67,7 +67,7 @@ export class Series {
       this.data[0].push(point[0] / 1000);
       this.lines.forEach(([, column], i) => this.data[i + 1].push(point[column]));
     }
-    const extra = this.data[0].length - MOST_POINTS;
+    const extra = this.data[0].length - MAX_POINTS;
     if (extra > 0) for (const column of this.data) column.splice(0, extra);
     this.plot.setData(this.data);
     // Where the cursor is elsewhere, the legend tells the newest.

@@ -2,7 +2,7 @@
 
 import { bar, bytes, clock, colourOf, count, duration, h, rate } from "./format.js";
 
-const MOST_LINES = 500;
+const MAX_LINES = 500;
 
 function table(titles, rows, empty) {
   if (!rows.length) return h("div", { class: "empty" }, empty);
@@ -86,7 +86,7 @@ export class Log {
     const box = this.element;
     const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 30;
     box.append(...lines.map(([at, text]) => h("pre", { class: at === null ? "node" : "note" }, at === null ? text : `${clock(at)} ${text}`)));
-    while (box.childElementCount > MOST_LINES) box.firstChild.remove();
+    while (box.childElementCount > MAX_LINES) box.firstChild.remove();
     if (atEnd) box.scrollTop = box.scrollHeight;
   }
 }

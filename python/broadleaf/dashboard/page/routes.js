@@ -4,7 +4,7 @@ import { bytes, count, duration, h } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 // Hosts that are drawn one by one.
-const MOST_DRAWN = 40;
+const MAX_DRAWN = 40;
 
 function svg(name, attributes, text) {
   const element = document.createElementNS(SVG, name);
@@ -37,7 +37,7 @@ function route(transfer, names) {
   const title = h("div", {}, h("b", {}, bytes(transfer.len_bytes)), ` ${state}${lost} `,
     h("span", { class: "faint" }, `${transfer.shape}, ${duration(Math.round(transfer.ago_ns / 1e9))} ago`));
   const levels = levelsOf(stops);
-  return h("div", { class: "route" }, title, stops.length <= MOST_DRAWN ? tree(transfer, levels, names) : summary(transfer, levels));
+  return h("div", { class: "route" }, title, stops.length <= MAX_DRAWN ? tree(transfer, levels, names) : summary(transfer, levels));
 }
 
 // Stops by their distance from the origin. Parents stand before their children.

@@ -3,7 +3,7 @@
 
 import { clock, colourOf, css, duration, h } from "./format.js";
 
-const MOST_TASKS = 60000;
+const MAX_TASKS = 60000;
 // Steps of the axis of time, in seconds: decimal below one, as clocks have them above.
 const STEPS_S = [...[-7, -6, -5, -4, -3, -2, -1].flatMap((e) => [1, 2, 5].map((m) => m * 10 ** e)),
   1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400];
@@ -30,11 +30,11 @@ export class Timeline {
 
   clear() {
     this.epochMs = null;
-    this.start = new Float64Array(MOST_TASKS);
-    this.length = new Float32Array(MOST_TASKS);
-    this.engine = new Uint32Array(MOST_TASKS);
-    this.name = new Uint16Array(MOST_TASKS);
-    this.failed = new Uint8Array(MOST_TASKS);
+    this.start = new Float64Array(MAX_TASKS);
+    this.length = new Float32Array(MAX_TASKS);
+    this.engine = new Uint32Array(MAX_TASKS);
+    this.name = new Uint16Array(MAX_TASKS);
+    this.failed = new Uint8Array(MAX_TASKS);
     this.n = 0;
     this.names = [];
     this.nameIndex = new Map();
@@ -125,7 +125,7 @@ export class Timeline {
       const names = tasks.names.map((name) => this.indexOf(name));
       const offset = (tasks.since - this.epochMs) / 1000;
       for (let i = 0; i < tasks.engine.length; i += 1) {
-        const at = this.n % MOST_TASKS;
+        const at = this.n % MAX_TASKS;
         this.start[at] = offset + tasks.start[i] / 1000;
         this.length[at] = tasks.ms[i] / 1000;
         this.engine[at] = tasks.engine[i];
@@ -158,7 +158,7 @@ export class Timeline {
   }
 
   redraw() {
-    const shown = Math.min(this.n, MOST_TASKS);
+    const shown = Math.min(this.n, MAX_TASKS);
     const gaps = this.untold ? `; ${this.untold.toLocaleString("en-US")} more are not drawn, so gaps may be work` : "";
     this.note.textContent = `${shown.toLocaleString("en-US")} tasks${gaps}. Drag to zoom, Ctrl and wheel to zoom in time, double click to follow.`;
     this.plot.setData([[0, 1], [0, 0]]);
@@ -192,9 +192,9 @@ export class Timeline {
       ctx.fillStyle = colour;
       ctx.fillRect(left, top(engine), width > 3 ? width - 0.5 : width, height);
     };
-    const n = Math.min(this.n, MOST_TASKS);
+    const n = Math.min(this.n, MAX_TASKS);
     for (let i = this.n - n; i < this.n; i += 1) {
-      const at = i % MOST_TASKS;
+      const at = i % MAX_TASKS;
       box(this.start[at], this.start[at] + this.length[at], this.engine[at], this.failed[at] ? bad : colours[this.name[at]]);
     }
     ctx.globalAlpha = 0.55;
@@ -210,9 +210,9 @@ export class Timeline {
     const engine = Math.round(this.plot.posToVal(top, "y"));
     const near = (this.range().x[1] - this.range().x[0]) / this.plot.over.clientWidth * 2;
     let text = null;
-    const n = Math.min(this.n, MOST_TASKS);
+    const n = Math.min(this.n, MAX_TASKS);
     for (let i = this.n - 1; i >= this.n - n && text === null; i -= 1) {
-      const at = i % MOST_TASKS;
+      const at = i % MAX_TASKS;
       if (this.engine[at] !== engine || x < this.start[at] - near || x > this.start[at] + this.length[at] + near) continue;
       text = `${this.names[this.name[at]] || "task"} on engine ${engine}\n${duration(this.length[at])}${this.failed[at] ? ", failed" : ""}\n${clock(this.epochMs + this.start[at] * 1000, 3)}`;
     }

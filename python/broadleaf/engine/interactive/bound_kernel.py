@@ -10,7 +10,7 @@ from typing import Any
 
 from broadleaf.control import own_cluster
 
-# What the process writes before the path of its connection file, once it listens.
+# The prefix that the process writes before the path of its connection file, once it listens.
 _READY = "broadleaf kernel: "
 
 _process: subprocess.Popen[str] | None = None
@@ -47,7 +47,7 @@ def bind_kernel(**_: Any) -> str:
     )
     assert _process.stdin is not None
     assert _process.stdout is not None
-    # Keys are in it: no argument, no variable, no file.
+    # It contains keys, so it must not be an argument, a variable or a file.
     _process.stdin.write(json.dumps({"connection": own_cluster.connection_for_child(), "engine_id": engine_id}))
     _process.stdin.close()
     lines: list[str] = []
@@ -57,7 +57,7 @@ def bind_kernel(**_: Any) -> str:
             return _connection_file
         lines.append(line)
     _process.wait()
-    raise RuntimeError("no kernel for this engine; it needs ipykernel:\n" + "".join(lines[-20:]))
+    raise RuntimeError("this engine cannot start a kernel, which needs ipykernel:\n" + "".join(lines[-20:]))
 
 
 def connect_info() -> str:

@@ -9,21 +9,21 @@ from typing import Any
 
 from broadleaf.engine.output import publish
 
-# By number, the newest last.
+# By number, latest last.
 _kept: OrderedDict[int, BaseException] = OrderedDict()
-_most_kept = 0
+_max_kept = 0
 _n_failed = 0
 
 
 def install(keep_failed_frames: int) -> None:
-    """Has `breakpoint()` debug the task that calls it, and so many exceptions kept."""
-    global _most_kept
-    _most_kept = keep_failed_frames
+    """Makes `breakpoint()` debug the task that calls it, and keeps this many exceptions."""
+    global _max_kept
+    _max_kept = keep_failed_frames
     sys.breakpointhook = on_breakpoint
 
 
 def on_breakpoint(*args: Any, **options: Any) -> None:
-    """The `sys.breakpointhook` of an engine. As Python's own, it does what PYTHONBREAKPOINT says, if that is set."""
+    """The `sys.breakpointhook` of an engine. Like Python's own, it follows PYTHONBREAKPOINT if that is set."""
     if "PYTHONBREAKPOINT" in os.environ or not publish.in_task():
         sys.__breakpointhook__(*args, **options)
         return
@@ -33,19 +33,21 @@ def on_breakpoint(*args: Any, **options: Any) -> None:
 
 
 def keep(error: BaseException) -> int | None:
-    """Keeps what a task raised, with its frames; the number that `kept` takes, or None where nothing is kept."""
+    """Keeps what a task raised, with its frames; returns the number that `kept` takes, or None if nothing is kept."""
     global _n_failed
-    if not _most_kept:
+    if not _max_kept:
         return None
     _n_failed += 1
     _kept[_n_failed] = error
-    while len(_kept) > _most_kept:
+    while len(_kept) > _max_kept:
         _kept.popitem(last=False)
     return _n_failed
 
 
 def kept(number: int) -> BaseException:
-    """The exception of this number. Raises `LookupError` where it is not kept any more."""
+    """The exception with this number. Raises `LookupError` if it is no longer kept."""
     if number not in _kept:
-        raise LookupError(f"the frames of this failure are gone: its engine keeps those of {_most_kept} failed tasks")
+        raise LookupError(
+            f"the frames of this failure are gone: its engine keeps the frames of {_max_kept} failed tasks"
+        )
     return _kept[number]

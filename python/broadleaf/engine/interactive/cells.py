@@ -1,4 +1,4 @@
-"""Cells as Python: which of them need IPython, and what it makes of them."""
+"""Cells as Python: which ones need IPython, and how it transforms them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def get_ipython() -> EngineShell:
     try:
         from broadleaf.engine.interactive.ipython_shell import EngineShell
     except ImportError as error:
-        raise ImportError("magics, !commands and get_ipython() need IPython, which this engine lacks") from error
+        raise ImportError("magics, !commands and get_ipython() need IPython, which is not installed here") from error
     shell = EngineShell.existing()
     if shell is None:
         os.environ.setdefault("MPLBACKEND", _INLINE_BACKEND)
@@ -45,7 +45,7 @@ def get_ipython() -> EngineShell:
 
 
 def parse(code: str, names: Mapping[str, Any], file_name: str) -> tuple[ast.Module, str]:
-    """The syntax tree of a cell, and the Python source it is of.
+    """The syntax tree of a cell, and its Python source.
 
     Plain Python is left alone, and IPython is not even imported for it. Raises `SyntaxError`.
     """

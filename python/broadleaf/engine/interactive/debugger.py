@@ -1,7 +1,7 @@
 """Python's debugger in a task, with the terminal of the task's client. Imported at the first `breakpoint()`.
 
-What it says goes to the client as messages of the task. While it waits for a line, its task waits as one does for the
-results of others, so the engine takes the client's answer, and is interrupted as ever.
+Its text goes to the client as messages of the task. While it waits for a line, its task waits as if for the results of
+others, so the engine takes the client's answer, and can be interrupted as usual.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from broadleaf.engine.output import publish
 from broadleaf.errors import ClusterConnectionError
 from broadleaf.modules.preparation import awaited_answers
 
-# A task whose client has no answer for so long goes on: it may be gone, and nothing waits for ever.
+# A task whose client does not answer for this long continues: the client may be gone, and nothing waits forever.
 ANSWER_S = 1800.0
-# A client that can ask somebody says so at once.
+# A client that can ask its user says so at once.
 SEEN_S = 10.0
 
 
 # What calls a task.
 _ENGINE = ("broadleaf.engine.main", "broadleaf.engine.nested")
-# What of a task is not the user's own, where it begins.
+# Frames at the start of a task that are not the user's.
 _BEGINNINGS = ("broadleaf", "IPython")
 
 
 def debug(frame: FrameType, header: str | None = None) -> None:
-    """Stops at the next line of `frame`, of the task that runs."""
+    """Stops at the next line of `frame`, which belongs to the running task."""
     debugger = _new(frame, _files_of(walk_stack(frame)))
     if debugger is None:
         return
@@ -57,13 +57,13 @@ def post_mortem(error: BaseException) -> None:
 
 
 def _files_of(frames: Iterable[tuple[FrameType, int]]) -> list[str]:
-    """Files of frames whose source is not to be had here, such as cells of the client's session."""
+    """Files of frames whose source is not available here, such as cells of the client's session."""
     files = {frame.f_code.co_filename: frame.f_globals for frame, _ in frames}
     return [name for name, known in files.items() if not linecache.getlines(name, known)]
 
 
 def _new(frame: FrameType, files: list[str]) -> TaskDebugger | None:
-    """A debugger for a task, or None, which standard error says why, where it has no way to ask its client."""
+    """A debugger for a task. Returns None if there is no way to ask its client, and says why on standard error."""
     try:
         link = broadleaf.get_client().link
         if link.frees_engine():
@@ -77,7 +77,7 @@ def _new(frame: FrameType, files: list[str]) -> TaskDebugger | None:
 
 
 def _outermost(frame: FrameType) -> FrameType:
-    """The frame in which the task began that runs `frame`."""
+    """The frame in which the task that runs `frame` began."""
     while frame.f_back is not None and frame.f_back.f_globals.get("__name__") not in _ENGINE:
         frame = frame.f_back
     return frame
@@ -88,7 +88,7 @@ class TaskDebugger(pdb.Pdb):
 
     def __init__(self, outermost: FrameType, link: Any) -> None:
         self._said = io.StringIO()
-        # It reads from itself. What runs the task is not stepped into.
+        # It reads from itself. The debugger does not step into the code that runs the task.
         super().__init__(stdin=self, stdout=self._said, nosigint=True, readrc=False, skip=["broadleaf", "broadleaf.*"])  # type: ignore[arg-type]
         self.prompt = ""
         self.lines: deque[str | None] = deque()
@@ -105,21 +105,21 @@ class TaskDebugger(pdb.Pdb):
         publish.send({"type": "debugger", "data": data})
 
     def begin(self, files: list[str]) -> bool:
-        """Whether the client can ask somebody. It gives the sources of these files, as far as it has them."""
+        """Whether the client can ask somebody. It returns the sources of these files, as far as it has them."""
         self._send("begins", files)
         if not self._await_line(SEEN_S):
             print(f"breakpoint() passed over: no terminal has seen it in {SEEN_S:g} s", file=sys.stderr)
             return False
         sources: dict[str, str] | None = json.loads(self.lines.popleft() or "null")
         for name, text in (sources or {}).items():
-            # As what has no file is kept: nobody looks whether a file has changed.
+            # Kept like source without a file: nobody checks whether a file has changed.
             linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
         return sources is not None
 
     def _await_line(self, longest_s: float) -> bool:
         awaited_answers[self._name] = self.lines.append
         try:
-            # The method itself: an interrupt that came in the middle of a function of Python's would be lost.
+            # The method itself: an interrupt in the middle of a Python function would be lost.
             return bool(self._link.wait_for(self.lines.__len__, longest_s))
         finally:
             del awaited_answers[self._name]
@@ -134,7 +134,7 @@ class TaskDebugger(pdb.Pdb):
         return "" if line is None else f"{line}\n"
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
-        """The frames of the task, and which of them is looked at. Those of what runs it are left out."""
+        """The frames of the task, and the selected one. Frames of the code that runs the task are left out."""
         stack, current = super().get_stack(f, t)
         modules = [str(frame.f_globals.get("__name__")) for frame, _ in stack[:current]]
         first = max((number + 1 for number, module in enumerate(modules) if module in _ENGINE), default=0)
@@ -143,7 +143,7 @@ class TaskDebugger(pdb.Pdb):
         return stack[first:], current - first
 
     def _cmdloop(self) -> None:
-        # Unlike pdb's own this lets an interrupt out: it is the task's.
+        # Unlike pdb's own, this lets an interrupt out, because it is meant for the task.
         self.cmdloop()
         is_stepping = not self.quitting and self.stoplineno != -1
         self._send("runs" if is_stepping else "ended")
@@ -157,7 +157,7 @@ class TaskDebugger(pdb.Pdb):
                 self.end()
 
     def end(self) -> None:
-        """Traces nothing any more, and says so to the client."""
+        """Stops tracing, and tells the client."""
         sys.settrace(None)
         self.clear_all_breaks()
         frame: FrameType | None = self._outermost

@@ -22,7 +22,7 @@ from broadleaf.engine.output import display, rich_display
 
 
 class _EnginePublisher(DisplayPublisher):
-    """Sends what is displayed to the client of the task that runs."""
+    """Sends what is displayed to the client of the running task."""
 
     def publish(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, data: dict[str, Any], metadata: dict[str, Any] | None = None, *_: Any, **options: Any
@@ -50,7 +50,7 @@ def _connect_info(_line: str) -> None:
 class EngineShell(InteractiveShell):
     """IPython on an engine: magics, shell commands, help and completion on the engine's namespace.
 
-    It does not run cells itself. `broadleaf.engine.operations.execute` does, with what this shell makes of them.
+    It does not run cells itself. `broadleaf.engine.operations.execute` does, after this shell has transformed them.
     """
 
     display_pub_class: Any = Type(_EnginePublisher)
@@ -58,13 +58,13 @@ class EngineShell(InteractiveShell):
 
     @classmethod
     def existing(cls) -> EngineShell | None:
-        """The shell, if it has been made."""
+        """The shell, if there is one."""
         shell = cls._instance
         return shell if isinstance(shell, cls) else None
 
     @classmethod
     def make(cls, module: ModuleType) -> EngineShell:
-        """Makes the shell over a module's variables."""
+        """Makes the shell on a module's variables."""
         config = Config()
         config.HistoryManager.enabled = False
         config.HistoryManager.hist_file = ":memory:"
@@ -75,7 +75,7 @@ class EngineShell(InteractiveShell):
         shell.set_hook("show_in_pager", as_hook(display_page), 90)
         shell.magics_manager.register_function(_connect_info, "line", "connect_info")
         display.use_formatter(shell.display_formatter)
-        # IPython has put its own there.
+        # IPython has installed its own.
         builtins.display = rich_display.display  # type: ignore[attr-defined]
         return shell
 
@@ -83,7 +83,7 @@ class EngineShell(InteractiveShell):
         """An engine runs in the environment that it was started in."""
 
     def init_user_ns(self) -> None:
-        """Adds what magics look for. `In` and `Out` are none of them, and `exit` is Python's own."""
+        """Adds what magics look for. `In` and `Out` are not among them, and `exit` is Python's own."""
         hidden = {"_ih": [""], "_oh": {}, "_dh": [os.getcwd()]}
         for name, value in hidden.items():
             self.user_ns.setdefault(name, value)
@@ -93,7 +93,7 @@ class EngineShell(InteractiveShell):
         """Does nothing: an engine has no screen. Figures are shown by `%matplotlib inline`."""
 
     def system(self, cmd: str) -> None:
-        """Runs a shell command; what it writes is the task's output, as it comes."""
+        """Runs a shell command; its output is the task's, as it arrives."""
         command = self.var_expand(cmd, depth=1)
         code = subprocess.call(command, shell=True, executable=os.environ.get("SHELL", "/bin/sh"))
         self.user_ns["_exit_code"] = code
@@ -103,7 +103,7 @@ class EngineShell(InteractiveShell):
 
     @contextmanager
     def events_around(self, source: str, silent: bool, execution_count: int) -> Iterator[None]:
-        """Tells whoever has registered for them that a cell begins and ends. Figures are shown at its end."""
+        """Notifies registered callbacks that a cell begins and ends. Figures are shown at its end."""
         self.execution_count = execution_count
         info = ExecutionInfo(source, False, silent, True, None)
         self.events.trigger("pre_execute")
@@ -111,12 +111,12 @@ class EngineShell(InteractiveShell):
         try:
             yield
         finally:
-            # Matplotlib may use the first to register for the second, in which the cell's figures are shown.
+            # Matplotlib may use the first to register for the second, which shows the cell's figures.
             self.events.trigger("post_run_cell", ExecutionResult(info))
             self.events.trigger("post_execute")
 
     def complete_at(self, text: str, position: int) -> tuple[list[str], int]:
-        """What may stand at `position` of `text`, and where what it replaces begins."""
+        """Completions at `position` of `text`, and where the replaced text begins."""
         line_start = text.rfind("\n", 0, position) + 1
         line = text[line_start:].partition("\n")[0]
         matched, matches = self.complete(None, line, position - line_start)

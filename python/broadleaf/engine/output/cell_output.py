@@ -1,4 +1,4 @@
-"""What a cell writes and displays, kept with its reply: for clients that did not run it."""
+"""What a cell writes and displays, kept with its reply for clients that did not run it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CellOutput:
         publish.restore(self._before)
 
     def content(self) -> dict[str, Any]:
-        """`stdout`, `stderr` and `displays`, those that are not empty."""
+        """`stdout`, `stderr` and `displays`, as far as they are not empty."""
         found: dict[str, Any] = {name: text for name, _, record, _ in self._records if (text := record.text())}
         if self._displays:
             found["displays"] = self._displays

@@ -1,4 +1,4 @@
-"""What an expression's value looks like to whoever asked for it."""
+"""How the value of an expression is displayed to the client."""
 
 import builtins
 import sys
@@ -15,7 +15,7 @@ class Bundle(TypedDict):
 _formatter: Any = None
 
 
-# What every representation of is its `repr`.
+# Types whose only representation is their `repr`.
 _PLAIN_TYPES = frozenset((type(None), bool, int, float, complex, str, bytes))
 _RICH_METHODS = (
     "_ipython_display_", "_repr_html_", "_repr_jpeg_", "_repr_json_", "_repr_latex_", "_repr_markdown_",
@@ -24,13 +24,14 @@ _RICH_METHODS = (
 
 
 def use_formatter(formatter: Any) -> None:
-    """Has IPython's representations made by this formatter, that of a shell."""
+    """Makes IPython's representations with this formatter, that of a shell."""
     global _formatter
     _formatter = formatter
 
 
 def representations(value: Any) -> Bundle:
-    """The value's representations: IPython's if it has rich ones or IPython is loaded here, else its `repr` alone."""
+    """The value's representations: IPython's if it has rich ones or IPython is loaded here, and otherwise only its
+    `repr`."""
     if type(value) in _PLAIN_TYPES:
         return {"data": {"text/plain": repr(value)}, "metadata": {}}
     if "IPython" in sys.modules or any(hasattr(type(value), method) for method in _RICH_METHODS):
@@ -41,7 +42,7 @@ def representations(value: Any) -> Bundle:
 
 
 def rich_representations(value: Any, include: Any = None, exclude: Any = None) -> Bundle:
-    """IPython's representations of a value, none for one that shows itself; its `repr` where there is no IPython."""
+    """IPython's representations of a value, none if the value shows itself, and its `repr` if there is no IPython."""
     global _formatter
     if _formatter is None:
         try:

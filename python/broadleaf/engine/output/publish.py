@@ -1,4 +1,4 @@
-"""What a task tells its client besides its output and its value: data and rich displays, as pickled messages.
+"""What a task sends its client besides its output and its value: data and rich displays, as pickled messages.
 
 The messages are those of `broadleaf.client.results.metadata.outputs_of`.
 """
@@ -10,9 +10,9 @@ from typing import Any
 from broadleaf import errors
 from broadleaf.serialize.pickle import dumps_in_band, unpicklable_reason
 
-# What a frame holds beside its head.
+# Space in a frame besides its header.
 _MESSAGE_BYTES = 255 << 20
-# What is kept of a cell for clients other than its own.
+# Maximum amount kept of a cell for clients other than its own.
 _RECORDED_BYTES = 256 << 10
 _RECORDED_DISPLAYS = 16
 
@@ -21,7 +21,7 @@ _recorded: tuple[int | None, list[dict[str, Any]]] | None = None
 
 
 def install(engine: Any) -> None:
-    """Has messages leave by `engine.send_message`; None where there is none to send them."""
+    """Sends messages with `engine.send_message`; None if there is no engine to send them."""
     global _engine
     _engine = engine
 
@@ -32,7 +32,7 @@ def in_task() -> bool:
 
 
 def current_task() -> int | None:
-    """The number of the task that this engine runs; None where none runs."""
+    """The number of the task that this engine runs; None if it is idle."""
     return None if _engine is None else _engine.current_task()
 
 
@@ -63,7 +63,7 @@ def publish_data(data: dict[str, Any]) -> None:
 
 
 def record(task: int | None, displays: list[dict[str, Any]]) -> Any:
-    """Has what `task` displays put into a list, too; returns what `restore` takes."""
+    """Also collects what `task` displays in a list; returns the argument of `restore`."""
     global _recorded
     before = _recorded
     _recorded = (task, displays)
@@ -77,7 +77,7 @@ def restore(before: Any) -> None:
 
 
 def send(message: dict[str, Any]) -> None:
-    """Sends one message of the task that runs. Raises `SerializationError`."""
+    """Sends one message of the running task. Raises `SerializationError`."""
     try:
         body = dumps_in_band(message)
     except Exception as error:

@@ -1,7 +1,6 @@
-"""IPython's `display` on an engine: what it is given goes to the task's client, as from a notebook's kernel.
-
-Engines are no IPython shells, so its functions are replaced where they are defined, when somebody imports them. Nothing
-here imports IPython before `display` is called.
+"""IPython's `display` on an engine: its arguments go to the task's client, as from a notebook's kernel. Engines are not
+IPython shells, so its functions are replaced where they are defined, when somebody imports them. Nothing here imports
+IPython before `display` is called.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from broadleaf.engine.output import display as shown
 from broadleaf.engine.output import publish
 
 _DEFINED_IN = "IPython.core.display_functions"
-# Modules that have them by name if they were imported before this one was asked.
+# Modules that hold them by name if they were imported earlier.
 _HOLDERS = (_DEFINED_IN, "IPython.display")
 
 

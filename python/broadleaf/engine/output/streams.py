@@ -16,21 +16,21 @@ STDOUT = 1
 STDERR = 2
 
 
-# Of each stream of a cell, for clients other than its own.
+# Maximum kept of each stream of a cell, for clients other than its own.
 RECORDED_BYTES = 64 << 10
 
 
 class Record:
-    """The newest of what one task has written to a stream."""
+    """The latest output of one task to a stream."""
 
     def __init__(self, task: int | None) -> None:
         self._task = task
-        # Made when there is something to keep: most cells write nothing.
+        # Created when there is something to keep: most cells write nothing.
         self._pieces: deque[bytes] | None = None
         self._kept_bytes = self._dropped_bytes = 0
 
     def add(self, data: bytes, task: int | None) -> None:
-        """Keeps what a task wrote, if it is this one's."""
+        """Keeps what a task wrote, if it is this task."""
         if task != self._task or not data:
             return
         if self._pieces is None:
@@ -43,7 +43,7 @@ class Record:
             self._dropped_bytes += dropped
 
     def text(self) -> str:
-        """All that is kept; it says how much is not."""
+        """All that is kept; it says how much is missing."""
         if self._pieces is None:
             return ""
         data = b"".join(self._pieces)
@@ -53,14 +53,14 @@ class Record:
 
 
 class TaskStream(io.TextIOBase):
-    """A text stream whose lines leave by `Engine.write_output`, and by its descriptor in forked children."""
+    """A text stream whose lines leave through `Engine.write_output`, and through its descriptor in forked children."""
 
     def __init__(self, engine: _native.Engine, stream: int) -> None:
         self._engine = engine
         self._stream = stream
         self._in_child: TextIO | None = None
         self._write_through = False
-        # Whether bytes take the short way. A call less is felt by those who print line after line.
+        # Whether bytes take the short way. One call less is noticeable to code that prints line after line.
         self._is_plain = True
         self._write_output = engine.write_output
         self._record: Record | None = None
@@ -104,7 +104,7 @@ class TaskStream(io.TextIOBase):
         self._is_plain = self._in_child is None and self._record is None and not self._write_through
 
     def record(self, record: Record | None) -> Record | None:
-        """Has a copy of what Python writes kept in `record`, or in none; returns the one before."""
+        """Keeps a copy of what Python writes in `record`, or in none; returns the previous one."""
         before, self._record = self._record, record
         self._choose_way()
         return before
@@ -144,7 +144,7 @@ class TaskStream(io.TextIOBase):
             self._engine.flush_output(self._stream)
 
     def on_forked(self) -> None:
-        """In a forked child, which has no connection of its own: from here on writes to the descriptor."""
+        """In a forked child, which has no connection of its own, this writes to the descriptor from now on."""
         self._in_child = open(  # noqa: SIM115 - as long as the process
             self._stream, "w", buffering=1, encoding="utf-8", errors="surrogateescape", newline="\n", closefd=False
         )
@@ -189,7 +189,7 @@ class TaskBuffer(io.BufferedIOBase):
 
 
 class EngineStreams:
-    """Both streams of an engine, put in the place of Python's and back."""
+    """Both streams of an engine, which replace Python's and can be restored."""
 
     def __init__(self) -> None:
         self._streams: tuple[TaskStream, ...] = ()
@@ -197,7 +197,7 @@ class EngineStreams:
         self._leave: Any = None
 
     def install(self, engine: _native.Engine) -> None:
-        """Makes them `sys.stdout` and `sys.stderr`, also for programs that go back to the original ones."""
+        """Makes them `sys.stdout` and `sys.stderr`, even for programs that return to the original ones."""
         self._replaced = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
         self._streams = (TaskStream(engine, STDOUT), TaskStream(engine, STDERR))
         sys.stdout, sys.stderr = self._streams
@@ -206,7 +206,7 @@ class EngineStreams:
         self._flush_before_exit()
 
     def _flush_before_exit(self) -> None:
-        """Has `os._exit` send what is queued: a task may end its process with it."""
+        """Makes `os._exit` send what is queued: a task may end its process with it."""
         self._leave = leave = os._exit
 
         def _exit(status: int) -> NoReturn:
@@ -220,19 +220,19 @@ class EngineStreams:
         os._exit = posix._exit = _exit
 
     def remove(self) -> None:
-        """Sends what is held and puts Python's own streams back."""
+        """Sends buffered output and restores Python's own streams."""
         self.flush()
         sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = self._replaced  # type: ignore[misc]
         if self._leave is not None:
             os._exit = posix._exit = self._leave
 
     def flush(self) -> None:
-        """Sends what is held of an unfinished line."""
+        """Sends the unfinished line."""
         for stream in self._streams:
             stream.flush()
 
     def on_forked(self) -> None:
-        """In a child that a task has forked: what it prints is its parent's by way of the descriptors."""
+        """In a child that a task has forked: its output belongs to its parent, through the descriptors."""
         publish.install(None)
         for stream in self._streams:
             stream.on_forked()

@@ -1,7 +1,7 @@
 """What an engine and the fork server share to capture its output.
 
-Two pipes are the engine's descriptors 1 and 2; the engine empties them while it lives. A small memory has the newest of
-all that it wrote. The fork server made them and holds them too, so what an engine wrote as it died is not lost.
+Two pipes are the engine's descriptors 1 and 2; the engine empties them while it lives. A small piece of memory holds
+its latest output. The fork server made them and holds them too, so what an engine wrote as it died is not lost.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from broadleaf.engine.processes.deaths import LAST_OUTPUT_BYTES
 
-# What a pipe holds, unless somebody has changed that.
+# The capacity of a pipe, unless somebody has changed it.
 _PIPE_BYTES = 65536
 _MEMORY_BYTES = 8192
-# The memory begins with the number of all bytes written; byte `n` of the output is at `n` modulo the room behind that.
+# The memory begins with the total number of bytes written; byte `n` of the output is at `n` modulo the size of the
+# rest.
 _HEAD_BYTES = 8
 _ROOM_BYTES = _MEMORY_BYTES - _HEAD_BYTES
 
@@ -36,7 +37,7 @@ class Capture:
 
     @classmethod
     def create(cls, log_path: str) -> Capture:
-        """New pipes and memory. Raises `OSError` when there are no descriptors left."""
+        """New pipes and memory. Raises `OSError` if there are no descriptors left."""
         made: list[int] = []
         try:
             stdout_read, stdout_write = os.pipe()
@@ -64,9 +65,8 @@ class Capture:
         _close(self.stdout_read, self.stderr_read, self.recent)
 
     def save_rest(self) -> bytes:
-        """Appends to the log what was not read, and returns it.
-
-        No more is read than fits in the pipes: children that the engine has left behind may still write.
+        """Appends unread output to the log, and returns it. Reads no more than fits in the pipes: children that the
+        engine left behind may still write.
         """
         rest = _read_rest(self.stdout_read) + _read_rest(self.stderr_read)
         if rest:
@@ -78,7 +78,7 @@ class Capture:
         return rest
 
     def last_output(self, rest: bytes = b"") -> str:
-        """The newest of what was written, by Python and otherwise, with `rest` behind it."""
+        """The latest output, from Python and others, followed by `rest`."""
         memory = os.pread(self.recent, _MEMORY_BYTES, 0)
         written_bytes = int.from_bytes(memory[:_HEAD_BYTES], "little")
         room = memory[_HEAD_BYTES:]
@@ -88,7 +88,7 @@ class Capture:
 
 
 def _create_memory() -> int:
-    """Memory whose size cannot change, or, where containers forbid memfds, a file without a name."""
+    """Memory whose size cannot change, or a nameless file if the container forbids memfds."""
     try:
         memory = os.memfd_create("broadleaf-output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError:

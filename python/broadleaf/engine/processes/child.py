@@ -1,4 +1,4 @@
-"""The end of a child that a task has forked and that comes back from the task."""
+"""The end of a child that a task forked and that returns from the task."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 
 def end_child(error: BaseException | None) -> NoReturn:
-    """Ends this process, which a task has forked, as a program of its own ends: `error` is what the task raised here.
+    """Ends this process, which a task forked, as a program of its own would end; `error` is what the task raised here.
 
-    As in a process of `multiprocessing`, threads are waited for and what was registered with `atexit` is not called:
-    that is the parent's.
+    As in a process of `multiprocessing`, threads are waited for, and functions registered with `atexit` are not called:
+    they belong to the parent.
     """
     code = 1
     try:

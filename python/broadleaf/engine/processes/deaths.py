@@ -1,4 +1,4 @@
-"""How engine processes end, and what can be known of it afterwards."""
+"""How engine processes end, and what can be learned about it afterwards."""
 
 import os
 from signal import SIGKILL
@@ -8,7 +8,7 @@ LAST_OUTPUT_BYTES = 4096
 
 
 class Exited(TypedDict):
-    """The body of the fork_server's ``exited`` event."""
+    """The body of the fork server's ``exited`` event."""
 
     engine: int
     pid: int
@@ -30,10 +30,10 @@ def last_output(path: str, limit_bytes: int = LAST_OUTPUT_BYTES) -> str:
 
 
 class OutOfMemoryWatch:
-    """Tells deaths by the out-of-memory killer from other SIGKILLs.
+    """Distinguishes deaths by the out-of-memory killer from other SIGKILLs.
 
-    The kernel counts its kills per memory control group. A SIGKILL is put down to it if the count of
-    the dead process's group has risen, each rise explaining one death.
+    The kernel counts its kills per memory control group. A SIGKILL is attributed to it if the count of the dead
+    process's group has risen; each increment explains one death.
     """
 
     def __init__(self, cgroup_root: str = "/sys/fs/cgroup", proc_root: str = "/proc") -> None:
@@ -43,7 +43,7 @@ class OutOfMemoryWatch:
         self._counter_of: dict[int, str] = {}
 
     def note(self, pid: int) -> None:
-        """Remembers the group that `pid` is in, and its count; the kernel no longer tells for the dead."""
+        """Remembers the group of `pid` and its count, which the kernel does not report for dead processes."""
         for path in self._counters(pid):
             count = _read_count(path)
             if count is not None:
@@ -52,7 +52,7 @@ class OutOfMemoryWatch:
                 return
 
     def explains(self, pid: int) -> bool:
-        """Whether the killer explains the death of `pid`; asked once, when it has died."""
+        """Whether the killer explains the death of `pid`; called once, when it has died."""
         path = self._counter_of.pop(pid, None)
         count = _read_count(path) if path is not None else None
         if path is None or count is None or count <= self._seen[path]:
@@ -61,7 +61,7 @@ class OutOfMemoryWatch:
         return True
 
     def forget(self, pid: int) -> None:
-        """Drops what was noted of `pid`."""
+        """Forgets what was recorded about `pid`."""
         self._counter_of.pop(pid, None)
 
     def _counters(self, pid: int) -> list[str]:
@@ -99,7 +99,7 @@ def _read_count(path: str) -> int | None:
 
 
 def describe_exit(engine: int, info: "os.waitid_result", last_output: str, watch: OutOfMemoryWatch) -> Exited:
-    """What is known of a process that has ended."""
+    """What is known about a process that has ended."""
     killed = info.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
     was_out_of_memory = watch.explains(info.si_pid) if killed and info.si_status == SIGKILL else False
     watch.forget(info.si_pid)

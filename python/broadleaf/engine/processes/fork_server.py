@@ -1,9 +1,8 @@
 """The fork server: forks the node, then forks engines for it.
 
-It is started with its configuration on standard input (it holds private keys, so it must not be seen
-in the process list or be inherited): the first line is the node's, in the form `_native.run_node` takes,
-the second is that of this server. Until the node is forked nothing but the native module is imported,
-so that the node carries no Python to speak of.
+It is started with its configuration on standard input (it holds private keys, so it must not be seen in the process
+list or be inherited): the first line is the node's, in the form `_native.run_node` takes, the second is that of this
+server. Until the node is forked only the native module is imported, so that the node carries almost no Python.
 """
 
 import os
@@ -13,7 +12,7 @@ from broadleaf import _native
 
 
 def main() -> None:
-    """Entry point; arguments are the numbers of the descriptors that the launcher passes down."""
+    """Entry point; the arguments are the descriptors that the launcher passes down."""
     ready_write, node_ready_read, node_ready_write, lifeline_read = map(int, sys.argv[1:5])
     node_config, host_config = _read_all(0).decode().split("\n")
     node_pid = os.fork()
@@ -33,7 +32,7 @@ def main() -> None:
 
 
 def _run_node(config: str) -> None:
-    code = 70  # EX_SOFTWARE, should the native part raise
+    code = 70  # EX_SOFTWARE, if the native part raises
     try:
         _raise_descriptor_limit()
         code = _native.run_node(config)

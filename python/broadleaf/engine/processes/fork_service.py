@@ -1,4 +1,4 @@
-"""The fork server's service: starts engines on the node's word, and reports how they end."""
+"""The fork server's service: starts engines when the node asks, and reports how they end."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def prepare(config: HostConfig) -> None:
     os.environ.update(
         process.thread_environment(config.options["threads_per_engine"], config.n_engines, config.n_cores, os.environ)
     )
-    # NumPy brings Fortran's runtime, which looks at descriptor 1 as it is loaded: here that is a file, and it would
-    # keep what tasks print until their engine ends.
+    # NumPy loads the Fortran runtime, which checks descriptor 1 when it is loaded. Here that is a file, so it would
+    # hold back what tasks print until their engine ends.
     os.environ.setdefault("GFORTRAN_UNBUFFERED_PRECONNECTED", "y")
     sys.path[:] = config.sys_path
     if config.directory is not None and os.path.isdir(config.directory):
@@ -98,12 +98,12 @@ def prepare(config: HostConfig) -> None:
         for module in config.options["preload"]:
             try:
                 importlib.import_module(module)
-            except Exception as error:  # an engine that needs it will say so itself
+            except Exception as error:  # an engine that needs it will say so
                 sys.stderr.write(f"broadleaf: cannot preload {module}: {error!r}\n")
 
 
 class _Forked(BaseException):
-    """Takes a new engine's process out of the server's code."""
+    """Raised to leave the server's code in a new engine's process."""
 
     def __init__(self, engine_id: int, environment: dict[str, str], capture: Capture | None) -> None:
         self.engine_id = engine_id
@@ -171,7 +171,7 @@ class ForkServer:
         self._fork_server.send_event(json.dumps(event))
 
     def on_commands(self) -> bool:
-        """Obeys every command that has come; False once the command is to stop."""
+        """Executes every command that has arrived; returns False after a command to stop."""
         while (text := self._fork_server.next_command()) is not None:
             command = json.loads(text)
             if "stop" in command:
@@ -185,7 +185,7 @@ class ForkServer:
         return True
 
     def spawn(self, engine_id: int, environment: dict[str, str]) -> None:
-        """Starts an engine's process and reports it, or why there is none: the controller has it tried again."""
+        """Starts an engine's process and reports it, or why there is none; the controller then retries."""
         try:
             pid, capture = self._start(engine_id, environment)
         except OSError as error:
@@ -195,7 +195,7 @@ class ForkServer:
             return
         try:
             process.limit_descriptors(pid, self._descriptor_limit)
-            os.setpgid(pid, pid)  # by both sides: whoever comes first, the group exists from here on
+            os.setpgid(pid, pid)  # done on both sides: whichever is first, the group exists from here on
         except (PermissionError, ProcessLookupError):
             pass  # it has done so itself, or is gone already
         self._engines[pid] = _Engine(engine_id, capture)
@@ -237,13 +237,13 @@ class ForkServer:
             os.setpgid(0, 0)
             process.die_with_parent(parent_pid)
             self._forget_server()
-        except BaseException as error:  # the server's code, which handles errors as the parent, is not for the child
+        except BaseException as error:  # the child must not use the server's code, which handles errors as the parent
             sys.excepthook(type(error), error, error.__traceback__)
             os._exit(_FAILED_CODE)
         raise _Forked(engine_id, environment, capture)
 
     def _forget_server(self) -> None:
-        """In a child: lets go of what belongs to the server."""
+        """In a child: releases what belongs to the server."""
         process.reset_signals()
         self._wake_read.close()
         self._wake_write.close()
@@ -264,7 +264,7 @@ class ForkServer:
             "parent_pid": os.getpid(),
             "capture": dataclasses.asdict(capture) if capture else None,
         }
-        # What an interpreter says that does not get as far as its engine is in the log, too.
+        # Output of an interpreter that fails before its engine starts is in the log too.
         log = process.open_log(self._config.log_path(engine_id))
         try:
             child = subprocess.Popen(
@@ -285,7 +285,7 @@ class ForkServer:
             with child.stdin as pipe:
                 pipe.write(json.dumps(setup).encode())
         except BrokenPipeError:
-            pass  # it is gone; its death is reported like any other
+            pass  # it is gone, and its death is reported like any other
         return child.pid
 
     def _drain_wakeups(self) -> None:
@@ -312,8 +312,8 @@ class ForkServer:
                 engine.capture.close()
             last_output = last_output or deaths.last_output(self._config.log_path(engine.engine_id))
             event = deaths.describe_exit(engine.engine_id, info, last_output, self._out_of_memory)
-            # What the engine started and left behind ends with it. It is reaped after that, since
-            # only then can another process get its number.
+            # Processes that the engine started and left behind end with it. It is reaped after that, because only then
+            # can another process get its id.
             _kill_group(pid)
             _reap(pid)
             if self.node_status is None:
@@ -405,7 +405,7 @@ def _leave_unstarted(config: HostConfig, node_pid: int, ready_write: int, reason
 
 
 def _remove_files(config: HostConfig, node_status: int) -> None:
-    """Removes the cluster's files; after a node's failure its logs stay for who wants to know why."""
+    """Removes the cluster's files; after a node's failure its logs stay, so that you can find out why."""
     from broadleaf.cluster.state import files
 
     files.remove_cluster_files(config.cluster_dir, config.run_dir, keep_logs=node_status != 0)

@@ -1,8 +1,8 @@
 """Guests of a host: engines that its fork server has not started, the ranks of MPI worlds.
 
-A rank connects to a socket beside the node's, says which rank of which world it is, and gets a place and all that a
-forked engine would have been given. It is no child of the fork server's: its end is seen by a descriptor of its
-process, and what ended it is known to mpiexec alone.
+A rank connects to a socket beside the node's, says which rank of which world it is, and gets an engine slot and
+everything that a forked engine would have been given. It is not a child of the fork server: its end shows on a
+descriptor of its process, and only mpiexec knows what ended it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from broadleaf.engine.processes.fork_service import HostConfig
 
 SOCKET = "guests.sock"
-MOST_BYTES = 1 << 17
+MAX_BYTES = 1 << 17
 """Bytes of one message."""
-# A place whose last engine has not ended yet is asked for again.
+# Asks again for a slot whose last engine has not ended yet.
 _ASK_AGAIN_S = 0.25
-# What mpiexec says of the end of a world comes a moment after it, and a task waits a second for its certificate.
+# What mpiexec says about the end of a world arrives a moment later, and a task waits a second for its certificate.
 _WORDS_WAIT_S = 0.6
 _LOOK_EVERY_S = 0.02
 
@@ -62,7 +62,7 @@ class _Guest:
 
 
 class Guests:
-    """Lets guests in, gives them places, and reports their ends."""
+    """Lets guests in, assigns them slots, and reports their ends."""
 
     def __init__(
         self,
@@ -92,14 +92,14 @@ class Guests:
         self._had_one = False
 
     def is_wanted(self) -> bool:
-        """Whether this host has guests, or may get some; always where it is there for more than guests."""
+        """Whether this host has guests or may get some; always true if it does not exist only for guests."""
         if self._guests or not self._config.ends_with_guests:
             return True
         idle_s = time.monotonic() - self._idle_since
         return not self._had_one and idle_s < self._config.options["start_timeout_s"]
 
     def patience_s(self) -> float | None:
-        """Time until `on_time` has something to do; None for none."""
+        """Time until `on_time` has something to do; None for never."""
         now = time.monotonic()
         due = [guest.ask_at for guest in self._guests if guest.engine_id is None and guest.ask_at < float("inf")]
         if any(guest.ended_at is not None for guest in self._guests):
@@ -109,7 +109,7 @@ class Guests:
         return max(0.0, min(due) - now) if due else None
 
     def on_time(self) -> None:
-        """Asks again for places, and reports ends of which no more will be known."""
+        """Asks again for slots, and reports ends about which nothing more will become known."""
         now = time.monotonic()
         for guest in list(self._guests):
             if guest.ended_at is not None:
@@ -118,7 +118,7 @@ class Guests:
                 self._ask(guest)
 
     def seat(self, engine_id: int, world: str, rank: int, environment: dict[str, str]) -> None:
-        """Gives the guest its place, with all that an engine has to know."""
+        """Gives the guest its slot, with everything that an engine needs to know."""
         guest = next((one for one in self._guests if (one.world, one.rank) == (world, rank) and not one.ended_at), None)
         if guest is None or guest.engine_id is not None:
             pid = guest.pid if guest else self._gone.pop((world, rank), 0)
@@ -154,7 +154,7 @@ class Guests:
                 continue
 
     def close(self) -> None:
-        """In a child of the fork server: lets go of what belongs to the server."""
+        """In a child of the fork server: releases what belongs to the server."""
         self._listener.close()
         for guest in self._guests:
             guest.link.close()
@@ -191,10 +191,10 @@ class Guests:
         self._selector.register(process, selectors.EVENT_READ, lambda: self._on_end(guest))
 
     def _on_messages(self, guest: _Guest) -> None:
-        """Takes in all that a guest has said."""
+        """Reads everything that a guest has sent."""
         while guest.is_heard:
             try:
-                text = guest.link.recv(MOST_BYTES)
+                text = guest.link.recv(MAX_BYTES)
             except BlockingIOError:
                 return
             except OSError:
@@ -206,7 +206,7 @@ class Guests:
             except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
                 if text:
                     sys.stderr.write(f"broadleaf: process {guest.pid} says what no rank says: {error!r}\n")
-                self._selector.unregister(guest.link)  # its process tells of its end
+                self._selector.unregister(guest.link)  # its process signals its end
                 guest.is_heard = False
 
     def _obey(self, guest: _Guest, message: dict[str, Any]) -> None:
@@ -229,13 +229,13 @@ class Guests:
         )
 
     def _on_end(self, guest: _Guest) -> None:
-        self._on_messages(guest)  # such as that it leaves
+        self._on_messages(guest)  # for example that it leaves
         self._selector.unregister(guest.process)
         guest.ended_at = time.monotonic()
         self._end(guest, guest.ended_at)
 
     def _end(self, guest: _Guest, now: float) -> None:
-        """Reports the end, once mpiexec has said why or will not."""
+        """Reports the end once mpiexec has said why, or will not say."""
         if guest.engine_id is not None and guest.ended_at is not None and not guest.left:
             words = _words(guest)
             if not words and guest.log_path and now - guest.ended_at < _WORDS_WAIT_S:
@@ -248,7 +248,7 @@ class Guests:
         self._forget(guest)
 
     def _last_output(self, guest: _Guest, words: str) -> str:
-        """What is known of a rank's end: its own last words, which rank it was, and what mpiexec says."""
+        """What is known about a rank's end: its last output, which rank it was, and what mpiexec says."""
         own = ""
         if guest.capture:
             own = guest.capture.last_output(guest.capture.save_rest())
@@ -268,7 +268,7 @@ class Guests:
         guest.link.close()
         os.close(guest.process)
         try:
-            os.killpg(guest.pid, signal.SIGKILL)  # what its tasks have left
+            os.killpg(guest.pid, signal.SIGKILL)  # what its tasks left behind
         except (ProcessLookupError, PermissionError):
             pass
 

@@ -1,4 +1,4 @@
-"""What an engine asks of the operating system for its own process."""
+"""What an engine asks the operating system to do with its own process."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ from broadleaf.engine.processes.capture import Capture
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
-# Of a fork server: modules' files, its node, its launcher.
+# Descriptors of a fork server: module files, its node, its launcher.
 _OTHER_DESCRIPTORS = 256
 
 THREAD_VARIABLES = (
@@ -30,14 +30,14 @@ def set_process_name(name: str) -> None:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Has the kernel kill this process when its parent goes, however the parent goes."""
+    """Makes the kernel kill this process when its parent ends, for whatever reason."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent_pid:  # it went before the request was made
+    if os.getppid() != parent_pid:  # it ended before the request was made
         os._exit(1)
 
 
 def reset_signals() -> None:
-    """Gives every signal its default meaning again and unblocks all."""
+    """Restores the default handler of every signal and unblocks all signals."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if number not in (signal.SIGKILL, signal.SIGSTOP):
@@ -45,14 +45,15 @@ def reset_signals() -> None:
                 signal.signal(number, signal.SIG_DFL)
             except OSError:  # reserved by the C library
                 continue
-    # A peer that goes, and a file that may not grow, are error codes, never a death; so has every Python program it.
+    # A lost peer, or a file that may not grow, is an error code and never kills the process, as in every Python
+    # program.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
 
 
 def open_log(log_path: str) -> int:
-    """A descriptor of a fresh log; what the process before wrote stays in a file with `.previous` after its name."""
+    """A descriptor of a new log; the previous process's output stays in a file whose name ends in `.previous`."""
     try:
         os.rename(log_path, f"{log_path}.previous")
     except FileNotFoundError:
@@ -61,10 +62,10 @@ def open_log(log_path: str) -> int:
 
 
 def redirect_output(log: int, capture: Capture | None) -> None:
-    """Sends descriptors 1 and 2 to the pipes of `capture`, or else to `log`, which is closed, and 0 to nothing.
+    """Connects descriptors 1 and 2 to the pipes of `capture`, or else to `log`, which is then closed, and 0 to
+    `/dev/null`.
 
-    The pipes' own descriptors stay open: their ends must not be seen to close when a task puts something else in the
-    place of 1 and 2.
+    The pipes' own descriptors stay open: they must not appear closed when a task replaces 1 and 2.
     """
     os.dup2(capture.stdout_write if capture else log, 1)
     os.dup2(capture.stderr_write if capture else log, 2)
@@ -75,7 +76,7 @@ def redirect_output(log: int, capture: Capture | None) -> None:
 
 
 def make_room_for_descriptors(count: int) -> tuple[int, int]:
-    """Lets this process open `count` descriptors besides some others, if it may; returns the limits it had."""
+    """Lets this process open `count` descriptors in addition to some others, if it may; returns the previous limits."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _OTHER_DESCRIPTORS
     if wanted > limits[0] != resource.RLIM_INFINITY:
@@ -86,13 +87,13 @@ def make_room_for_descriptors(count: int) -> tuple[int, int]:
 
 
 def limit_descriptors(pid: int, limits: tuple[int, int]) -> None:
-    """Gives a child the limits that `make_room_for_descriptors` has returned. Raises `ProcessLookupError`."""
+    """Restores in a child the limits that `make_room_for_descriptors` returned. Raises `ProcessLookupError`."""
     if resource.getrlimit(resource.RLIMIT_NOFILE) != limits:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
 
 def engine_cores(affinity: str, engine_id: int) -> list[int] | None:
-    """The cores engine `engine_id` should run on under the `affinity` option, or None for no change.
+    """The cores that engine `engine_id` should use under the `affinity` option, or None for no change.
 
     ``"none"`` leaves the mask alone, ``"spread"`` gives each engine one of the usable cores in turn,
     and a list such as ``"0-3,8"`` gives every engine these.
@@ -114,8 +115,8 @@ def thread_environment(
 ) -> dict[str, str]:
     """Variables that keep numerical libraries from running more threads than there are cores.
 
-    `threads_per_engine` of 0 means the engine's share of the cores, and then what the user has set in
-    `environment` wins; any other number is what the user asked of us, and wins itself.
+    `threads_per_engine` of 0 means the engine's share of the cores, and then what the user has set in `environment`
+    wins; any other number is the user's explicit choice and takes precedence.
     """
     share = threads_per_engine or max(1, n_cores // max(1, n_engines))
     return {name: str(share) for name in THREAD_VARIABLES if threads_per_engine or name not in environment}

@@ -1,4 +1,4 @@
-"""A rank of an MPI world that is an engine: what it does from its start to the world's end."""
+"""An engine that is a rank of an MPI world, from its start to the end of the world."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 from broadleaf import _native
 from broadleaf.engine.processes import process
 from broadleaf.engine.processes.capture import Capture
-from broadleaf.engine.processes.guests import MOST_BYTES
+from broadleaf.engine.processes.guests import MAX_BYTES
 from broadleaf.modules.search_path import missing_entries
 
-# Time that the other ranks have to come to MPI.Finalize, which waits for them.
+# How long the other ranks have to reach MPI.Finalize, which waits for them.
 _FINALIZE_S = 10
 _DESCRIPTORS = 5
 
@@ -26,7 +26,7 @@ def run_rank(link: socket.socket, mpi: Any, world: str, log_path: str, start_tim
     """Runs this process as an engine until it is told to stop, and then leaves the world with the others.
 
     `link` is a connection to the host's fork server that has been welcomed, `mpi` is the module `mpi4py.MPI`. `world`
-    is the world's name, or '' for one that its rank 0 makes up. What mpiexec writes goes to `log_path`, if known.
+    is the world's name, or '' for a name that rank 0 generates. mpiexec's output is in `log_path`, if known.
     """
     comm = mpi.COMM_WORLD
     world = comm.bcast(world or f"world-{secrets.token_hex(4)}", root=0)
@@ -45,12 +45,12 @@ def run_rank(link: socket.socket, mpi: Any, world: str, log_path: str, start_tim
         sys.stderr.flush()
         mpi.COMM_WORLD.Abort(1)
         os._exit(1)
-    # The others may be lost, or busy: then nobody comes.
+    # The other ranks may be lost or busy, and then never arrive.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_FINALIZE_S)
     mpi.Finalize()
-    # Not `os._exit`: MPICH takes leave of its process manager in a function that is called at the exit of a C program.
-    # What tasks have left running in Python does not keep the process.
+    # Not `os._exit`: MPICH says goodbye to its process manager in a C exit handler. Threads that tasks left running in
+    # Python do not keep the process alive.
     ctypes.PyDLL(None).exit(code)
     raise AssertionError("invariant: exit does not return")
 
@@ -58,12 +58,12 @@ def run_rank(link: socket.socket, mpi: Any, world: str, log_path: str, start_tim
 def _receive_setup(link: socket.socket, timeout_s: float) -> tuple[dict[str, Any], Capture | None]:
     link.settimeout(timeout_s)
     try:
-        text, descriptors, _, _ = socket.recv_fds(link, MOST_BYTES, _DESCRIPTORS)
+        text, descriptors, _, _ = socket.recv_fds(link, MAX_BYTES, _DESCRIPTORS)
     except TimeoutError:
-        raise TimeoutError(f"the cluster gave this rank no place within {timeout_s:g} s") from None
+        raise TimeoutError(f"the cluster gave this rank no engine slot within {timeout_s:g} s") from None
     link.settimeout(None)
     if not text:
-        raise ConnectionError("the cluster has stopped, or does not want this rank")
+        raise ConnectionError("the cluster has stopped, or has no use for this rank")
     setup: dict[str, Any] = json.loads(text)
     told = setup["capture"]
     if told is None:

@@ -131,7 +131,7 @@ def verdict_of(fit: Fit, factor: str, level: Level | None = None, rope_pct: floa
         if effect.factor == factor and level in (None, effect.level):
             found = verdict(effect, conditionals(fit, factor, effect.level, rope_pct), rope_pct, fit.n_runs)
             return found
-    raise AnalysisError(f"the runs do not tell the effect of {factor!r}: was it ever varied?")
+    raise AnalysisError(f"the runs do not show the effect of {factor!r}: was it ever varied?")
 
 
 def verdicts(fit: Fit, rope_pct: float = 1.0) -> list[Verdict]:

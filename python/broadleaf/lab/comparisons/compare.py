@@ -165,7 +165,7 @@ def side(study: StudySpec, text: str) -> Side:
 def patched(patch: Path) -> tuple[Side, Side]:
     """The source as it is, and with a patch."""
     if not patch.is_file():
-        raise RunError(f"there is no patch {patch}.")
+        raise RunError(f"no such patch: {patch}.")
     return Side("without"), Side(patch.name, Variant(patches=(patch.resolve(),)))
 
 

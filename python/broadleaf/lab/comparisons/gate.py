@@ -96,7 +96,7 @@ def gate(
             if len(pairs.ratios) < LOOKS[0]:
                 raise RunError(
                     f"the budget of {budget_s:g} s was spent after {len(pairs.ratios)} pairs, {LOOKS[0]} are needed. "
-                    "Allow more with --budget, or fewer tasks in the study file."
+                    "Allow more time with --budget, or use fewer tasks in the study file."
                 )
             decided = interval, verdict = decide(pairs.ratios, len(looks), study.rope_pct)
             if on_look is not None:

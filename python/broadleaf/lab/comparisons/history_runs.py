@@ -82,7 +82,7 @@ def commits_of(repository: Path, span: str) -> tuple[Commit, ...]:
     """The commits of `A..B` along first parents, A first. RunError if `span` is no range."""
     first, dots, last = span.partition("..")
     if not dots or not first or last.startswith("."):
-        raise RunError(f"{span!r} is no range of commits: write A..B, the oldest first.")
+        raise RunError(f"{span!r} is not a range of commits: write A..B, oldest first.")
     start = git(repository, "rev-parse", "--verify", "--end-of-options", f"{first}^{{commit}}")
     listed = git(
         repository, "log", "--first-parent", "--reverse", "--format=%H%x09%ct%x09%s", "--end-of-options",

@@ -59,7 +59,7 @@ def balanced(
             )
     raise DesignError(
         f"no {n} runs have {flips} pair(s) for each factor that differ in it alone under these constraints. "
-        "Choose kind 'edges', which takes the pairs there are."
+        "Choose kind 'edges', which uses the pairs that exist."
     )
 
 

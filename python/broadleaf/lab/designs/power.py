@@ -82,7 +82,7 @@ def standard_error(runs: int, noise_pct: float, kind: Kind = "main") -> float:
 
 def _z(power: float, alpha: float, comparisons: int) -> float:
     if not 0 < power < 1 or not 0 < alpha < 1 or comparisons < 1:
-        raise DesignError("power and alpha must lie between 0 and 1, comparisons be at least 1.")
+        raise DesignError("power and alpha must be between 0 and 1, and comparisons at least 1.")
     normal = NormalDist()
     return normal.inv_cdf(1 - alpha / comparisons / 2) + normal.inv_cdf(power)
 

@@ -166,5 +166,5 @@ def _all_possible(kind: str, made: Chosen, rules: Constraints) -> None:
     if broken:
         raise DesignError(
             f"design {kind!r} has runs that the constraints {', '.join(sorted(broken))} forbid. "
-            "Choose kind 'auto' or 'dopt', which keep to them."
+            "Choose kind 'auto' or 'dopt', which respect them."
         )

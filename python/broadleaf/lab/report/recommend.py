@@ -163,7 +163,9 @@ def _in_toml(text: str, wanted: Mapping[str, Any], file: Path) -> str:
     except tomllib.TOMLDecodeError:
         good = False
     if not good:
-        raise RunError(f"{file}: its layout is beyond a change line by line. Set by hand: {json.dumps(dict(wanted))}.")
+        raise RunError(
+            f"{file}: its layout is too complex to edit line by line. Set by hand: {json.dumps(dict(wanted))}."
+        )
     return made
 
 

@@ -147,9 +147,9 @@ def _checked(value: object, name: str) -> float:
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise Invalid(f"{name} is no number: {value!r}") from None
+        raise Invalid(f"{name} is not a number: {value!r}") from None
     if not 0 < number < math.inf:
-        raise Invalid(f"{name} is {number:g}; a score is above 0 and finite")
+        raise Invalid(f"{name} is {number:g}; a score must be above 0 and finite")
     return number
 
 

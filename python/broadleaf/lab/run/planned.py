@@ -189,7 +189,7 @@ def ready(
     if fixed is not None and fixed != calibration.n_tasks:
         raise RunError(
             f"study {study.name!r}: its runs were made with {calibration.n_tasks} tasks, the study file says {fixed}. "
-            "Set it back, or move runs.csv and study.lock.toml away to start afresh."
+            "Set it back, or move runs.csv and study.lock.toml away to start again."
         )
     return environments, calibration
 
@@ -224,7 +224,7 @@ def remaining(study: StudySpec, plan: Plan, rows: Sequence[Run], *, retry_failed
         if wanted != config_id({f.name: run[f.column] for f in study.factors}, study.factors):
             raise RunError(
                 f"{study.runs_path}: run {run['run_id']} is row {row.row} of another plan. Put the old plan.json back, "
-                "or move runs.csv away to start afresh."
+                "or move runs.csv away to start again."
             )
     return left
 

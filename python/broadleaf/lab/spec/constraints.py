@@ -58,8 +58,8 @@ class Constraints:
             if not ready:
                 names = tuple(f"when:{name}" for name in waiting)
                 raise ConstraintError(
-                    f"the conditions of {', '.join(waiting)} go round in a circle: let one of them depend on others "
-                    "only, and write the rest as constraints.",
+                    f"the conditions of {', '.join(waiting)} are circular: let one of them depend only on others, "
+                    f"and write the rest as constraints.",
                     names,
                 )
             order += [factor for factor in self.factors if factor.name in ready]
@@ -217,7 +217,7 @@ class ConstraintSolver:
             size *= len(factor.levels)
         if size > _LARGEST_TABLE:
             raise ConstraintError(
-                f"one comparison over {', '.join(atom.names)} has {size} combinations: split it with and / or."
+                f"one comparison over {', '.join(atom.names)} has {size} combinations: split it with `and` or `or`."
             )
         rows = [
             z3.And([self.is_(f, level) for f, level in zip(factors, levels, strict=True)])

@@ -93,7 +93,7 @@ def parse(text: str, factors: Mapping[str, Factor], where: str) -> Node:
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except SyntaxError as error:
-        raise ConstraintError(f"{where}: {text!r} is no expression: {error.msg}.", (where,)) from None
+        raise ConstraintError(f"{where}: {text!r} is not an expression: {error.msg}.", (where,)) from None
     return _Parser(text, factors, where).boolean(tree.body)
 
 
@@ -198,7 +198,7 @@ class _Parser:
     def _version(self, text: str) -> tuple[int, ...]:
         match = _VERSION.match(text)
         if match is None:
-            raise self._wrong(f"{text!r} has no order: only numbers and versions have")
+            raise self._wrong(f"{text!r} has no order: only numbers and versions have one")
         return tuple(int(part) for part in match[1].split("."))
 
     def _value(self, node: ast.expr, found: set[str]) -> _Value:

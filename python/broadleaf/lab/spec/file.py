@@ -71,14 +71,16 @@ def parse_duration_s(text: object, where: str) -> float:
         return float(text)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text))
     if match is None or (match[2] or "s") not in _UNITS_S or float(match[1]) <= 0:
-        raise StudyFileError(where, f"{text!r} is no duration.", 'Write "90s", "60m" or "2h".')
+        raise StudyFileError(where, f"{text!r} is not a duration.", 'Write "90s", "60m" or "2h".')
     return float(match[1]) * _UNITS_S[match[2] or "s"]
 
 
 def _read(file: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     """The file's tables over those of the file it extends."""
     if file.resolve() in seen:
-        raise StudyFileError(f"{file}: study.extends", "this file extends itself, by way of others.", "Cut the circle.")
+        raise StudyFileError(
+            f"{file}: study.extends", "this file extends itself through other files.", "Break the circle."
+        )
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -92,7 +94,7 @@ def _read(file: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if base is None:
         return data
     if not isinstance(base, str):
-        raise StudyFileError(f"{file}: study.extends", f"{base!r} is no path.", "Name another study file.")
+        raise StudyFileError(f"{file}: study.extends", f"{base!r} is not a path.", "Name another study file.")
     return _over(_read((file.parent / base), (*seen, file.resolve())), data)
 
 
@@ -137,7 +139,7 @@ class _Table:
     def text(self, name: str, default: str) -> str:
         value = self.values.get(name, default)
         if not isinstance(value, str):
-            raise self.wrong(name, f"{value!r} is no text.", "Put it in quotes.")
+            raise self.wrong(name, f"{value!r} is not text.", "Put it in quotes.")
         return value
 
     def optional_text(self, name: str) -> str | None:
@@ -146,7 +148,7 @@ class _Table:
     def number(self, name: str, default: float, low: float = 0.0) -> float:
         value = self.values.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.wrong(name, f"{value!r} is no number.")
+            raise self.wrong(name, f"{value!r} is not a number.")
         if value < low:
             raise self.wrong(name, f"{value} is less than {low:g}.")
         return float(value)
@@ -154,7 +156,7 @@ class _Table:
     def whole(self, name: str, default: int, low: int = 0) -> int:
         value = self.values.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.wrong(name, f"{value!r} is no whole number.")
+            raise self.wrong(name, f"{value!r} is not a whole number.")
         if value < low:
             raise self.wrong(name, f"{value} is less than {low}.")
         return value
@@ -210,10 +212,10 @@ def _workload(table: _Table) -> tuple[tuple[str, ...] | None, str | None]:
         )
     if called is not None:
         if not re.fullmatch(r"[\w.]+:[\w.]+", called):
-            raise table.wrong("callable", f"{called!r} names no function.", 'Write "module:function".')
+            raise table.wrong("callable", f"{called!r} does not name a function.", 'Write "module:function".')
         return None, called
     if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
-        raise table.wrong("command", f"{command!r} is no list of words.", 'Write ["program", "argument", ...].')
+        raise table.wrong("command", f"{command!r} is not a list of words.", 'Write ["program", "argument", ...].')
     return tuple(command), None
 
 
@@ -225,7 +227,7 @@ def _score(table: _Table, called: bool) -> str:
         try:
             groups = re.compile(score.removeprefix("regex:")).groups
         except re.error as error:
-            raise table.wrong("score", f"{score!r} is no regular expression: {error}.") from None
+            raise table.wrong("score", f"{score!r} is not a regular expression: {error}.") from None
         if groups != 1:
             raise table.wrong("score", f"{score!r} has {groups} groups.", "Put the number in one pair of parentheses.")
         return score
@@ -236,10 +238,10 @@ def _responses(table: _Table, factors: Sequence[Factor]) -> tuple[str, ...]:
     given = table.values.get("responses", [])
     if not isinstance(given, list) or not all(isinstance(name, str) and _NAME.match(name) for name in given):
         raise table.wrong(
-            "responses", f"{given!r} is no list of names.", 'Write JSON keys of the output, such as ["joules"].'
+            "responses", f"{given!r} is not a list of names.", 'Write JSON keys of the output, such as ["joules"].'
         )
     if taken := sorted({*given} & {*COLUMNS, *_TAKEN, *(f.name for f in factors)}):
-        raise table.wrong("responses", f"{taken[0]!r} is a column already.", "Choose another name.")
+        raise table.wrong("responses", f"{taken[0]!r} is already a column.", "Choose another name.")
     return tuple(dict.fromkeys(given))
 
 
@@ -265,7 +267,9 @@ def _factors(file: Path, values: object) -> tuple[Factor, ...]:
 def _factor(file: Path, name: str, values: object) -> Factor:
     table = _Table(file, f"factors.{name}", values, _FACTOR)
     if not _NAME.match(name):
-        raise table.wrong("", f"{name!r} cannot be a column and a name in constraints.", "Use letters, digits and _.")
+        raise table.wrong(
+            "", f"{name!r} cannot be both a column and a name in constraints.", "Use letters, digits and _."
+        )
     if keyword.iskeyword(name) or name in COLUMNS or name in _TAKEN:
         word = "a word of Python's" if keyword.iskeyword(name) else "a column of runs.csv"
         taken = "a column of the laboratory's tables" if name in _TAKEN else word
@@ -305,9 +309,7 @@ def _setting(table: _Table) -> tuple[str, dict[str, object]]:
     if given is None:
         kind = table.choice("kind", "", KINDS) if "kind" in table.values else ""
         if kind != "placebo":
-            raise table.wrong(
-                "set", "says nothing about what to change.", f"Write set.KIND = ..., KIND one of {_kinds()}."
-            )
+            raise table.wrong("set", "does not say what to change.", f"Write set.KIND = ..., KIND one of {_kinds()}.")
         return kind, {}
     kinds = [key for key in given if key not in _SET_MORE] if isinstance(given, dict) else []
     if not isinstance(given, dict) or len(kinds) != 1:
@@ -351,11 +353,11 @@ def _levels(table: _Table, kind: str, setting: Mapping[str, object]) -> tuple[Le
             )
         return (False, True)
     if not isinstance(given, list) or len(given) < 2:
-        raise table.wrong("levels", f"{given!r} is no list of two levels or more.")
+        raise table.wrong("levels", f"{given!r} is not a list of at least two levels.")
     if not all(isinstance(level, bool | int | float | str) for level in given):
-        raise table.wrong("levels", f"{given!r} has levels that are no text, number, true or false.")
+        raise table.wrong("levels", f"{given!r} has levels that are not text, a number, true or false.")
     if mapped is not None and (missing := [level for level in given if not mapped & _names(level)]):
-        raise table.wrong(f"set.{kind}", f"says nothing about level {missing[0]!r}.", "Give each level its value.")
+        raise table.wrong(f"set.{kind}", f"does not mention level {missing[0]!r}.", "Give each level its value.")
     return tuple(given)
 
 
@@ -382,7 +384,7 @@ def _constraints(file: Path, values: object) -> dict[str, str]:
     for name, text in values.items():
         if not isinstance(text, str):
             raise StudyFileError(
-                f"{file}: constraints.{name}", f"{text!r} is no text.", "Put the expression in quotes."
+                f"{file}: constraints.{name}", f"{text!r} is not text.", "Put the expression in quotes."
             )
     return dict(values)
 
@@ -411,7 +413,7 @@ def _design(file: Path, values: object, factors: Sequence[Factor]) -> DesignSpec
 def _rows(table: _Table, factors: Sequence[Factor]) -> tuple[dict[str, Level], ...]:
     given = table.values.get("rows", [])
     if not isinstance(given, list) or not all(isinstance(row, dict) for row in given):
-        raise table.wrong("rows", "is no list of tables.", "Write [[design.rows]] sections of name = level.")
+        raise table.wrong("rows", "is not a list of tables.", "Write [[design.rows]] sections of name = level.")
     by_name = {f.name: f for f in factors}
     rows: list[dict[str, Level]] = []
     for number, row in enumerate(given, 1):

@@ -36,7 +36,7 @@ class RunSettings:
         if side_by_side and study.score == "wall/n":
             raise StudyFileError(
                 f"{read.where}: side_by_side",
-                "runs that share a processor take turns, so the clock on the wall says nothing about either.",
+                "runs that share a processor take turns, so elapsed time says nothing about either.",
                 "Let the benchmark print its processor time, and take it as the score: json:KEY or regex:...",
             )
         return cls(

@@ -170,7 +170,8 @@ def _pilot(meter: Meter, default: Config) -> float:
     logs = [trial.log for trial in runs if trial.time_us is not None]
     if len(logs) < 3:
         raise RunError(
-            f"{_PILOT_RUNS - len(logs)} of {_PILOT_RUNS} runs of the default failed: make the workload run first."
+            f"{_PILOT_RUNS - len(logs)} of {_PILOT_RUNS} runs of the default failed: make the workload run reliably "
+            f"first."
         )
     return max(float(np.std(logs, ddof=1)), 1e-4)
 

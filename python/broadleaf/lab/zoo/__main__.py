@@ -17,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--workload",
         choices=workloads.WORKLOADS,
         default="sleep",
-        help="equal tasks of one body (sleep, cpu, memory, io), or a shape of tasks of --body",
+        help="equal tasks of one body (sleep, cpu, memory, io), or a graph of tasks with --body",
     )
     parser.add_argument(
         "--body",
@@ -28,16 +28,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--system", choices=tuple(systems.SYSTEMS), default="broadleaf")
     parser.add_argument("--engines", type=int, default=2)
     parser.add_argument("--tasks", type=int, default=200, help="tasks in one batch; leaves of a fan-in")
-    parser.add_argument("--per-engine", action="store_true", help="--tasks counts for each engine: weak scaling")
-    parser.add_argument("--duration-ms", type=float, default=10.0, help="of a task that sleeps or computes")
-    parser.add_argument("--bytes", type=int, default=1 << 20, help="of a task that fills memory or a file")
-    parser.add_argument("--width", type=int, default=4, help="chains side by side")
-    parser.add_argument("--arity", type=int, default=4, help="tasks that one of a fan-in waits for")
-    parser.add_argument("--spread", type=float, default=1.0, help="sd of the logarithm of a bag's amounts")
-    parser.add_argument("--rounds", type=int, default=3, help="batches; the one of median overhead is reported")
+    parser.add_argument("--per-engine", action="store_true", help="--tasks is per engine, for weak scaling")
+    parser.add_argument("--duration-ms", type=float, default=10.0, help="duration of a task that sleeps or computes")
+    parser.add_argument("--bytes", type=int, default=1 << 20, help="size of a task that fills memory or a file")
+    parser.add_argument("--width", type=int, default=4, help="number of parallel chains")
+    parser.add_argument("--arity", type=int, default=4, help="number of tasks that each task of a fan-in waits for")
+    parser.add_argument(
+        "--spread", type=float, default=1.0, help="standard deviation of the logarithm of a bag's amounts"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="number of batches; the one with the median overhead is reported"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--list", action="store_true", help="the systems that are installed here")
+    parser.add_argument("--list", action="store_true", help="list the systems that are installed here")
     given = parser.parse_args(arguments)
     if given.list:
         print("\n".join(systems.available()))

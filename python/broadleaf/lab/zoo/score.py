@@ -110,7 +110,7 @@ def _submit_when_ready(system: System, workload: Workload) -> list[Any]:
             handle.add_done_callback(lambda done: on_done(index, done))
 
     def on_done(index: int, done: Any) -> None:
-        # A callback's exception would only be logged, and the round would wait for ever.
+        # A callback's exception would only be logged, and the round would wait forever.
         try:
             done.result()
             with lock:

@@ -67,7 +67,7 @@ def make(name: str, size: Size, body: str = "sleep") -> Workload:
     if body not in BODIES:
         raise ValueError(f"no body is called {body!r}; there are {', '.join(BODIES)}")
     if size.n_tasks < 1 or size.width < 1 or size.arity < 2:
-        raise ValueError(f"a workload needs a task, a chain, and an arity of 2: {size}")
+        raise ValueError(f"a workload needs at least one task, one chain and an arity of 2: {size}")
     amount = _amount(body, size)
     match shape:
         case "chain":

@@ -1,7 +1,7 @@
 """Functions on their way to engines: the body that is sent once, and the callable made of it there.
 
-A body is the pickle of a callable. What can be imported goes by reference; the rest by value (see `by_value`). A body
-that holds anything that a call could change in place is unpacked anew for each call. Large values that a function
+A body is the pickle of a callable. Importable functions are pickled by reference, others by value (see `by_value`). A
+body that holds anything that a call could change in place is unpacked again for each call. Large values that a function
 captured are no part of its body: they travel with each call, as arguments do.
 """
 
@@ -28,13 +28,13 @@ from broadleaf.serialize.reference import Reference
 
 Function = Callable[..., Any]
 
-# Functions whose body is kept here, by the controller and by engines, and the most bytes it may have: what is longer
-# travels with each call. Most bodies are a few hundred bytes.
+# How many functions' bodies are kept here, by the controller and by engines, and how many bytes one may have: longer
+# ones travel with each call. Most bodies are a few hundred bytes.
 _CACHE_ENTRIES = 512
 MAX_KEPT_BODY_BYTES = 64 * 1024
-# The most bytes of a body on the wire.
+# Maximum size of a body on the wire.
 MAX_BODY_BYTES = 64 * 1024 * 1024
-# A function with more buffers has them in its pickle: each costs a mapping, and a call names each again.
+# A function with more buffers keeps them in its pickle: each costs a mapping, and every call names each of them.
 _MAX_CAPTURED_BUFFERS = 256
 _bodies: OrderedDict[tuple[Any, ...], tuple[Snapshot, bytes]] = OrderedDict()
 _bodies_lock = Lock()
@@ -76,7 +76,7 @@ class MapChunk:
 
 
 def failed_item(error: BaseException, arguments: tuple[Any, ...]) -> FailedItem:
-    """What a task's `error` was raised for: the item of a chunk, or the `arguments` of a call that is no chunk."""
+    """What a task's `error` was raised for: the item of a chunk, or else the call's `arguments`."""
     tb = error.__traceback__
     while tb is not None:
         frame = tb.tb_frame
@@ -85,14 +85,14 @@ def failed_item(error: BaseException, arguments: tuple[Any, ...]) -> FailedItem:
             try:
                 return FailedItem(index, tuple(sequence[index] for sequence in frame.f_locals["sequences"]))
             except BaseException:
-                # No item raised, but the sequence itself.
+                # The sequence itself raised, not an item.
                 return FailedItem(None, ())
         tb = tb.tb_next
     return FailedItem(None, arguments)
 
 
 class CallReference:
-    """Calls whatever a reference stands for at the time of the call."""
+    """Calls whatever a reference refers to at the time of the call."""
 
     __slots__ = ("reference",)
 
@@ -111,7 +111,7 @@ def _call_reference(name: str) -> CallReference:
 
 
 class Fresh:
-    """A callable that is unpacked for each call, since a call may change what it holds."""
+    """A callable that is unpacked for each call, because a call may change what it holds."""
 
     __slots__ = ("_data",)
 
@@ -126,7 +126,7 @@ class Fresh:
 
 
 class Template:
-    """A callable whose captured values come with each call, and which is made anew of them each time.
+    """A callable whose captured values come with each call and from which it is rebuilt each time.
 
     `data` is its pickle without its buffers; None if that comes with the call, too, as the first of them.
     """
@@ -137,7 +137,7 @@ class Template:
         self._data = data
 
     def bind(self, buffers: list[Any]) -> Function:
-        """The callable of what a call brought along."""
+        """The callable that a call brought along."""
         if self._data is not None:
             return callable_of(pickle.loads(self._data, buffers=buffers))
         return callable_of(pickle.loads(buffers[0], buffers=buffers[1:]))
@@ -147,15 +147,15 @@ class Template:
 
 
 class Constant:
-    """A large callable that no call can change. It comes with each call, and is unpacked once for calls in a row."""
+    """A large callable that no call can change. It comes with each call, and is unpacked once for consecutive calls."""
 
     __slots__ = ()
 
-    # The callable of the last call, and the name that its submission gave it. One, since it may be of any size.
+    # The callable of the last call, and the name that its submission gave it. Only one, because it may have any size.
     _last: tuple[bytes, Function] | None = None
 
     def bind(self, buffers: list[Any]) -> Function:
-        """The callable of what a call brought along: a name, and the pickle of a callable."""
+        """The callable that a call brought along, given as a name and the pickle of a callable."""
         name = bytes(buffers[0])
         last = Constant._last
         if last is not None and last[0] == name:
@@ -170,7 +170,7 @@ class Constant:
 
 
 class Filled:
-    """A function of the namespace whose fills are looked after at each call."""
+    """A function of the namespace whose fills are updated at each call."""
 
     __slots__ = ("_fills", "_function", "_namespace")
 
@@ -185,7 +185,7 @@ class Filled:
 
 
 def function_name(function: Any) -> str:
-    """A name to show for any callable."""
+    """A display name for any callable."""
     if isinstance(function, Reference):
         return function.name
     name = getattr(function, "__name__", None)
@@ -197,10 +197,11 @@ def function_name(function: Any) -> str:
 
 
 def resolve_function(function: Any, out_of_band: bool = True) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
-    """The body of `function`, whether this very object will always have this body, and what travels with each call.
+    """The body of `function`, whether this object will always have this body, and the buffers that travel with each
+    call.
 
-    Large values that it captured are in the last, unless `out_of_band` is False. Raises `SerializationError`, which
-    says what about the function cannot be sent.
+    The buffers hold its large captured values, unless `out_of_band` is False. Raises `SerializationError`, which says
+    which part of the function cannot be sent.
     """
     if isinstance(function, Reference):
         return pickle.dumps(CallReference(function), PROTOCOL), False, []
@@ -262,7 +263,7 @@ def _dump(
 def _made_anew(
     whole: Function, function: Function, data: bytes, buffers: list[pickle.PickleBuffer] | None
 ) -> tuple[bytes, bool, list[pickle.PickleBuffer]]:
-    """What `resolve_function` gives for a function that each call unpacks from `data`."""
+    """The result of `resolve_function` for a function that each call unpacks from `data`."""
     if buffers is None:
         if len(data) > MAX_BODY_BYTES:
             from broadleaf.serialize.functions.captured import function_too_large
@@ -277,7 +278,7 @@ def _made_anew(
 
 
 def callable_of(obj: Any) -> Function:
-    """`obj` made ready to call: a dependency check before a function that has one, also as part of a map or partial."""
+    """`obj` made ready to call: with the dependency check of a function that has one, even inside a map or partial."""
     function: Any = obj
     while not hasattr(function, "check_dependency"):
         if isinstance(function, MapChunk):
@@ -304,9 +305,9 @@ class Conditional:
 
 
 def load_function(body: bytes, namespace: Namespace | None = None) -> Function:
-    """The callable of a body, to be kept and called many times.
+    """The callable of a body, to keep and call many times.
 
-    `namespace` becomes the namespace of this process if it is not yet (see `set_namespace`).
+    `namespace` becomes the namespace of this process if it is not already (see `set_namespace`).
     """
     if namespace is not None and namespace is not current_namespace():
         set_namespace(namespace)

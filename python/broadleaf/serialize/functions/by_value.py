@@ -1,8 +1,8 @@
 """Pickling by value: functions without an importable name, and whatever `__main__` defines.
 
 A function of `__main__` (also one marked `@interactive`) travels as code and sees the engine's namespace as its
-globals. The globals it refers to and that exist here travel along as fills (see `namespace`). Everything else goes as
-cloudpickle does it.
+globals. The globals that it refers to and that exist here travel with it as fills (see `namespace`). Everything else is
+left to cloudpickle.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def dumps_by_value(
     value: Any,
     buffers: list[pickle.PickleBuffer] | None = None,
     snapshot: Snapshot | None = None,
-    least_bytes: int = INBAND_BUFFER_BYTES,
+    min_bytes: int = INBAND_BUFFER_BYTES,
 ) -> bytes:
     """Pickles `value`. Globals that cannot be pickled are left out: the engine may have its own.
 
-    `buffers` receives the out-of-band buffers from `least_bytes` on; without it all are in band. `snapshot` learns
+    `buffers` receives the out-of-band buffers from `min_bytes` on; without it all are in band. `snapshot` records
     what went into the pickle. Raises whatever pickling raises.
     """
-    on_buffer = None if buffers is None else keep_out_of_band(buffers, least_bytes)
-    # Finding out which objects are at fault costs a trial each, so not the first time.
+    on_buffer = None if buffers is None else keep_out_of_band(buffers, min_bytes)
+    # Finding out which objects are at fault costs a trial for each, so it is not done the first time.
     attempts: list[tuple[frozenset[int] | None, bool]] = [(None, False), (frozenset(), False)]
     if asked_for.is_on():
         attempts[1:] = [(None, True), (frozenset(), True)]
@@ -68,14 +68,15 @@ def global_names(code: CodeType) -> tuple[str, ...]:
 
 
 if TYPE_CHECKING:
-    # cloudpickle's is one, and has no types.
+    # cloudpickle's class is one, but has no type annotations.
     from pickle import Pickler as _Pickler
 else:
     from cloudpickle import Pickler as _Pickler
 
 
 class ValuePickler(_Pickler):
-    """Pickles functions of `__main__` onto the engine's namespace, all else as cloudpickle does."""
+    """Pickles functions of `__main__` so that they use the engine's namespace, and everything else as cloudpickle
+    does."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class ValuePickler(_Pickler):
     ) -> None:
         super().__init__(stream, protocol=PROTOCOL, buffer_callback=buffer_callback)
         self._snapshot = snapshot
-        # When not None, globals are tried one by one; these are on trial further up.
+        # If not None, globals are tried one by one; these are being tried further up.
         self._trying = trying
         self._with_dill = with_dill
 
@@ -99,7 +100,7 @@ class ValuePickler(_Pickler):
             if self._snapshot is not None and not is_importable(obj):
                 self._snapshot.add_function(obj, global_names(obj.__code__))
         reduced = super().reducer_override(obj)
-        # Functions and classes go by their names then.
+        # Functions and classes are then pickled by name.
         if reduced is NotImplemented and self._with_dill and not isinstance(obj, FunctionType | type):
             return asked_for.reduce(obj, self.dispatch_table)
         return reduced
@@ -122,7 +123,7 @@ class ValuePickler(_Pickler):
         return make_function, made_of, state, None, None, set_function_state
 
     def _fills(self, function: FunctionType, names: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
-        """The globals that go along, and why others do not."""
+        """The globals that are sent with it, and why others are not."""
         known = function.__globals__
         fills = {name: known[name] for name in names if name in known and not name.startswith("__")}
         left_out: dict[str, str] = {}
@@ -151,13 +152,13 @@ def _cell_contents(function: FunctionType) -> list[tuple[int, Any]]:
         try:
             contents.append((i, cell.cell_contents))
         except ValueError:
-            # Not assigned yet in the enclosing function; empty there as here.
+            # Not assigned yet in the enclosing function, so it is empty there too.
             continue
     return contents
 
 
 def make_function(code_bytes: bytes, name: str) -> FunctionType:
-    """Makes a function of `__main__` anew, without its state, which may refer to it."""
+    """Rebuilds a function of `__main__` without its state, which may refer to the function."""
     from types import CellType
 
     code = marshal.loads(code_bytes)

@@ -1,4 +1,4 @@
-"""What a function takes along besides its code, to say which of it cannot be sent, and why."""
+"""What a function takes along besides its code, to say which part cannot be sent, and why."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MIB = 1 << 20
 
 
 def captured_values(function: Function) -> list[tuple[str, Any]]:
-    """The values that `function` refers to, each with what it is to the function."""
+    """The values that `function` refers to, each with its role in the function."""
     if isinstance(function, FunctionType):
         return _of_plain_function(function)
     if isinstance(function, functools.partial):
@@ -104,7 +104,7 @@ def _named(kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def pickled_bytes(value: Any) -> int:
-    """Bytes that `value` takes when it is sent; 0 if it cannot be. About so many where they are many."""
+    """The size of `value` when it is sent; 0 if it cannot be. Approximate if it is large."""
     from broadleaf.serialize.pickle import dumps
 
     large_bytes = _large_bytes(value)
@@ -118,7 +118,7 @@ def pickled_bytes(value: Any) -> int:
 
 
 def _large_bytes(value: Any) -> int:
-    """Bytes and text in `value` that are so large that they are not pickled only to be counted."""
+    """Bytes and text in `value` that are too large to pickle just to count them."""
     items: Any = [value]
     if type(value) in (list, tuple):
         items = value
@@ -131,5 +131,5 @@ def _large_bytes(value: Any) -> int:
 
 
 def in_mib(n_bytes: int) -> str:
-    """A size as people read it."""
+    """A size in readable units."""
     return f"{n_bytes / _MIB:,.0f} MiB"

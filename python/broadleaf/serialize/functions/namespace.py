@@ -1,7 +1,7 @@
-"""The namespace that functions sent by code see as their globals, and the values filled into it.
+"""The namespace that functions sent by value see as their globals, and the values filled into it.
 
-An engine sets its namespace once. Where none is set (a client), a function that was sent by code gets globals of its
-own, so that what it brings along never touches the user's variables.
+An engine sets its namespace once. If none is set (as in a client), a function that was sent by value gets globals of
+its own, so that what it brings along never touches the user's variables.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _namespace: Namespace | None = None
 _filled: dict[str, Any] = {}
 # name -> why the client that has a value for it could not send it
 _left_out: dict[str, str] = {}
-_MOST_LEFT_OUT = 1000
-# what the functions being loaded now bring along; a call of a cached function fills again from it
+_MAX_LEFT_OUT = 1000
+# what the functions being loaded bring along; a call of a cached function fills again from it
 _collecting: dict[str, Any] | None = None
 
 
@@ -72,11 +72,11 @@ def collecting_fills() -> Iterator[dict[str, Any]]:
 
 
 def note_left_out(reasons: Mapping[str, str]) -> None:
-    """Notes globals that a function could not bring along, and why; the newest of them."""
+    """Records globals that a function could not bring along, and why; only the latest ones."""
     for name, reason in reasons.items():
         _left_out.pop(name, None)
         _left_out[name] = reason
-    for name in list(_left_out)[: max(0, len(_left_out) - _MOST_LEFT_OUT)]:
+    for name in list(_left_out)[: max(0, len(_left_out) - _MAX_LEFT_OUT)]:
         del _left_out[name]
 
 
@@ -88,7 +88,7 @@ def explain(error: NameError) -> None:
 
 
 def evaluate(expression: str) -> Any:
-    """The value of `expression` in the namespace; NameError where there is none."""
+    """The value of `expression` in the namespace; raises NameError if there is no namespace."""
     if _namespace is None:
-        raise NameError(f"name {expression!r} is a reference, which only an engine can resolve")
+        raise NameError(f"name {expression!r} is a Reference, which only an engine can resolve")
     return eval(expression, _namespace)

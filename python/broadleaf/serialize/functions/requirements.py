@@ -110,7 +110,7 @@ def require(*objects: Any, **mapping: Any) -> depend:
 
 
 def provide(modules: tuple[str, ...], objects: dict[str, Any]) -> bool:
-    """Imports `modules` and sets `objects` in the namespace. Raises `UnmetDependency` for a module there is not."""
+    """Imports `modules` and sets `objects` in the namespace. Raises `UnmetDependency` for a missing module."""
     import __main__
 
     namespace = current_namespace()
@@ -118,7 +118,7 @@ def provide(modules: tuple[str, ...], objects: dict[str, Any]) -> bool:
 
 
 def provide_in(namespace: dict[str, Any], modules: tuple[str, ...], objects: dict[str, Any]) -> bool:
-    """`provide` for a namespace of the caller's."""
+    """Like `provide`, for a namespace of the caller."""
     for name in modules:
         try:
             importlib.import_module(name)

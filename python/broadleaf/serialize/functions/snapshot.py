@@ -1,4 +1,4 @@
-"""What a function's pickle was made from, to tell at a later submission whether it is still right."""
+"""What a function's pickle was made from, to tell at a later submission whether it is still valid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type(Elli
 
 
 def is_importable(obj: Any) -> bool:
-    """Whether `obj` is what its module and qualified name lead to, in a module other processes can import."""
+    """Whether its module and qualified name lead to `obj`, in a module that other processes can import."""
     module_name = getattr(obj, "__module__", None)
     name = getattr(obj, "__qualname__", None)
     if not isinstance(module_name, str) or not isinstance(name, str) or "<" in name:
@@ -27,7 +27,8 @@ def is_importable(obj: Any) -> bool:
 
 
 def is_constant(value: Any) -> bool:
-    """Whether `value` can only be replaced, never changed in place (functions count: they are looked into)."""
+    """Whether `value` can only be replaced, never changed in place (functions count, because their contents are
+    checked)."""
     kind = type(value)
     if kind in _ATOMS or kind is FunctionType:
         return True
@@ -41,7 +42,7 @@ def is_constant(value: Any) -> bool:
 
 
 class Snapshot:
-    """Where the values came from that went into one pickle, and which they were."""
+    """The values that went into one pickle, and where they came from."""
 
     __slots__ = ("_cells", "_functions", "_globals", "complete")
 
@@ -53,7 +54,7 @@ class Snapshot:
         self._cells: list[tuple[CellType, Any]] = []
 
     def add_function(self, function: FunctionType, names: tuple[str, ...]) -> None:
-        """Notes a function sent by value: its code, defaults, closure and the globals it refers to."""
+        """Records a function sent by value: its code, defaults, closure and the globals it refers to."""
         if function.__kwdefaults__ or function.__dict__ or not is_constant(function.__defaults__):
             self.complete = False
         self._functions.append((function, function.__code__, function.__defaults__))
@@ -71,11 +72,11 @@ class Snapshot:
 
     @property
     def fixed(self) -> bool:
-        """Whether nothing but the function's own, unchanging parts went in."""
+        """Whether only the function's own, unchanging parts went in."""
         return self.complete and not self._globals and not self._cells and len(self._functions) == 1
 
     def holds(self) -> bool:
-        """Whether pickling again would give the same."""
+        """Whether pickling again would give the same result."""
         return (
             self.complete
             and all(f.__code__ is code and f.__defaults__ is defaults for f, code, defaults in self._functions)

@@ -1,1 +1,1 @@
-"""One adapter a system under test, over its public API alone."""
+"""One adapter per system under test, which uses only its public API."""

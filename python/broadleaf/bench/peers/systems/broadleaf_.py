@@ -27,7 +27,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-# Makes a setting hold, and gives the view whose tasks run under it.
+# Applies a setting, and returns the view whose tasks run under it.
 Switch = Callable[[], Any]
 
 
@@ -47,21 +47,22 @@ def overhead(peer: "Peer", of: str, n: int, seconds: float, warmup: int) -> dict
 
 
 def rate(view: Any, n: int) -> float:
-    """Empty tasks a second, submitted and collected."""
+    """Empty tasks per second, submitted and collected."""
     begin = time.perf_counter()
     gather([view.apply_async(tasks.echo, "") for _ in range(n)])
     return n / (time.perf_counter() - begin)
 
 
-# What calls are queued behind: they are all sent before, however fast the engines are.
+# The task that calls are queued behind: they are all sent before it ends, however fast the engines are.
 QUEUE_BEHIND_S = 0.05
-# More than goes inline.
+# More than fits inline.
 SMALL_BYTES = 80_000
 
 
 def in_place(peer: "Peer", size_bytes: int, rounds: int, warmup: int) -> dict[str, float]:
     """Page faults of the client and the node over repeated broadcasts into the same arrays, and over as many of the
-    smallest that go through a segment: what these take, too, is the bookkeeping of tasks, which grows to its bounds.
+    smallest that go through a segment: the faults of the latter come from the bookkeeping of tasks, which grows to its
+    limits.
     """
     small = in_place_rounds(peer, SMALL_BYTES, rounds, warmup)
     large = in_place_rounds(peer, size_bytes, rounds, warmup)
@@ -80,7 +81,7 @@ def in_place_rounds(peer: "Peer", size_bytes: int, rounds: int, warmup: int) -> 
         fields = Path(f"/proc/{node}/stat").read_text().rsplit(")", 1)[1].split()
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt, int(fields[7])
 
-    # Written beforehand: a list of floats would grow by a page meanwhile.
+    # Written beforehand: a growing list of floats would cause a page fault.
     times_ms = np.full(warmup + rounds, np.nan)
     before = faults()
     for round in range(warmup + rounds):
@@ -126,7 +127,7 @@ class Peer(ViewsAdapter):
 
     @contextmanager
     def switches(self, of: str) -> Iterator[tuple[Switch, Switch]]:
-        """What sets one of our settings and what unsets it: the log of this cluster, or TLS by two clusters."""
+        """How to set and unset one of our settings: the log of this cluster, or TLS with two clusters."""
         if of == "log":
 
             def logged(*level: str) -> Any:

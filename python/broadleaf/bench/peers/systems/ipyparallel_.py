@@ -14,9 +14,9 @@ from .. import tasks
 from ..adapter import Way
 from .views import ViewsAdapter
 
-# A hundred engines take minutes on a slow machine; the one who asked for them gives up after longer.
+# A hundred engines take minutes on a slow machine; the caller gives up only after that.
 START_TIMEOUT_S = 600
-# The hub forgets engines whose heart has not beaten in time, 30 s by default, and they never come back.
+# The hub forgets engines whose heartbeat is late, by 30 s by default, and they never come back.
 REGISTRATION = f"--IPController.registration_timeout={START_TIMEOUT_S}"
 CONTROLLER_ARGUMENTS = {"default": [REGISTRATION], "hwm=0, nodb": [REGISTRATION, "--nodb", "--TaskScheduler.hwm=0"]}
 
@@ -49,7 +49,7 @@ class Peer(ViewsAdapter):
 
     def after_step(self) -> None:
         """Both sides keep every result until told to forget."""
-        # A coalescing view leaves the parts of ended calls among the outstanding, which a purge refuses.
+        # A coalescing view leaves the parts of ended calls among the outstanding ones, which cannot be purged.
         self.client.outstanding.clear()
         self.client.purge_everything()
 

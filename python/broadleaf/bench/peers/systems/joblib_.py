@@ -57,6 +57,6 @@ joblib.parallel_config(backend="loky", n_jobs={self.workers})
 
 
 def has(value: Any) -> tuple[int, ...]:
-    """Touches nothing of the value but its head."""
+    """Touches only the head of the value."""
     shape: tuple[int, ...] = value.shape
     return shape

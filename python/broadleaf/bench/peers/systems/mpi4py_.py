@@ -11,7 +11,7 @@ from .. import payloads
 from ..adapter import PoolAdapter, Way
 from ..measure import available_bytes
 
-#: What a rank does next, and holds.
+#: What a rank does next, and what it holds.
 END, EMPTY, PICKLED, IN_PLACE, WINDOW, CHECK = range(6)
 
 
@@ -44,7 +44,7 @@ class Rank:
         return None if is_root else action
 
     def receiver(self, value: Any) -> Any:
-        """What the bytes are received into: made once for values of one form."""
+        """The receive buffers: made once for values of one form."""
         form = self.world.bcast(None if value is None else form_of(value))
         if self.world.rank == 0:
             return value
@@ -115,7 +115,7 @@ class Peer(PoolAdapter):
         return pool
 
     def collective(self, action: int, value: Any = None) -> Any:
-        """Has all ranks do something together. From the first on the workers do nothing else."""
+        """Makes all ranks do something together. From the first call on, the workers do nothing else."""
         if self.rank is None:
             self.rank = Rank()
             for _ in range(self.workers):
@@ -136,7 +136,7 @@ class Peer(PoolAdapter):
             return list(self.collective(CHECK))
 
         def pickled(value: Any) -> None:
-            # Every rank holds the pickle and what it makes of it.
+            # Every rank holds the pickle and the unpickled value.
             needed, free = 2 * (self.workers + 1) * payloads.n_bytes(value), available_bytes()
             if needed > free:
                 raise RuntimeError(

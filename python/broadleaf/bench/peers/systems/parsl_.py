@@ -1,4 +1,4 @@
-"""Parsl's HighThroughputExecutor, as it comes and tuned."""
+"""Parsl's HighThroughputExecutor, with its defaults and tuned."""
 
 import os
 import shutil

@@ -71,7 +71,7 @@ def filled(size_bytes: int) -> mmap.mmap:
 
 
 def memcpy(peer: Adapter, size_bytes: int, target: str) -> Values:
-    """One copy of so many bytes: into memory that was written just before, or that never was."""
+    """One copy of this many bytes: into memory that was just written, or that never was."""
     source = filled(size_bytes)
     if target == "warm":
         into = filled(size_bytes)
@@ -86,7 +86,7 @@ def memcpy(peer: Adapter, size_bytes: int, target: str) -> Values:
 
 
 def memcpy_many(peer: Adapter, size_bytes: int, n: int) -> Values:
-    """n different warm blocks copied into one warm block each: the least that sending n arrays costs."""
+    """n different warm blocks, each copied into a warm block: the minimum cost of sending n arrays."""
     sources = [filled(size_bytes) for _ in range(n)]
     targets = [filled(size_bytes) for _ in range(n)]
     pairs = [(address(t), address(s)) for s, t in zip(sources, targets, strict=True)]
@@ -98,7 +98,7 @@ def memcpy_many(peer: Adapter, size_bytes: int, n: int) -> Values:
 
 
 def stream(peer: Adapter, kind: str, size_bytes: int) -> Values:
-    """One large message to another process, which answers one byte when it has all."""
+    """One large message to another process, which answers with one byte when it has everything."""
     near, far = socket_pair(kind)
     child = os.fork()
     if child == 0:
@@ -125,7 +125,7 @@ def stream(peer: Adapter, kind: str, size_bytes: int) -> Values:
 
 
 def plain_sleep(peer: Adapter, ms: float, n: int) -> Values:
-    """What so long a sleep takes in one plain process: the nap task called n times, the mean."""
+    """How long a sleep of this length takes in one plain process: the mean of n calls of the nap task."""
     begin = clock()
     for _ in range(n):
         tasks.nap(ms / 1e3)

@@ -50,11 +50,11 @@ class Peer(Adapter):
         self.nap: Any
         self.length: Any
         self.noop, self.echo_task, self.nap, self.length = map(ray.remote, (tasks.noop, tasks.echo, tasks.nap, length))
-        # Actors take no processor of their own, so that tasks may run beside them.
+        # Actors reserve no processor, so that tasks can run beside them.
         actor = ray.remote(Actor)
         self.actors: list[Any] = [actor.options(num_cpus=0).remote() for _ in range(workers)]
         self.pids: list[Any] = sorted(ray.get([a.pid.remote() for a in self.actors]))
-        # Tasks run in processes apart from the actors'; these come up with the first tasks.
+        # Tasks run in other processes than the actors; these start with the first tasks.
         ray.get([self.nap.remote(0.3) for _ in range(2 * min(workers, 4))])
 
     def stop(self) -> None:

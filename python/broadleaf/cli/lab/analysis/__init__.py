@@ -1,1 +1,1 @@
-"""Commands that say what the runs say."""
+"""Commands that analyse the runs."""

@@ -34,13 +34,14 @@ _COLOURS = {
 @study_argument
 @click.option("--where", metavar="CONDITION", help="Runs to keep, such as `not cfg_log`.")
 @click.option("--response", "responses", multiple=True, metavar="COLUMN",
-              help="What to analyse in place of the time per task: max_rss_kb, latency_p99_us, cpu_us_per_task, any "
-              "other column of runs.csv of which less is better. May be given several times.")  # fmt: skip
+              help="Response to analyse instead of the time per task: max_rss_kb, latency_p99_us, cpu_us_per_task, "
+                   "or any other column of runs.csv where less is better. May be given several times.")  # fmt: skip
 @click.option("--scale", type=click.Choice(("log", "us", "rate", "auto")), default="log", show_default=True,
-              help="On which effects are taken to add: ratios, us, tasks/s, or the likeliest of these.")  # fmt: skip
-@click.option("--no-pairs", is_flag=True, help="Main effects only.")
-@click.option("--no-blocks", is_flag=True, help="Blocks have no means of their own.")
-@click.option("--no-drift", is_flag=True, help="Time is not in the model.")
+              help="Scale on which effects are assumed to add up: ratios, us, tasks/s, or the most likely of "
+                   "these.")  # fmt: skip
+@click.option("--no-pairs", is_flag=True, help="Fit main effects only.")
+@click.option("--no-blocks", is_flag=True, help="Leave block means out of the model.")
+@click.option("--no-drift", is_flag=True, help="Leave time out of the model.")
 @click.option("--json", "as_json", is_flag=True, help="Everything, as one JSON object.")
 def command(
     study_path: Path,
@@ -77,7 +78,7 @@ def command(
     else:
         for name, one in told.items():
             _show(one, failed, name)
-    # What was found is shown first: a full disk must not hide it. Tables are of all runs, never of some.
+    # Show the results first: a full disk must not hide them. Tables cover all runs, never a selection.
     if where is None and not responses:
         found_us = told[frames.TIME]
         for name, table in (("effects", found_us.effects_table()), ("interactions", found_us.interactions_table())):

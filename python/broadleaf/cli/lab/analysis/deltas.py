@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 @study_argument
 @click.option("--where", metavar="CONDITION", help="Runs to keep, such as `not cfg_log and cfg_prefetch > 4`.")
 @click.option("--pairing", type=click.Choice(("cell", "block", "cross")), default="cell", show_default=True,
-              help="cell: medians of configurations. block: nearest runs of a block. cross: all with all.")  # fmt: skip
+              help="cell: medians of configurations. block: nearest runs of a block. cross: every run with every "
+                   "other.")  # fmt: skip
 @click.option("--dialect", type=click.Choice(("comma", "seed", "excel-es")), default="comma", show_default=True,
               help="seed: semicolons. excel-es: semicolons and decimal commas.")  # fmt: skip
 @click.option("--to", "target", type=click.Path(path_type=Path, dir_okay=False),
-              help="File to write; if left out, deltas.csv beside the study file, or none with --where.")  # fmt: skip
+              help="File to write; by default deltas.csv beside the study file, or none with --where.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The means, as JSON.")
 def command(
     study_path: Path,
@@ -42,7 +43,7 @@ def command(
     study = load_study(study_path)
     runs = frames.load(study.runs_path, study.factors, where)
     table = deltas.deltas(runs, study.factors, pairing)
-    # deltas.csv is of all runs: a part of them is written only where it is asked for.
+    # deltas.csv covers all runs: a selection is written only where requested.
     path = target or (study.directory / "deltas.csv" if where is None else None)
     means = deltas.mean_deltas(runs, study.factors, pairing)
     remarks = [deltas.missing_pairs(table, study.factors), deltas.cross_warning(table) if pairing == "cross" else None]

@@ -24,16 +24,17 @@ _BAR = 30
 @click.argument("order", default="greedy", metavar="[greedy|nice|shapley|A,B=LEVEL,...]")
 @click.option("--study", "-s", "study_path", type=click.Path(exists=True, path_type=Path), default=".",
               show_default=True, help="Study file, or the directory that has one.")  # fmt: skip
-@click.option("--all", "all_steps", is_flag=True, help="Go on where no treatment is proven to help.")
+@click.option("--all", "all_steps", is_flag=True, help="Continue even if no treatment is proven to help.")
 @click.option("--again", type=click.IntRange(2), metavar="N",
               help="Add N fresh runs of every configuration on the path to the plan, for `lab run`.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The path, as JSON.")
 def command(order: str, study_path: Path, all_steps: bool, again: int | None, as_json: bool) -> None:
-    """Lead from the slow to the fast setting in a chosen order.
+    """Show the steps from the slow to the fast setting in a chosen order.
 
     greedy takes the best next treatment, nice the same within tiers, safe settings first; shapley averages over all
-    orders; or name treatments in yours. Where the path was measured again (--again, then run), that is shown, else
-    what the model predicts. Writes paths.csv and, where random orders were run, path_vectors.csv.
+    orders; or name the treatments in your own order. Shows the new measurements if the path was measured again
+    (--again, then run), and otherwise what the model predicts. Writes paths.csv and, if random orders were run,
+    path_vectors.csv.
     """
     require("lab", ("numpy", "pandas", "scipy", "statsmodels"), "`broadleaf lab path`")
     from broadleaf.lab.analysis import frame as frames
@@ -90,7 +91,7 @@ def _chosen(made: Any, study: Study, order: str, all_steps: bool, scale: Any) ->
     from broadleaf.lab.analysis import failures
     from broadleaf.lab.analysis.paths import path as paths
 
-    # What fails is in no path that the laboratory chooses; one that you name is yours.
+    # The laboratory never puts failing settings on a path that it chooses; a path that you name is your choice.
     rules = failures.without(study, failures.of_study(study.runs_path, study.factors)).rules()
     if order == "greedy":
         return paths.greedy(made, rules, scale, all_steps)
@@ -155,7 +156,8 @@ def _waterfall(study: Study, us: Steps, rate: Steps) -> object:
         name = step.factor if isinstance(step.level, bool) else f"{step.factor}={step.level}"
         interval = f"{step.ci_low:+,.1f} to {step.ci_high:+,.1f}"
         bar = _bar(min(step.before, step.after), max(step.before, step.after), top)
-        # Shares averaged over orders come in another order on another scale: only their sizes can stand side by side.
+        # Shares averaged over orders have another order on another scale: only their sizes can be compared side by
+        # side.
         at = "" if us.kind == "shapley" else f"{other.after:,.0f}"
         table.add_row(escape(name), str(step.tier), f"{step.after:,.1f}", f"{step.change:+,.1f}", interval,
                       f"[{'green' if step.change < 0 else 'red'}]{bar}[/]", at, f"{other.change:+,.0f}",

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 @click.argument("a", required=False)
 @click.argument("b", required=False)
 @study_option
-@click.option("--patch", type=click.Path(path_type=Path), help="Compare the source with this patch and without.")
+@click.option("--patch", type=click.Path(path_type=Path), help="Compare the source with and without this patch.")
 @click.option("--contexts", type=click.IntRange(0), default=16, show_default=True,
-              help="Random configurations to compare in, besides the baseline and the fastest one known.")  # fmt: skip
+              help="Random configurations to compare in, besides the baseline and the fastest known one.")  # fmt: skip
 @click.option("--pairs", type=click.IntRange(1), default=2, show_default=True, help="Pairs of runs in each.")
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME", help="Stop after this time, for example 20m.")
-@click.option("--seed", type=int, help="Seed of contexts and order; the study's otherwise.")
+@click.option("--seed", type=int, help="Seed for contexts and order; by default the study's.")
 @quiet_options
 def command(
     a: str | None,
@@ -42,8 +42,8 @@ def command(
 ) -> None:
     """Judge whether a change would help or hinder.
 
-    Compares B with A: two git refs, or two settings such as `cfg_log=debug` and `cfg_log=off` (`baseline` for none),
-    or the source with and without a --patch.
+    Compares B with A: two git refs, or two settings such as `cfg_log=debug` and `cfg_log=off` (`baseline` for none), or
+    the source with and without a --patch.
 
     Exit codes: 0 no harm, 1 hinders, 2 a wrong option, 3 could not run, 4 undecided.
     """

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 @click.option("--base", default="main", show_default=True, help="Commit to compare with.")
 @click.option("--head", default="HEAD", show_default=True, help="Commit to judge.")
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME", default="30m", show_default=True,
-              help="Stop measuring after this time; builds not included.")  # fmt: skip
-@click.option("--max-pairs", type=click.IntRange(8), default=135, show_default=True, help="Most pairs of runs.")
+              help="Stop measuring after this time, not counting builds.")  # fmt: skip
+@click.option(
+    "--max-pairs", type=click.IntRange(8), default=135, show_default=True, help="Maximum number of pairs of runs."
+)
 @click.option("--markdown", "markdown_path", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
               metavar="FILE", help="Write the outcome as a comment for a pull request; - for standard output.",
               )  # fmt: skip
@@ -44,8 +46,8 @@ def command(
 ) -> None:
     """Compare HEAD with a base commit on this machine.
 
-    Builds both, runs them in pairs in random order, and looks after 8, 12, 18, ... pairs whether it is decided.
-    Differences within the study's rope_pct do not matter.
+    Builds both, runs them in pairs in random order, and checks after 8, 12, 18, ... pairs whether the question is
+    decided. Differences within the study's rope_pct do not matter.
 
     Exit codes: 0 no harm, 1 hinders, 2 a wrong option, 3 could not run, 4 undecided.
     """

@@ -17,10 +17,12 @@ from broadleaf.cli.terminal.extras import require
 @click.argument("span", metavar="A..B")
 @study_option
 @click.option("--configs", default="baseline", show_default=True, metavar="NAMES",
-              help="By commas: baseline, all-on, best, or settings such as cfg_log=off+prefetch=64.")  # fmt: skip
-@click.option("--points", type=click.IntRange(2), metavar="N", help="Commits to measure first; all if left out.")
-@click.option("--replicates", type=click.IntRange(2), default=5, show_default=True, help="Runs of each of these.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the orders.")
+              help="Comma-separated: baseline, all-on, best, or settings such as cfg_log=off+prefetch=64.")  # fmt: skip
+@click.option(
+    "--points", type=click.IntRange(2), metavar="N", help="Number of commits to measure first; by default all."
+)
+@click.option("--replicates", type=click.IntRange(2), default=5, show_default=True, help="Runs of each commit.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed for the order of runs.")
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @quiet_options
 def command(

@@ -21,13 +21,13 @@ _TEMPLATES = {
 @click.command("init")
 @click.argument("directory", default=".", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--template", type=click.Choice(list(_TEMPLATES)), default="command", show_default=True,
-              help="What is to be measured.")  # fmt: skip
-@click.option("--name", help="Name of the study; default: the directory's.")
-@click.option("--force", is_flag=True, help="Replace files that are there.")
+              help="What to measure.")  # fmt: skip
+@click.option("--name", help="Name of the study; by default the directory's.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
 def command(directory: Path, template: str, name: str | None, force: bool) -> None:
     """Write a commented study file, and a workload to go with it, into DIRECTORY.
 
-    Both work as they are: change them step by step into your own.
+    Both work unchanged: turn them into your own step by step.
     """
     name = name or directory.resolve().name
     source = files("broadleaf.lab.spec") / "templates"

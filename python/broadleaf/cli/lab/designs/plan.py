@@ -25,15 +25,15 @@ _SECONDS_PER_RUN = 4.0
 
 @click.command("plan")
 @study_argument
-@click.option("--kind", type=click.Choice(DESIGNS), help="Design, in place of the study file's.")
-@click.option("--paths", type=click.IntRange(0), metavar="N", help="Random orders besides the design.")
-@click.option("--runs", type=click.IntRange(1), metavar="N", help="Runs of dopt, balanced or random.")
-@click.option("--replicates", type=click.IntRange(1), metavar="N", help="Times that every run is made.")
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the choice and the order.")
+@click.option("--kind", type=click.Choice(DESIGNS), help="Design to use instead of the study file's.")
+@click.option("--paths", type=click.IntRange(0), metavar="N", help="Random orders to add to the design.")
+@click.option("--runs", type=click.IntRange(1), metavar="N", help="Number of runs for dopt, balanced or random.")
+@click.option("--replicates", type=click.IntRange(1), metavar="N", help="How often each run is made.")
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed for the choice and order of runs.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="S",
-              help="Seconds a run takes, for the estimate; default: as measured so far, else 4.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Show the plan, write nothing.")
-@click.option("--force", is_flag=True, help="Replace a plan that runs were made of.")
+              help="Seconds per run, for the estimate; by default as measured so far, or 4.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show the plan but write nothing.")
+@click.option("--force", is_flag=True, help="Replace a plan even if some of its runs were made.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
 def command(
     study_path: Path,
@@ -78,7 +78,7 @@ def command(
 
 
 def _faults(study: Study) -> list[str]:
-    """What would make every run of some level fail or be skipped, found before the first run."""
+    """Whatever would make every run of some level fail or be skipped, found before the first run."""
     from broadleaf.lab.run.environments.environment import Environments
 
     if not any(factor.kind in ("patch", "git", "python") for factor in study.factors):
@@ -161,7 +161,7 @@ def _show(plan: Plan, study: Study, each_s: float, origin: str, found: list[Prec
 
 
 def _account(design: dict[str, Any]) -> str:
-    """What a design says of itself, in words."""
+    """A description of a design in words."""
     said = [f"{design['runs']} runs"]
     if design.get("resolution"):
         said.append(f"resolution {design['resolution']}")

@@ -15,17 +15,21 @@ from broadleaf.text.units import duration
 @click.command("power")
 @click.argument("study_path", metavar="[STUDY]", required=False, type=click.Path(exists=True, path_type=Path))
 @click.option("--effect", "effects", type=click.FloatRange(0, min_open=True), multiple=True, metavar="PCT",
-              help="Effect to be seen, per cent; may be repeated. Default: 1, 2, 5, 10.")  # fmt: skip
+              help="Effect to detect, in percent; may be repeated. Default: 1, 2, 5, 10.")  # fmt: skip
 @click.option("--noise", "noises", type=click.FloatRange(0, min_open=True), multiple=True, metavar="PCT",
-              help="Spread of runs, per cent; may be repeated. Default: the study's, or 3, 5, 10.")  # fmt: skip
-@click.option("--factors", type=click.IntRange(1), metavar="K", help="Factors; pairs share alpha among K(K-1)/2 tests.")
+              help="Spread of runs, in percent; may be repeated. Default: the study's, or 3, 5, 10.")  # fmt: skip
+@click.option(
+    "--factors", type=click.IntRange(1), metavar="K", help="Number of factors; pairs share alpha among K(K-1)/2 tests."
+)
 @click.option("--power", "wanted", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.8,
-              show_default=True, help="Probability that the effect is seen.")  # fmt: skip
+              show_default=True, help="Probability of detecting the effect.")  # fmt: skip
 @click.option("--alpha", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.05, show_default=True,
-              help="Probability that no effect is taken for one.")  # fmt: skip
-@click.option("--runs", type=click.IntRange(2), metavar="N", help="Instead: the least effects that N runs show.")
+              help="Probability of a false positive.")  # fmt: skip
+@click.option(
+    "--runs", type=click.IntRange(2), metavar="N", help="Show the smallest effects that N runs can detect instead."
+)
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True, metavar="S",
-              help="Seconds a run takes.")  # fmt: skip
+              help="Seconds per run.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="All numbers, as one JSON object.")
 def command(
     study_path: Path | None,
@@ -38,10 +42,9 @@ def command(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Show how many runs an effect needs, or with --runs the least effect that so many show.
-
-    For designs of off/on factors in which every effect is clear of the others. What a study's own plan can tell is
-    shown by `broadleaf lab plan`.
+    """Show how many runs an effect needs, or with --runs the smallest effect that so many runs can show. For designs
+    with off/on factors in which no effect is confounded with another. `broadleaf lab plan` shows what a study's own
+    plan can tell.
     """
     from broadleaf.lab.designs import power
 

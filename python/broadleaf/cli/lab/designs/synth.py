@@ -20,23 +20,21 @@ _SYSTEMS = {
 @click.argument("system", type=click.Choice(list(_SYSTEMS)))
 @click.argument("directory", required=False, type=click.Path(file_okay=False, path_type=Path))
 @click.option("--kind", default="auto", show_default=True, help="Design, as in a study file.")
-@click.option("--paths", type=click.IntRange(0), metavar="N", help="Random orders besides the design.")
-@click.option(
-    "--replicates", type=click.IntRange(1), default=1, show_default=True, help="Times that every run is made."
-)
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of plan and noise.")
+@click.option("--paths", type=click.IntRange(0), metavar="N", help="Random orders to add to the design.")
+@click.option("--replicates", type=click.IntRange(1), default=1, show_default=True, help="How often each run is made.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed for plan and noise.")
 @click.option("--noise", type=click.FloatRange(0, 100), default=5.0, show_default=True, metavar="PCT",
               help="Spread of runs.")  # fmt: skip
 @click.option("--tail", type=click.FloatRange(0, 1), default=0.0, show_default=True,
               help="Mean of an exponential added to the logarithm.")  # fmt: skip
 @click.option("--outliers", type=click.FloatRange(0, 100), default=0.0, show_default=True, metavar="PCT",
-              help="Runs that take three times as long.")  # fmt: skip
+              help="Share of runs that take three times as long.")  # fmt: skip
 @click.option("--drift", type=click.FloatRange(-90, 1000), default=0.0, show_default=True, metavar="PCT",
-              help="Growth of all times from first to last run.")  # fmt: skip
+              help="Growth of all times from the first run to the last.")  # fmt: skip
 @click.option("--daily", type=click.FloatRange(0, 90), default=0.0, show_default=True, metavar="PCT",
-              help="Amplitude of a daily sine.")  # fmt: skip
+              help="Amplitude of a daily sine wave.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True, metavar="S",
-              help="Seconds from run to run.")  # fmt: skip
+              help="Seconds between runs.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace the study in DIRECTORY.")
 def command(
     system: str,
@@ -53,9 +51,8 @@ def command(
     seconds: float,
     force: bool,
 ) -> None:
-    """Write a synthetic study whose truth is known, with its runs, into DIRECTORY (default: the system's name).
-
-    What there is to find is in truth.json; `broadleaf lab analyse` and `report` work on it as on a measured one.
+    """Write a synthetic study with known effects, and its runs, into DIRECTORY (default: the system's name). The true
+    effects are in truth.json. `broadleaf lab analyse` and `report` work on it as on a measured study.
     """
     target = directory or Path(system)
     if not force and any((target / name).exists() for name in ("study.toml", "runs.csv")):

@@ -12,10 +12,11 @@ from broadleaf.cli.lab.options import load_study, study_argument
 @click.command("export")
 @study_argument
 @click.option("--dialect", type=click.Choice(("comma", "seed", "excel-es", "sqlite", "parquet")), default="comma",
-              show_default=True, help="comma: as they are. seed: semicolons, for R's read.csv(sep=\";\"). excel-es: "
+              show_default=True, help="comma: unchanged. seed: semicolons, for R's read.csv(sep=\";\"). excel-es: "
               "semicolons and decimal commas. sqlite: one database. parquet: needs pyarrow.")  # fmt: skip
-@click.option("--to", "target", type=click.Path(path_type=Path, file_okay=False), help="Directory to write to; "
-              "`export` beside the study file if left out.")  # fmt: skip
+@click.option("--to", "target", type=click.Path(path_type=Path, file_okay=False), help="Directory to write to; by "
+                                                                                       "default `export` beside the "
+                                                                                       "study file.")  # fmt: skip
 def command(study_path: Path, dialect: str, target: Path | None) -> None:
     """Write the data for R, Excel, SQLite or Parquet."""
     from broadleaf.lab.report.export import export

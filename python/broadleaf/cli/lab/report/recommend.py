@@ -15,16 +15,16 @@ from broadleaf.cli.terminal.extras import require
 @click.command("recommend")
 @study_argument
 @click.option("--tier", "most_tier", type=click.IntRange(1, 4), default=4, show_default=True,
-              help="Settings up to this tier: 1 safe ones, 2 changes of the source too, 3 and 4 those that lose "
-              "something.")  # fmt: skip
+              help="Settings up to this tier: 1 = safe settings, 2 = also changes to the source, 3 and 4 = settings "
+                   "that lose something.")  # fmt: skip
 @click.option("--write", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Set them in this file and leave the rest of it: TOML, JSON, or lines NAME=VALUE. Broadleaf's own "
-              "is config.toml in the directory that `broadleaf config show` names.")  # fmt: skip
+              help="Set them in this file and keep the rest of it: TOML, JSON, or lines NAME=VALUE. Broadleaf's own "
+                   "file is config.toml in the directory that `broadleaf config show` names.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 def command(study_path: Path, most_tier: int, file: Path | None, as_json: bool) -> None:
     """Recommend the settings that the runs of STUDY prove to help.
 
-    Makes no runs. What fails more than its default is left out, and said first.
+    Makes no runs. Settings that fail more often than their default are left out, and named first.
     """
     require("lab", ("numpy", "pandas", "scipy", "statsmodels"), "`broadleaf lab recommend`")
     from broadleaf.lab.report.recommend import keys, recommend, sentences, write

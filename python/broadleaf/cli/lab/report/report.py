@@ -17,13 +17,13 @@ _MODULES = ("numpy", "pandas", "scipy", "statsmodels", "sklearn", "altair", "jin
 @click.command("report")
 @study_argument
 @click.option("--to", "folder", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
-              help="Where to write; default: report, beside the runs.")  # fmt: skip
-@click.option("--images/--no-images", default=True, show_default=True, help="Write each figure as PNG and SVG too.")
+              help="Where to write; by default `report` beside the runs.")  # fmt: skip
+@click.option("--images/--no-images", default=True, show_default=True, help="Also write each figure as PNG and SVG.")
 @click.option("--open/--no-open", "show", default=False, show_default=True, help="Open the page in a browser.")
 def command(study_path: Path, folder: Path | None, images: bool, show: bool) -> None:
     """Write the offline HTML report of a study, and each of its figures as PNG, SVG and CSV.
 
-    The page needs no network. The figures that the runs cannot give are named with the reason.
+    The page needs no network. Figures that the runs cannot provide are listed with the reason.
     """
     require("lab", _MODULES, "`broadleaf lab report`")
     from broadleaf.lab.report.build import write

@@ -16,9 +16,9 @@ _SIGNS = {"good": ("ok", "green"), "advice": ("advice", "yellow"), "bad": ("bad"
 @click.command("doctor")
 @click.argument("study_path", metavar="[STUDY]", required=False, type=click.Path(exists=True, path_type=Path))
 def command(study_path: Path | None) -> None:
-    """Check this machine, and a study, for what makes measurements noisy or wrong.
+    """Check this machine, and a study, for anything that makes measurements noisy or wrong.
 
-    Without STUDY, the study of this directory if there is one. Exit code 1 if something is bad.
+    Without STUDY, it checks the study in this directory if there is one. Exit code 1 if something is bad.
     """
     from itertools import chain
 

@@ -28,7 +28,7 @@ def seconds(ctx: click.Context, parameter: click.Parameter, text: str | None) ->
 
 
 def study_option(command: _Command) -> _Command:
-    """The study, where the command has other arguments."""
+    """The study, if the command has other arguments."""
     return click.option("--study", "-s", "study_path", type=click.Path(exists=True, path_type=Path), default=".",
                         show_default=True, help="Study file, or the directory that has one.")(command)  # fmt: skip
 
@@ -36,10 +36,10 @@ def study_option(command: _Command) -> _Command:
 def quiet_options(command: _Command) -> _Command:
     """How long to wait for the machine to be quiet before each run."""
     command = click.option("--max-wait", "max_wait_s", type=float, default=20.0, show_default=True,
-                           help="Longest wait for a quiet machine before a run, in seconds; then the run is made and "
-                           "flagged.")(command)  # fmt: skip
+                           help="Maximum wait for a quiet machine before a run, in seconds; after that the run is "
+                                "made and flagged.")(command)  # fmt: skip
     return click.option("--max-busy", "max_busy_cores", type=float, default=0.5, show_default=True,
-                        help="Cores that others may keep busy.")(command)  # fmt: skip
+                        help="Number of cores that other processes may keep busy.")(command)  # fmt: skip
 
 
 def quiet(max_busy_cores: float, max_wait_s: float) -> Quiet:

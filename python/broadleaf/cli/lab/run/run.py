@@ -30,9 +30,10 @@ _STATUS_STYLE = {"ok": "green", "skipped": "yellow", "invalid": "yellow"}
 @click.command("run")
 @study_argument
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME",
-              help="Stop after this time, such as 60m; else the study file's. A run under way ends.")  # fmt: skip
+              help="Stop after this time, such as 60m; by default the study file's. A run in progress is "
+                   "completed.")  # fmt: skip
 @click.option("--runs", "max_runs", type=click.IntRange(1), help="Stop after this many runs.")
-@click.option("--retry-failed", is_flag=True, help="Make runs without a result once more.")
+@click.option("--retry-failed", is_flag=True, help="Repeat runs that have no result.")
 @quiet_options
 def command(
     study_path: Path,
@@ -44,10 +45,10 @@ def command(
 ) -> None:
     """Make the runs that are planned and not yet measured.
 
-    Makes the plan first if there is none. May be stopped, even killed, at any time: started again it continues.
-    Stops early where the first runs all fail. Runs that failed are counted, and are rows of runs.csv.
+    Makes the plan first if there is none. You may stop or even kill it at any time: start it again and it continues.
+    Stops early if the first runs all fail. Failed runs are counted, and are rows in runs.csv.
 
-    Exit codes: 0 runs were made, or there was nothing to do; 2 a wrong option; 3 no run ended well.
+    Exit codes: 0 runs were made, or there was nothing to do; 2 a wrong option; 3 no run succeeded.
     """
     from rich.live import Live
 
@@ -117,7 +118,7 @@ class _View:
         return f"{progress.done}/{progress.total}  {run['run_id']}  {_figure(run)}  {self._config(run)}"
 
     def table(self, progress: Progress) -> Group:
-        """The last runs, and how far it is."""
+        """The last runs, and the progress."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table

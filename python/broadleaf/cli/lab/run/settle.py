@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 @click.command("settle", cls=JudgingCommand)
 @study_argument
 @click.option("--runs", "most_runs", type=click.IntRange(40), metavar="N",
-              help="Most runs; as many as `broadleaf lab plan` would make if left out.")  # fmt: skip
-@click.option("--budget", "budget_s", callback=seconds, metavar="TIME", help="Longest time, such as 60m.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the choice of runs.")
+              help="Maximum number of runs; by default as many as `broadleaf lab plan` would make.")  # fmt: skip
+@click.option("--budget", "budget_s", callback=seconds, metavar="TIME", help="Maximum time, such as 60m.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed for the choice of runs.")
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @quiet_options
 def command(
@@ -39,8 +39,9 @@ def command(
 ) -> None:
     """Choose runs, make them, and stop when every question is decided.
 
-    After each block the next runs are chosen to settle what is open. A verdict holds although it may be given at any of
-    many looks. Runs go to runs.csv; those that it has already do not count, since they were not chosen blindly.
+    After each block it chooses the next runs to settle the open questions. Verdicts hold although the results are
+    looked at many times. Runs go to runs.csv. Runs that are already there do not count, because they were not chosen
+    blindly.
 
     Exit codes: 0 everything is decided; 2 a wrong option; 3 could not run; 4 something is not decided.
     """

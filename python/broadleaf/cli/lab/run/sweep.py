@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 @click.command("sweep")
 @click.argument("factor")
 @study_option
-@click.option("--levels", help="Levels separated by commas; a numeric factor takes any number. All if left out.")
+@click.option(
+    "--levels", help="Levels separated by commas; a numeric factor accepts any number. By default all levels."
+)
 @click.option("--in", "context", default="baseline", show_default=True, help="Settings of the other factors, such as "
               "`cfg_log=off,py_jit`.")  # fmt: skip
 @click.option("--replicates", type=click.IntRange(1), default=5, show_default=True, help="Runs of each level.")
@@ -35,7 +37,7 @@ def command(
 ) -> None:
     """Vary one numeric factor and show its response curve.
 
-    Ratios compare with the factor's default, in runs of the same round; their intervals are of 95 %.
+    Ratios compare with the factor's default, in runs of the same round, with 95 % intervals.
     """
     from rich.table import Table
 

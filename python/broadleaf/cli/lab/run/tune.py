@@ -22,16 +22,17 @@ _ALGORITHMS = ("tpe", "greedy", "ga", "random")
 @click.command("tune", cls=JudgingCommand)
 @study_argument
 @click.option("--budget", "budget_s", callback=seconds, metavar="TIME",
-              help="Time to use, such as 30m; the study's own if neither this nor --runs is given.")  # fmt: skip
-@click.option("--runs", type=click.IntRange(1), metavar="N", help="Most runs to make.")
+              help="Time to use, such as 30m; by default the study's, unless --runs is given.")  # fmt: skip
+@click.option("--runs", type=click.IntRange(1), metavar="N", help="Maximum number of runs to make.")
 @click.option("--against", "against", multiple=True, metavar="COLUMN",
-              help="Another response, such as max_rss_kb: show what gains in time cost there. May be given several "
+              help="Another response, such as max_rss_kb: show what gains in time cost in this response. May be "
+                   "given several "
               "times.")  # fmt: skip
 @click.option("--algorithm", type=click.Choice(_ALGORITHMS), default="tpe", show_default=True,
-              help="How to search; the others are there to compare with.")  # fmt: skip
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the search and of every order.")
+              help="How to search; the others are for comparison.")  # fmt: skip
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed for the search and for every order.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-              help="Where tuned.toml and tuned.json go; the study's directory if left out.")  # fmt: skip
+              help="Directory for tuned.toml and tuned.json; by default the study's.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @quiet_options
 def command(
@@ -48,8 +49,8 @@ def command(
 ) -> None:
     """Search for the best setting of the workload of STUDY, and prove it on fresh runs.
 
-    The default is recommended unless something is faster with an interval that leaves out 1. Runs that runs.csv has
-    already guide the search. A setting that is proven to fail more than its default is left out.
+    The default is recommended unless something is faster with an interval that excludes 1. Runs that are already in
+    runs.csv guide the search. A setting that is proven to fail more often than its default is left out.
 
     Exit codes: 0 the recommendation stands; 1 it may fail more than the default, as its first sentence says; 2 a
     wrong option; 3 could not run.
@@ -71,7 +72,7 @@ def command(
         click.echo(line, err=True)
 
     limits = Budget(runs, budget_s)
-    # Another algorithm is there to compare with: it starts from nothing.
+    # Another algorithm is for comparison: it starts from nothing.
     known = known_trials(study) if algorithm == "tpe" else []
     with MeasuredRuns(study, quiet=quiet(max_busy_cores, max_wait_s), say=say) as evaluate:
         tuned = tune(study, evaluate, limits, algorithm=algorithm, known=known, seed=seed, say=say)

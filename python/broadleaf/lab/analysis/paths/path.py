@@ -143,7 +143,7 @@ def custom(
         if constraints is not None and not constraints.allows(_whole(state, constraints)):
             broken = ", ".join(constraints.violated(_whole(state, constraints)))
             raise AnalysisError(
-                f"the path cannot apply {name!r} here: that violates {broken}. Leave it out or reorder."
+                f"the path cannot apply {name!r} here: that violates {broken}. Leave it out or change the order."
             )
         chosen.append((factor, level))
     return _predicted(fit, chosen, "custom", scale)

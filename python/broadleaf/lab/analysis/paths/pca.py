@@ -46,7 +46,7 @@ def pca(vectors: PathVectors, seed: int = 1, draws: int = 500) -> Pca:
     from sklearn.decomposition import PCA
 
     if len(vectors.values) < 3:
-        raise AnalysisError(f"{len(vectors.values)} paths have no components worth the name: run at least three.")
+        raise AnalysisError(f"{len(vectors.values)} paths are too few for components: run at least three.")
     model = PCA(svd_solver="full").fit(vectors.values)
     components = model.components_
     # A component's sign is arbitrary: let its largest loading be positive, so that figures do not flip.

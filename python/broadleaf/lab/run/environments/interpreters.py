@@ -94,12 +94,14 @@ def check_level(level: str, found: Interpreter) -> None:
         return
     same = found.version == match[1] or found.version.startswith(match[1] + ".")
     if not same or found.free_threaded != bool(match[2]):
-        raise Unavailable(f"level {level!r} asks for another Python than {found.path}, which is {found.text}")
+        raise Unavailable(f"level {level!r} asks for a different Python than {found.path}, which is {found.text}")
 
 
 def check_variables(variables: dict[str, str], found: Interpreter) -> None:
     """Unavailable if a variable asks for something this build of Python ignores or refuses."""
     if variables.get("PYTHON_JIT") == "1" and not found.jit:
-        raise Unavailable(f"{found.path} ({found.text}) was built without the JIT, PYTHON_JIT=1 would do nothing")
+        raise Unavailable(
+            f"{found.path} ({found.text}) was built without the JIT, so PYTHON_JIT=1 would have no effect"
+        )
     if variables.get("PYTHON_GIL") == "0" and not found.free_threaded:
-        raise Unavailable(f"{found.path} ({found.text}) is no free-threaded build, it cannot run with PYTHON_GIL=0")
+        raise Unavailable(f"{found.path} ({found.text}) is not a free-threaded build and cannot run with PYTHON_GIL=0")

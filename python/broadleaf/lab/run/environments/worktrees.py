@@ -32,7 +32,7 @@ class PatchOrder:
         while left:
             ready = [n for n in left if not any((other, n) in self.before for other in left)]
             if not ready:
-                raise RunError(f"patches {', '.join(left)} apply in no order. Exclude one with a constraint.")
+                raise RunError(f"patches {', '.join(left)} do not apply in any order. Exclude one with a constraint.")
             ordered.append(ready[0])
             left.remove(ready[0])
         return ordered
@@ -108,8 +108,8 @@ class Worktrees:
         place = tree / self.inside
         if not place.is_dir():
             raise RunError(
-                f"{self.top / self.inside} is no part of the commit that was checked out. Commit it, or set `source` "
-                "in the study file to a directory that is, such as the repository's top."
+                f"{self.top / self.inside} is not part of the commit that was checked out. Commit it, or set "
+                f"`source` in the study file to a directory that is, such as the repository's root."
             )
         return place
 
@@ -155,7 +155,7 @@ def git(directory: Path, *arguments: str) -> str:
     except FileNotFoundError:
         raise RunError("git is not installed, and factors of kind patch and git need it.") from None
     except subprocess.TimeoutExpired:
-        raise RunError(f"git {arguments[0]} in {directory} did not end within {_GIT_TIMEOUT_S} s.") from None
+        raise RunError(f"git {arguments[0]} in {directory} did not finish within {_GIT_TIMEOUT_S} s.") from None
     if done.returncode != 0:
         raise RunError(f"git {' '.join(arguments[:2])} in {directory}: {(done.stderr or done.stdout).strip()[-400:]}")
     return done.stdout.strip()
