@@ -206,8 +206,8 @@ OPTIONS: dict[str, Option] = {
                "`auto` picks the fastest one for the measured latency and bandwidth.",
                choices=("auto", "flat", "binomial", "k-ary", "chain")),
         Option("tree_arity", "int", 0, "node", "Number of branches per node of the tree of hosts. 0 = automatic: the "
-               "fastest number.", most=65_536),
-        Option("tree_depth", "int", 0, "node", "Maximum depth of the tree of hosts. 0 = no limit.", most=64),
+               "fastest number.", maximum=65_536),
+        Option("tree_depth", "int", 0, "node", "Maximum depth of the tree of hosts. 0 = no limit.", maximum=64),
         Option("payload", "choice", "tcp", "node", "How data goes from host to host. `mpi` uses MPI between hosts that "
                "each run a mover, and TCP between others. See the guide to MPI.", choices=("tcp", "mpi")),
         Option("payload_trust", "choice", "encrypted", "node", "Whether data may leave a host unencrypted while TCP "
@@ -215,7 +215,7 @@ OPTIONS: dict[str, Option] = {
                choices=("encrypted", "fabric")),
         Option("mpi_message_bytes", "int", 262_144, "node", "Size of the messages in which MPI moves data between "
                "hosts, in bytes. Larger messages cost less; smaller ones pass through a chain of hosts sooner.",
-               least=65_536, most=1 << 30),
+               minimum=65_536, maximum=1 << 30),
         Option("payload_socket_bytes", "int", 262_144, "node", "Maximum payload waiting in one socket between two "
                "hosts, in bytes. A larger value keeps long links full; a smaller one keeps their queues short.",
                minimum=4096, maximum=1 << 30),

@@ -30,7 +30,7 @@ def fetched(cluster):
 def movers(cluster):
     return [host["mover"] for host in cluster.status_sync()["hosts"]]
 
-options = dict(payload="mpi", payload_trust="fabric", broadcast_plan="chain", listen="head:0")
+options = dict(payload="mpi", payload_trust="fabric", broadcast_topology="chain", listen="head:0")
 cluster = ipp.Cluster(engines=ipp.SSH(["n1:1", "n2:1"]), **options)
 with cluster as rc:
     command = [{mpiexec!r}, *{arguments!r}, {python!r}, "-m", "broadleaf.mpi.mover", "--connection"]

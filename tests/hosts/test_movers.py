@@ -78,7 +78,7 @@ def mover_pids(cluster: HostedCluster) -> list[int]:
 
 
 def test_an_array_comes_by_mpi_over_the_links_once_a_host(moved):
-    cluster, _ = moved(2, 2, broadcast_plan="chain")
+    cluster, _ = moved(2, 2, broadcast_topology="chain")
     data = payload()
     before = [cluster.network.received_bytes(host) for host in cluster.network.hosts[1:]]
     moved_before = fetched(cluster, "mover_bytes")
@@ -94,7 +94,7 @@ def test_an_array_comes_by_mpi_over_the_links_once_a_host(moved):
 
 @pytest.mark.parametrize("fraction", [0, 0.5, 0.99])
 def test_a_mover_that_is_killed_costs_no_byte_twice(moved, fraction):
-    cluster, _ = moved(3, broadcast_plan="chain", rate_mbit=60)
+    cluster, _ = moved(3, broadcast_topology="chain", rate_mbit=60)
     data = payload()
     pids = mover_pids(cluster)
     assert len(pids) == 4
@@ -161,7 +161,7 @@ def test_more_than_two_gib_come_by_mpi(moved):
 
 
 def test_a_mover_that_stands_still_is_killed_and_the_rest_comes_over_tcp(moved):
-    cluster, _ = moved(2, broadcast_plan="chain")
+    cluster, _ = moved(2, broadcast_topology="chain")
     data = payload()
     stopped = mover_pids(cluster)[2]
     os.kill(stopped, signal.SIGSTOP)

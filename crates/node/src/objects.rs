@@ -10,7 +10,7 @@ use broadleaf_core::transfer::{Topology, Transfers};
 use broadleaf_proto::relay::Fetch;
 use broadleaf_proto::task::LeaseGuard;
 use broadleaf_proto::{
-    HostId, MoverRank, ObjectId, Payload, PayloadSecret, SegmentId, SegmentRef, TransferPlan,
+    HostId, MoverRank, ObjectId, Payload, PayloadSecret, RequestedTopology, SegmentId, SegmentRef,
 };
 use broadleaf_shm::{Lease, Pool, PoolConfig, memory_is_short};
 
