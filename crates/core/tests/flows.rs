@@ -245,7 +245,7 @@ impl World {
             self.step();
         }
         for (index, host) in self.hosts.iter().enumerate().skip(1) {
-            assert_eq!(host.have, LEN, "host {index} waits for ever: {host:?}");
+            assert_eq!(host.have, LEN, "host {index} waits forever: {host:?}");
             assert_eq!(
                 host.by_mpi + host.by_tcp,
                 LEN,
@@ -253,7 +253,7 @@ impl World {
             );
             assert!(
                 !host.flows.holds(OBJECT),
-                "host {index} keeps memory for ever"
+                "host {index} keeps memory forever"
             );
         }
     }

@@ -367,7 +367,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
 
         Args:
             n: How many. By default as many as the cluster was asked for, if the client has its `Cluster`.
-            timeout: Seconds to wait; None or a negative number: for ever.
+            timeout: Seconds to wait; None or a negative number: forever.
             block: Whether to wait here. Otherwise a thread waits.
             interactive: Accepted for compatibility, without effect.
             widget: Accepted for compatibility, without effect.
@@ -646,7 +646,7 @@ class Client(RegisteredResults, Interactive, PublicNames):
         Args:
             jobs: A result, a task's id, an index of `history`, any `concurrent.futures.Future`, or a list of these. By
                 default everything that was submitted.
-            timeout: Seconds to wait; None or a negative number: for ever.
+            timeout: Seconds to wait; None or a negative number: forever.
 
         Returns:
             Whether they are all done. It does not matter how they ended.

@@ -667,7 +667,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         """Waits until the cluster's processes are gone.
 
         Args:
-            timeout_s: Seconds to wait; None: for ever.
+            timeout_s: Seconds to wait; None: forever.
 
         Returns:
             Whether they are.

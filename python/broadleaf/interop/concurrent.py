@@ -115,7 +115,7 @@ class ViewExecutor(Executor):
         Args:
             fn: What to call with an item of each iterable.
             *iterables: The items, cut to the shortest.
-            timeout: Seconds from this call on in which values have to come; None: for ever.
+            timeout: Seconds from this call on in which values have to come; None: forever.
             chunksize: On a load-balanced view, items per task; None: as `LoadBalancedView.map` chooses.
             **options: Options of the view's `map`, such as `return_exceptions`.
 

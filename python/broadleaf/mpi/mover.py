@@ -127,7 +127,7 @@ def main() -> None:
             mover.run()
         mover.leave()
     except BaseException:
-        # Whoever waits for messages of this process would wait for ever.
+        # Whoever waits for messages of this process would wait forever.
         traceback.print_exc()
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(1)

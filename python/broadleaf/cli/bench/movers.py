@@ -51,7 +51,7 @@ def command(
 
     if (reason := network.why_not()) is not None:
         fail(reason)
-    records, began, facts = Records(json_file), now(), machine.facts(True)
+    records, began, facts = Records(json_file), now(), machine.facts(machine.ISOLATED)
     click.echo(machine.line(facts), err=True)
     try:
         for record in by_mpi.measure(host_counts, forms.split(","), gbit, repeats, str(Path(python).absolute())):

@@ -91,7 +91,7 @@ class Interactive:
             jobs: A result, a task's id, an index of `history`, or a list of these. By default everything that was
                 submitted.
             interval: Seconds between two looks.
-            timeout: Seconds to wait; None or a negative number: for ever.
+            timeout: Seconds to wait; None or a negative number: forever.
             widget: Whether the bar is a widget of Jupyter; by default where there are widgets.
 
         Returns:

@@ -66,7 +66,7 @@ class AsyncResult(ShownResult[Value]):
         """Waits until the tasks are done. Ctrl-C aborts those that are waited for.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: for ever.
+            timeout: Seconds to wait; None or a negative number: forever.
             return_when: `FIRST_COMPLETED`, `FIRST_EXCEPTION` or `ALL_COMPLETED`, to be told which tasks are done.
 
         Returns:
@@ -156,7 +156,7 @@ class AsyncResult(ShownResult[Value]):
         """The value, or the list of values in target order. Ctrl-C aborts the tasks that are waited for.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: for ever.
+            timeout: Seconds to wait; None or a negative number: forever.
             return_exceptions: Whether exceptions stand among the values, in place of being raised.
             return_when: `FIRST_EXCEPTION` raises the first failure at once. With `FIRST_COMPLETED` it waits for one
                 task only, and a list has the values of the tasks that are done. `ALL_COMPLETED` is the default.
@@ -262,7 +262,7 @@ class AsyncResult(ShownResult[Value]):
         """The values by engine id.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: for ever.
+            timeout: Seconds to wait; None or a negative number: forever.
 
         Returns:
             Of each engine the value of its task.

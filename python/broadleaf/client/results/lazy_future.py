@@ -156,7 +156,7 @@ class LazyFuture(Parts, Future[Value]):
         """The value, as `get` returns it.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: for ever.
+            timeout: Seconds to wait; None or a negative number: forever.
 
         Returns:
             Of a single task its value, of several the list of values.
@@ -177,7 +177,7 @@ class LazyFuture(Parts, Future[Value]):
         """The exception that `result` would raise.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: for ever.
+            timeout: Seconds to wait; None or a negative number: forever.
 
         Returns:
             The exception, or None if all tasks returned.

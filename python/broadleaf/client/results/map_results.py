@@ -129,7 +129,7 @@ class AsyncMapResult(AsyncResult[list[Value]]):
         """The chunks by engine id.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: for ever.
+            timeout: Seconds to wait; None or a negative number: forever.
 
         Returns:
             Of each engine the list of values of its chunk.

@@ -45,7 +45,7 @@ class ShownResult(TimedResult[Value]):
 
         Args:
             interval: Seconds between two looks.
-            timeout: Seconds to wait; None or a negative number: for ever.
+            timeout: Seconds to wait; None or a negative number: forever.
             widget: Whether the bar is a widget of Jupyter; by default where there are widgets.
             return_when: `FIRST_COMPLETED`, `FIRST_EXCEPTION` or `ALL_COMPLETED`.
 
@@ -61,7 +61,7 @@ class ShownResult(TimedResult[Value]):
         """Waits until everything the tasks wrote is here: output comes before the result it belongs to.
 
         Args:
-            timeout: Seconds to wait; None or a negative number: for ever.
+            timeout: Seconds to wait; None or a negative number: forever.
 
         Returns:
             Whether all tasks are done.

@@ -426,7 +426,7 @@ class View(PublicNames):
         Args:
             jobs: A result, a task's id, an index of this view's `history`, or a list of these. By default all of its
                 tasks.
-            timeout: Seconds to wait; None or a negative number: for ever.
+            timeout: Seconds to wait; None or a negative number: forever.
 
         Returns:
             Whether they are all done. It does not matter how they ended.

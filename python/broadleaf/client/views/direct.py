@@ -318,7 +318,7 @@ class DirectView(View):
         Args:
             text: The cell.
             position: The cursor's position in `text`, in characters.
-            timeout: Seconds that the engine may be busy with something else; None: for ever.
+            timeout: Seconds that the engine may be busy with something else; None: forever.
 
         Returns:
             The candidates, and the position in `text` where what they replace begins.

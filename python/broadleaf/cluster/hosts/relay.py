@@ -171,7 +171,7 @@ class Relay:
         """Waits until it has ended.
 
         Args:
-            timeout_s: Seconds to wait; None: for ever.
+            timeout_s: Seconds to wait; None: forever.
 
         Returns:
             The exit code, or None when it still runs.
