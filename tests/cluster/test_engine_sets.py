@@ -8,8 +8,8 @@ from pathlib import Path
 import broadleaf as ipp
 import pytest
 from broadleaf.cluster.engine_sets import BlockRequest, find_engine_set, make_engine_set
-from broadleaf.cluster.engine_sets.ssh import parse_host
 from broadleaf.cluster.engine_sets.walltime import clock_time, seconds
+from broadleaf.cluster.engine_sets.openssh import parse_host
 from broadleaf.cluster.hosts.join import tasks_of_this_node
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.config import ConfigError

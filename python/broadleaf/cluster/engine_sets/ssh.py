@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import random
-import re
 import secrets
 import shlex
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import IO, TYPE_CHECKING, ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.cluster.engine_sets.openssh import (
+    LOGIN_TRIES,
+    essence,
+    login_options,
+    parse_host,
+    retry_after_s,
+    was_dropped,
+    why_not,
+)
+from broadleaf.cluster.hosts import package
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 
@@ -25,40 +35,10 @@ if TYPE_CHECKING:
 
 # sshd drops logins beyond MaxStartups, 10 by default, also those that a jump host passes on.
 _LOGINS_AT_ONCE = 8
-_LOGIN_TRIES = 8
-_RETRY_AFTER_S = 0.5
 _STOP_GRACE_S = 20.0
 # Below those that systems give to connections by themselves.
 _FIRST_TUNNEL_PORT, _TUNNEL_PORTS = 20_000, 12_000
 _CONNECTED = "broadleaf: connected"
-
-# Of ssh's words, and what they mean to whoever starts a cluster.
-_CAUSES = (
-    (r"Could not resolve hostname", "no such host"),
-    (r"No route to host|Network is unreachable", "no route to the host"),
-    (r"Connection refused", "nothing listens for SSH there"),
-    (r"timed out|Timeout", "the host does not answer"),
-    (r"Permission denied \([^)]*(password|keyboard-interactive)", "no key of yours opens it, and it wants a "
-     "password, which nobody can type here: give it a key with `ssh-copy-id`"),
-    (r"connect to host .*Permission denied", "this host is not allowed to connect to it"),
-    (r"Permission denied", "no key of yours opens it"),
-    (r"Host key verification failed|host key .*changed", "its host key is not in known_hosts, or is another "
-     "one: log in once with `ssh`"),
-)  # fmt: skip
-_HOST = re.compile(
-    r"(?P<scheme>ssh://)?(?P<user>[^@\s:-][^@\s:]*@)?(?:\[(?P<literal>[^\]\s]+)\]|(?P<name>[^:@\s/-][^:@\s/]*))"
-    r"(?P<numbers>(?::\d+){0,2})"
-)
-_DROPPED = r"kex_exchange_identification|Connection (closed|reset) by|Broken pipe|Exceeded MaxStartups"
-
-
-@dataclass(frozen=True)
-class _Host:
-    """A host as it was given; 0 where it does not say a port or a number of engines."""
-
-    destination: str
-    port: int
-    n: int
 
 
 @dataclass
@@ -72,6 +52,8 @@ class SSH(EngineSet):
     A host that cannot connect to this one gets to it through its ssh connection, from a port of its own loopback
     interface; with ``tunnel="never"`` its start fails. Payload takes that way too, and not the one from host to host.
 
+    With `ship` hosts need no Broadleaf: it is sent over the connection, and kept in ``~/.cache/broadleaf`` there.
+
     Each host's connection stays open while its engines run. When it breaks, they end.
     """
 
@@ -82,6 +64,7 @@ class SSH(EngineSet):
     tunnel: str = "auto"
     ssh_args: Sequence[str] = field(default_factory=list)
     connect_timeout_s: float = 10.0
+    ship: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.hosts, str):
@@ -90,6 +73,7 @@ class SSH(EngineSet):
             raise ValueError(f"tunnel is 'auto' or 'never', not {self.tunnel!r}")
         self._parsed = [parse_host(host) for host in self.hosts]
         self._children: dict[str, Popen[bytes]] = {}
+        self._orders: dict[str, bytes] = {}
 
     def require(self) -> None:
         """Raises `ClusterStartError` without hosts, or without the program."""
@@ -147,16 +131,13 @@ class SSH(EngineSet):
     def command(self, index: int, tunnel: str = "") -> list[str]:
         """The command that logs in to a host and starts its relay; `tunnel` is ssh's argument of ``-R``."""
         host = self._parsed[index]
-        options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(self.connect_timeout_s))}",
-                   "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3",
-                   "-x", "-a", "-T"]  # fmt: skip
-        if host.port:
-            options += ["-p", str(host.port)]
+        options = login_options(host, self.connect_timeout_s)
         if self.jump:
             options += ["-J", self.jump]
         if tunnel:
             options += ["-R", tunnel]
-        remote = f"echo {shlex.quote(_CONNECTED)}\n{self.join_command()}"
+        join = self.join_command(package="" if self.ship else None)
+        remote = f"echo {shlex.quote(_CONNECTED)}\n{join}"
         return ["ssh", *options, *self.ssh_args, "--", host.destination, f"exec sh -c {shlex.quote(remote)}"]
 
     def script(self, request: BlockRequest) -> str:
@@ -164,7 +145,8 @@ class SSH(EngineSet):
         return "\n".join(shlex.join(self.command(index)) for index in range(len(self._parsed)))
 
     def start_ssh(self, block: Block, request: BlockRequest) -> Popen[bytes]:
-        """Starts a block's ssh. What the relay is to know, a key among it, goes through a nameless file."""
+        """Starts a block's ssh. What the relay is to know, a key among it, goes through a nameless file, or, where the
+        host may want Broadleaf first, through a pipe; see `send`."""
         import subprocess
 
         name = block.facts["host"].rpartition("@")[2]
@@ -172,14 +154,15 @@ class SSH(EngineSet):
         tcp = request.connection["tcp"]
         tunnel = f"127.0.0.1:{port}:{tcp['host']}:{tcp['port']}" if port else ""
         order = self.join_order(request, block=block.id, name=name, n=block.n_engines or 0, tunnel_port=port)
+        content = json.dumps(order).encode()
         log = files.open_log(Path(block.facts["log"]))
         try:
             with tempfile.TemporaryFile() as file:
-                file.write(json.dumps(order).encode())
+                file.write(content)
                 file.seek(0)
                 child = subprocess.Popen(
                     self.command(block.facts["index"], tunnel),
-                    stdin=file,
+                    stdin=subprocess.PIPE if self.ship else file,
                     stdout=log,
                     stderr=log,
                     env=os.environ | {"BROADLEAF_CLUSTER_ID": request.cluster_id},
@@ -188,9 +171,26 @@ class SSH(EngineSet):
         finally:
             os.close(log)
         self._children[block.id] = child
+        if self.ship:
+            self._orders[block.id] = content
         block.facts |= {"pid": child.pid, "cluster_id": request.cluster_id}
         block.state, block.reason = "pending", "logging in"
         return child
+
+    def send(self, block: Block, *, wants_package: bool) -> None:
+        """Sends what a relay is to know to a host that may have wanted Broadleaf first; returns at once."""
+        pipe = self._children[block.id].stdin
+        if pipe is None:
+            raise AssertionError("invariant: stdin is a pipe")
+        order = self._orders.pop(block.id)
+        content = b"%d\n" % len(package.archive()) + package.archive() + order if wants_package else order
+        threading.Thread(target=_write, args=(pipe, content), daemon=True).start()
+
+    def forget(self, block: Block) -> None:
+        """Drops what was not sent to a host that did not let us in."""
+        if self._orders.pop(block.id, None) is not None and (pipe := self._children[block.id].stdin) is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
 
     def poll(self, blocks: Sequence[Block]) -> None:
         """Looks whether the programs run, and why not."""
@@ -209,16 +209,13 @@ class SSH(EngineSet):
         return "pid" in block.facts and files.process_of_cluster(block.facts["pid"], block.facts["cluster_id"])
 
     def _why(self, block: Block, code: int | None) -> str:
-        host, words = block.facts["host"], _essence(self.log(block))
+        host, words = block.facts["host"], essence(self.log(block))
         if code == 0:
             return "its relay has ended"
         if code is not None and code < 0:
             return f"ssh to {host} was ended by {signal.Signals(-code).name}"
         if code == 255:
-            for pattern, meaning in _CAUSES:
-                if re.search(pattern, words):
-                    return f"ssh to {host}: {meaning} ({words})"
-            return f"ssh to {host} ended: {words or 'it says nothing'}"
+            return why_not(host, words)
         return words or f"the command on {host} ended with code {code}"
 
     def cancel(self, blocks: Sequence[Block]) -> None:
@@ -240,7 +237,9 @@ class SSH(EngineSet):
             text = Path(block.facts["log"]).read_text(errors="replace")
         except OSError:
             return ""
-        return text.replace(f"{_CONNECTED}\n", "")
+        for note in (_CONNECTED, package.WANTS, package.HAS):
+            text = text.replace(f"{note}\n", "")
+        return text
 
 
 class _Login:
@@ -262,35 +261,33 @@ class _Login:
                 self.begin()
             return False
         text = Path(self._block.facts["log"]).read_text(errors="replace")
-        if _CONNECTED in text:
+        if _CONNECTED in text and (not self._ssh.ship or self._answered(text)):
             self._block.state, self._block.reason = "running", ""
             return True
         if self._child.poll() is None:
             return False
-        if self._child.returncode == 255 and re.search(_DROPPED, text) and self._tries < _LOGIN_TRIES:
-            self._next_try = time.monotonic() + _RETRY_AFTER_S * self._tries * (0.5 + random.random())
+        if self._child.returncode == 255 and was_dropped(text) and self._tries < LOGIN_TRIES:
+            self._ssh.forget(self._block)
+            self._next_try = time.monotonic() + retry_after_s(self._tries)
             self._child = None
             return False
+        self._ssh.forget(self._block)
         self._ssh.poll([self._block])
         return True
 
+    def _answered(self, text: str) -> bool:
+        """Whether the host has said if it wants Broadleaf, and is sent what it needs."""
+        is_told = package.WANTS in text or package.HAS in text
+        if is_told:
+            self._ssh.send(self._block, wants_package=package.WANTS in text)
+        return is_told
 
-def parse_host(text: str) -> _Host:
-    """Reads ``[user@]name[:engines]``, ``[user@]name:port:engines`` or ``ssh://[user@]name[:port]``.
 
-    Raises ValueError.
-    """
-    found = _HOST.fullmatch(text)
-    if found is None:
-        raise ValueError(
-            f"host {text!r}: write it as [user@]name, [user@]name:engines, [user@]name:port:engines or "
-            "ssh://[user@]name:port"
-        )
-    numbers = [int(number) for number in (found["numbers"] or "").split(":") if number]
-    if len(numbers) == 1:
-        numbers = [*numbers, 0] if found["scheme"] else [0, *numbers]
-    port, n = numbers or (0, 0)
-    return _Host((found["user"] or "") + (found["literal"] or found["name"]), port, n)
+def _write(pipe: IO[bytes], content: bytes) -> None:
+    with contextlib.suppress(OSError):  # what ended it is told by its log
+        pipe.write(content)
+    with contextlib.suppress(OSError):
+        pipe.close()
 
 
 def _log(request: BlockRequest, place: int) -> str:
@@ -308,9 +305,3 @@ def _shares(n: int | None, wanted: Sequence[int]) -> list[int]:
     for place, i in enumerate(open_hosts):
         shares[i] = rest // len(open_hosts) + (place < rest % len(open_hosts))
     return shares
-
-
-def _essence(text: str) -> str:
-    """The last lines of what was said, without ssh's notes of its own."""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Warning: Permanently")]
-    return "; ".join(line for line in lines[-3:] if not line.startswith("broadleaf: host "))
