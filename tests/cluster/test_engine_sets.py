@@ -8,7 +8,7 @@ from pathlib import Path
 import broadleaf as ipp
 import pytest
 from broadleaf.cluster.engine_sets import BlockRequest, find_engine_set, make_engine_set
-from broadleaf.cluster.engine_sets.walltime import clock_time, seconds
+from broadleaf.cluster.engine_sets.jobs.walltime import clock_time, seconds
 from broadleaf.cluster.engine_sets.openssh import parse_host
 from broadleaf.cluster.hosts.join import tasks_of_this_node
 from broadleaf.cluster.start_error import ClusterStartError

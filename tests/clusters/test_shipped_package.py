@@ -1,4 +1,4 @@
-"""Hosts without Broadleaf: it is sent there, once, over SSH."""
+"""Hosts without Broadleaf: it is sent there, once, be it over SSH or into a directory that jobs see."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from bed import Bed
 from debian_layer import CHECKOUT
-from programs import check_nothing_is_left, refusal, started
+from programs import SHARED, check_nothing_is_left, refusal, started
 from waiting import until
 
 pytestmark = pytest.mark.timeout(240)
@@ -132,6 +132,21 @@ def test_behind_a_jump_host(bare_hosts):
         for name, rule in rules:
             bed.run(name, "/bin/sh", "-c", f"ip rule del pref 10 {rule} unreachable")
     check_nothing_is_left(bed)
+
+
+def test_jobs_of_slurm(slurm):
+    hide(slurm, "n1", "n2")
+    try:
+        nodes = "sbatch=['--nodelist=n1,n2'], engines_per_host=1, nodes=2"
+        said = refusal(slurm, f"ipp.Cluster(engines=ipp.Slurm({nodes}))", **SHARED)
+        assert "Broadleaf cannot be imported by" in said, said
+        ids, hosts = started(slurm, f"ipp.Cluster(engines=ipp.Slurm({nodes}, ship=True))", **SHARED)
+        assert (ids, hosts) == ([0, 1], ["n1", "n2"])
+        (package,) = slurm.path("head", "/shared/broadleaf/packages").iterdir()
+        assert (package / "broadleaf" / "_native.abi3.so").exists()
+    finally:
+        show(slurm, "n1", "n2")
+    check_nothing_is_left(slurm)
 
 
 def test_the_command_line_and_a_profile(bare_hosts):
