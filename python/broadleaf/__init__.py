@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from broadleaf.cluster import Cluster, ClusterManager
     from broadleaf.cluster.engine_sets.base import EngineSet
     from broadleaf.cluster.engine_sets.dask import OnDask
+    from broadleaf.cluster.engine_sets.jobs.psij import PSIJ
     from broadleaf.cluster.engine_sets.jobs.sge import SGE
     from broadleaf.cluster.engine_sets.jobs.slurm import Slurm
     from broadleaf.cluster.engine_sets.mpi import MPI
@@ -124,6 +125,7 @@ _HOMES = {
     "RemoteFunction": "broadleaf.client.tasks.remote_functions",
     "ResultNotKept": _ERRORS,
     "MPI": "broadleaf.cluster.engine_sets.mpi",
+    "PSIJ": "broadleaf.cluster.engine_sets.jobs.psij",
     "SGE": "broadleaf.cluster.engine_sets.jobs.sge",
     "SSH": "broadleaf.cluster.engine_sets.ssh",
     "SerializationError": _ERRORS,
@@ -162,6 +164,7 @@ __all__ = [
     "FIRST_COMPLETED",
     "FIRST_EXCEPTION",
     "MPI",
+    "PSIJ",
     "SGE",
     "SSH",
     "AlreadyDisplayedError",

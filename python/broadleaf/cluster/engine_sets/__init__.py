@@ -26,7 +26,10 @@ ENTRY_POINTS = "broadleaf.engine_sets"
 _OURS = {
     "dask": ("dask", "OnDask"),
     "local": ("local", "Local"),
+    "lsf": ("jobs.psij", "LSF"),
     "mpi": ("mpi", "MPI"),
+    "pbs": ("jobs.psij", "PBS"),
+    "psij": ("jobs.psij", "PSIJ"),
     "ray": ("ray", "OnRay"),
     "sge": ("jobs.sge", "SGE"),
     "slurm": ("jobs.slurm", "Slurm"),

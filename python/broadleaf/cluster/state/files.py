@@ -7,6 +7,7 @@ Each cluster has a directory of its own under its profile, ``<base>/profiles/<pr
 - ``owner.json``, which host and container it runs on,
 - ``node.log``, what the node and the fork server write,
 - ``block-<id>.log``, what a batch job or an ssh connection writes, and ``order-<set>.json``, by which jobs join,
+  and ``block-<id>.sh``, which some run,
 
 and a run directory, which holds the socket, the engines' logs, the modules that clients have sent, and an
 ``owner.json`` too. It lies where only this user can make files: under ``$XDG_RUNTIME_DIR``, or in
@@ -39,6 +40,7 @@ ENGINE_FILE = "engine.json"
 CLUSTER_FILE = "cluster.json"
 NODE_LOG = "node.log"
 BLOCK_LOG = "block-{}.log"
+BLOCK_SCRIPT = "block-{}.sh"
 ORDER_FILE = "order-{}.json"
 
 ORPHAN_AGE_S = 60.0
@@ -234,7 +236,7 @@ def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_log
     """Removes what a cluster that is gone has left; with `keep_logs` all but its logs and what finds them."""
     cluster_path, run_dir = Path(cluster_path), Path(run_dir)
     dead = [cluster_path / CLIENT_FILE, cluster_path / ENGINE_FILE, *run_dir.glob("*.sock")]
-    dead += cluster_path.glob(ORDER_FILE.format("*"))
+    dead += [path for name in (ORDER_FILE, BLOCK_SCRIPT) for path in cluster_path.glob(name.format("*"))]
     if not keep_logs:
         dead += [cluster_path / CLUSTER_FILE, cluster_path / NODE_LOG, *cluster_path.glob(BLOCK_LOG.format("*"))]
         dead += [path for path in run_dir.glob("*") if not path.is_dir()]
