@@ -11,6 +11,7 @@ from broadleaf.cli.terminal.entry import EntryGroup
 _COMMANDS = {
     "cluster.start": "Start a cluster on this host.",
     "deployment.relay": "Add this host's engines to a cluster on another host.",
+    "deployment.manifest": "Write what Kubernetes needs to run a cluster.",
     "deployment.run": "Run a program with a cluster of all hosts of an allocation.",
     "deployment.doctor": "Find out why engines do not connect.",
     "cluster.scale": "Have a cluster run N engines: start more, or release some.",
