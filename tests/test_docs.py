@@ -21,7 +21,9 @@ PAGES = {
     if "_build" not in page.parts
 }
 # Their examples need hosts, or an MPI: tests in `tests/clusters` run them.
-ELSEWHERE = {f"docs/guides/{page}.md" for page in ("ssh", "from-your-laptop", "slurm", "sge", "mpi", "dask", "ray")}
+ELSEWHERE = {
+    f"docs/guides/{page}.md" for page in ("ssh", "from-your-laptop", "slurm", "sge", "psij", "mpi", "dask", "ray")
+}
 
 
 def test_there_are_examples():

@@ -18,8 +18,11 @@ FILES = {
     "ray": ["ray"],
     "mpich": ["mpich"],
     "openmpi": ["openmpi"],
+    "psij": ["psij"],
     "lint": ["lint", "test", "bench"],
 }
+# Groups that want other versions than all the rest; their files hold nothing but what they need.
+APART = {"psij"}
 
 
 def solve(requirements: list[str], constraints: Path | None) -> list[str]:
@@ -35,13 +38,14 @@ def solve(requirements: list[str], constraints: Path | None) -> list[str]:
 def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     groups, runtime = project["dependency-groups"], project["project"]["dependencies"]
-    everything = solve([*runtime, *(r for g in groups.values() for r in g)], None)
+    everything = solve([*runtime, *(r for name, g in groups.items() if name not in APART for r in g)], None)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as together:
         together.write("\n".join(everything))
         together.flush()
         for name, members in FILES.items():
             wanted = [*runtime, *(r for g in members for r in groups[g])]
-            pins = solve(wanted, Path(together.name))
+            apart = not APART.isdisjoint(members)
+            pins = solve(groups[members[0]] if apart else wanted, None if apart else Path(together.name))
             head = f"# Exact versions for {', '.join(members)}; renew with `make lock`.\n"
             (ROOT / "requirements" / f"{name}.txt").write_text(head + "\n".join(pins) + "\n")
             print(f"requirements/{name}.txt: {len(pins)} packages")

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from broadleaf.cluster import Cluster, ClusterManager
     from broadleaf.cluster.engine_sets.base import EngineSet
     from broadleaf.cluster.engine_sets.dask import OnDask
+    from broadleaf.cluster.engine_sets.jobs.psij import PSIJ
+    from broadleaf.cluster.engine_sets.jobs.sge import SGE
+    from broadleaf.cluster.engine_sets.jobs.slurm import Slurm
     from broadleaf.cluster.engine_sets.mpi import MPI
     from broadleaf.cluster.engine_sets.ray import OnRay
-    from broadleaf.cluster.engine_sets.sge import SGE
-    from broadleaf.cluster.engine_sets.slurm import Slurm
     from broadleaf.cluster.engine_sets.ssh import SSH
     from broadleaf.cluster.hosts.relay import Relay
     from broadleaf.engine.interactive.bound_kernel import bind_kernel
@@ -124,10 +125,11 @@ _HOMES = {
     "RemoteFunction": "broadleaf.client.tasks.remote_functions",
     "ResultNotKept": _ERRORS,
     "MPI": "broadleaf.cluster.engine_sets.mpi",
-    "SGE": "broadleaf.cluster.engine_sets.sge",
+    "PSIJ": "broadleaf.cluster.engine_sets.jobs.psij",
+    "SGE": "broadleaf.cluster.engine_sets.jobs.sge",
     "SSH": "broadleaf.cluster.engine_sets.ssh",
     "SerializationError": _ERRORS,
-    "Slurm": "broadleaf.cluster.engine_sets.slurm",
+    "Slurm": "broadleaf.cluster.engine_sets.jobs.slurm",
     "TaskAborted": _ERRORS,
     "TaskRejectError": _ERRORS,
     "TaskTimeout": _ERRORS,
@@ -162,6 +164,7 @@ __all__ = [
     "FIRST_COMPLETED",
     "FIRST_EXCEPTION",
     "MPI",
+    "PSIJ",
     "SGE",
     "SSH",
     "AlreadyDisplayedError",

@@ -8,8 +8,8 @@ from pathlib import Path
 import broadleaf as ipp
 import pytest
 from broadleaf.cluster.engine_sets import BlockRequest, find_engine_set, make_engine_set
-from broadleaf.cluster.engine_sets.ssh import parse_host
-from broadleaf.cluster.engine_sets.walltime import clock_time, seconds
+from broadleaf.cluster.engine_sets.jobs.walltime import clock_time, seconds
+from broadleaf.cluster.engine_sets.ssh_logins import parse_host
 from broadleaf.cluster.hosts.join import tasks_of_this_node
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.config import ConfigError
@@ -134,7 +134,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"'nodes' from .*config\.toml: expected a number"):
         make_engine_set("slurm")
     with pytest.raises(
-        ValueError, match="no engine set is called 'cloud'; there are dask, local, mpi, ray, sge, slurm, ssh"
+        ValueError, match="no engine set is called 'cloud'; there are dask, local, lsf, mpi, pbs, psij, ray, sge"
     ):
         find_engine_set("cloud")
     with pytest.raises(ipp.BroadleafError, match="no hosts for SSH"):

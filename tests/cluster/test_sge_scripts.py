@@ -7,7 +7,7 @@ from pathlib import Path
 import broadleaf as ipp
 import pytest
 from broadleaf.cluster.engine_sets import BlockRequest
-from broadleaf.cluster.engine_sets.sge import _how_it_ended, _states
+from broadleaf.cluster.engine_sets.jobs.sge import _how_it_ended, _states
 
 
 def directives(sge: ipp.SGE, n: int | None = None) -> list[str]:

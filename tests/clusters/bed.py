@@ -173,6 +173,34 @@ class Bed:
                 found[int(path.name)] = line[:2000]
         return found
 
+    def told_by_processes(self) -> dict[int, str]:
+        """What every process of every host shows: its command line and its environment."""
+        found = {}
+        namespace = os.readlink(f"/proc/{self._child}/ns/pid")
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if os.readlink(path / "ns/pid") == namespace:
+                    told = (path / "cmdline").read_bytes() + b"\0" + (path / "environ").read_bytes()
+                    found[int(path.name)] = told.decode(errors="replace")
+            except OSError:
+                continue
+        return found
+
+    def files_with(self, words: Sequence[str]) -> list[Path]:
+        """Files that were written on any host and hold one of the words."""
+        top = Path(f"/proc/{self._child}/root{self.top}")
+        changed = [top / "shared"]
+        for index in range(len(self.names)):
+            changed += [top / f"{index}/upper", *(top / f"{index}/root/{name}" for name in ("run", "tmp"))]
+        patterns = [argument for word in words for argument in ("-e", word)]
+        done = subprocess.run(
+            ["grep", "-rlFs", "--devices=skip", *patterns, *map(str, changed)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return [Path(line) for line in done.stdout.splitlines()]
+
     def close(self) -> None:
         """Ends every process, and removes all."""
         self._holder.kill()

@@ -19,7 +19,7 @@ Subsystem sftp internal-sftp
 def start_sshd(bed: Bed, name: str, more: str = "") -> None:
     """Starts sshd on a host; it listens afterwards."""
     bed.write(name, "/etc/ssh/sshd_config", _SSHD.format(more=more))
-    bed.run(name, "/usr/sbin/sshd")
+    bed.run(name, "/usr/sbin/sshd", "-E", "/run/sshd.log")
     assert until(lambda: bed.run("head", "ssh-keyscan", "-T", "2", name, check=False).stdout), f"no sshd on {name}"
 
 

@@ -10,6 +10,7 @@ import pytest
 from dask_hosts import dask_on
 from mpi_environments import EnvironmentUnavailable, mpi_python
 from programs import SHARED, check_nothing_is_left, examples
+from psij_packages import PackagesUnavailable, psij_packages
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -41,6 +42,16 @@ def test_sge(sge):
     hosts = sge.python(examples("sge.md"), timeout_s=200, **SHARED).stdout
     assert len(re.findall(r"'(n\d)'", hosts)) == 6
     check_nothing_is_left(sge)
+
+
+def test_psij(slurm):
+    try:
+        packages = psij_packages()
+    except PackagesUnavailable as error:
+        pytest.skip(str(error))
+    said = slurm.python(examples("psij.md"), timeout_s=200, PYTHONPATH=str(packages), **SHARED).stdout
+    assert said == "2 4\n"
+    check_nothing_is_left(slurm)
 
 
 def test_dask(bed):

@@ -7,9 +7,9 @@ from typing import ClassVar
 import broadleaf as ipp
 import pytest
 from broadleaf.cluster.launcher import (
+    HTCondorEngineSetLauncher,
     LocalControllerLauncher,
     LocalEngineSetLauncher,
-    LSFEngineSetLauncher,
     MPIEngineSetLauncher,
     abbreviate_launcher_class,
     find_launcher_class,
@@ -98,12 +98,18 @@ def test_names_of_the_mpi_launcher(engines):
 
 
 @pytest.mark.parametrize(
-    "engines", ["LSF", "lsf", LSFEngineSetLauncher, "ipyparallel.cluster.launcher.LSFEngineSetLauncher"]
+    "engines",
+    [
+        "HTCondor",
+        "htcondor",
+        HTCondorEngineSetLauncher,
+        "ipyparallel.cluster.launcher.HTCondorEngineSetLauncher",
+    ],
 )
 def test_a_launcher_that_is_not_here_is_known_and_does_not_start(engines):
     cluster = ipp.Cluster(n=1, engines=engines)
-    assert cluster.engine_launcher_class is LSFEngineSetLauncher
-    with pytest.raises(ClusterStartError, match="no engine set 'lsf' here"):
+    assert cluster.engine_launcher_class is HTCondorEngineSetLauncher
+    with pytest.raises(ClusterStartError, match="no engine set 'htcondor' here"):
         cluster.start_cluster_sync()
     assert not cluster.running
 

@@ -4,17 +4,16 @@ Each case runs as a program of its own, under a limit that it sets itself or is 
 inherits the limit. A program that dies of a signal fails its test, and so does a cluster that lost an engine.
 """
 
-import ctypes
 import os
 import platform
 import resource
-import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import broadleaf as ipp
 import pytest
+from denied_calls import MEMFD_CREATE, forbid_memfd
 
 pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20
@@ -250,38 +249,6 @@ size = os.statvfs("/dev/shm")
 assert size.f_blocks * size.f_frsize == 64 << 20
 """
     run(tmp_path, body + ARRIVES.strip(), prefix=small_dev_shm)
-
-
-# Numbers of <linux/filter.h>, <linux/seccomp.h>, and of the call on each machine.
-MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
-AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
-LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
-ALLOW, ERRNO = 0x7FFF0000, 0x00050000
-
-
-def forbid_memfd():
-    """From here on memfd_create fails with EPERM, in this process and all it starts."""
-
-    class Program(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
-
-    machine = platform.machine()
-    steps = [
-        (LOAD, 0, 0, 4),  # the architecture
-        (JUMP_IF_EQUAL, 0, 3, AUDIT_ARCH[machine]),
-        (LOAD, 0, 0, 0),  # the call's number
-        (JUMP_IF_EQUAL, 0, 1, MEMFD_CREATE[machine]),
-        (RETURN, 0, 0, ERRNO | 1),
-        (RETURN, 0, 0, ALLOW),
-    ]
-    code = b"".join(struct.pack("HBBI", *step) for step in steps)
-    libc = ctypes.CDLL(None, use_errno=True)
-    program = Program(len(steps), code)
-    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(
-        PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0
-    ):
-        raise OSError(ctypes.get_errno(), "seccomp filters are not permitted")
 
 
 @pytest.fixture

@@ -10,8 +10,10 @@ from broadleaf.cli.terminal.entry import EntryGroup
 
 _COMMANDS = {
     "cluster.start": "Start a cluster on this host.",
-    "cluster.relay": "Add this host's engines to a cluster on another host.",
-    "cluster.run": "Run a program with a cluster of all hosts of an allocation.",
+    "deployment.relay": "Add this host's engines to a cluster on another host.",
+    "deployment.manifest": "Write what Kubernetes needs to run a cluster.",
+    "deployment.run": "Run a program with a cluster of all hosts of an allocation.",
+    "deployment.doctor": "Find out why engines do not connect.",
     "cluster.scale": "Have a cluster run N engines, or as many as its tasks need.",
     "cluster.drain": "Release engines, a host or a job: they end their tasks and take no new ones.",
     "cluster.stop": "Stop a cluster and wait until it is gone.",

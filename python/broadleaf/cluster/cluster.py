@@ -30,6 +30,7 @@ from broadleaf.errors import BroadleafError, ClusterConnectionError
 
 if TYPE_CHECKING:
     from broadleaf.client import Client
+    from broadleaf.cluster.state.credentials import Credentials
     from broadleaf.config import Settings
 
 _STOP_GRACE_S = 10.0
@@ -113,6 +114,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
         self._controller: Controller | None = None
         self._started_sets = StartedSets(self)
         self._client: Client | None = None
+        self.credentials: Credentials | None = None  # its keys, where they are not to be made at the start
         self.lock: StateLock = StateLock()
         self._file = ClusterFile(Path(self.cluster_file))
         self._steward = None
@@ -264,6 +266,7 @@ class Cluster(ClusterCoroutines, Elastic, OwnDashboard):
                 n_engines=0 if is_remote else n_engines,
                 engine_env=self.env,
                 detached=self.detached,
+                credentials=self.credentials,
             )
             self._owner_pid = os.getpid()
             try:

@@ -22,14 +22,18 @@ __all__ = [
 
 ENTRY_POINTS = "broadleaf.engine_sets"
 
+# Module and class.
 _OURS = {
-    "dask": "OnDask",
-    "local": "Local",
-    "mpi": "MPI",
-    "ray": "OnRay",
-    "sge": "SGE",
-    "slurm": "Slurm",
-    "ssh": "SSH",
+    "dask": ("dask", "OnDask"),
+    "local": ("local", "Local"),
+    "lsf": ("jobs.psij", "LSF"),
+    "mpi": ("mpi", "MPI"),
+    "pbs": ("jobs.psij", "PBS"),
+    "psij": ("jobs.psij", "PSIJ"),
+    "ray": ("ray", "OnRay"),
+    "sge": ("jobs.sge", "SGE"),
+    "slurm": ("jobs.slurm", "Slurm"),
+    "ssh": ("ssh", "SSH"),
 }
 
 
@@ -41,7 +45,8 @@ def find_engine_set(name: str) -> type[EngineSet]:
     if name in _OURS:  # need not wait for a scan of the installed packages
         from importlib import import_module
 
-        ours: type[EngineSet] = getattr(import_module(f"{__name__}.{name}"), _OURS[name])
+        module, of = _OURS[name]
+        ours: type[EngineSet] = getattr(import_module(f"{__name__}.{module}"), of)
         return ours
     from importlib.metadata import entry_points
 

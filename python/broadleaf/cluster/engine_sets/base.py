@@ -25,6 +25,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from broadleaf.cluster.hosts.package import receive_code
 from broadleaf.cluster.state.credentials import python_version
 
 BlockState = Literal["pending", "running", "ended", "failed"]
@@ -36,10 +37,11 @@ if "%d.%d" % sys.version_info[:2] != "{version}":
     sys.exit("wrong Python: %s is %d.%d, and the cluster has {version}; set python= to one that fits"
              % ((sys.executable,) + tuple(sys.version_info[:2])))
 sys.path[:1] = []
-try:
+{package}try:
     from broadleaf.cluster.hosts.join import main
 except ImportError as error:
-    sys.exit("Broadleaf cannot be imported by %s: %s; install it there, or set python=" % (sys.executable, error))
+    sys.exit("Broadleaf cannot be imported by %s: %s; install it there, set python=, or have it sent with ship=True"
+             % (sys.executable, error))
 main()"""
 
 
@@ -226,18 +228,23 @@ class EngineSet(ABC):
         """
         return self.join_command()
 
-    def join_command(self, *arguments: str) -> str:
+    def join_command(self, *arguments: str, package: str | None = None) -> str:
         """Shell text that runs a relay on the host where it is executed.
 
         It reads its order (see `join_order`) from the file that the arguments name, else from standard input.
 
         Args:
             *arguments: Arguments of that program.
+            package: The directory there that Broadleaf is imported from; "" where standard input has it before the
+                order, None for the Broadleaf that is installed there.
 
         Returns:
             The text.
         """
-        code = _JOIN.format(version=python_version())
+        imported_from = "" if package is None else f"sys.path.insert(0, {package!r})\n"
+        if package == "":
+            imported_from = f"{receive_code()}\nsys.path.insert(0, package)\n"
+        code = _JOIN.format(version=python_version(), package=imported_from)
         if self.python:
             find, python = [], shlex.quote(self.python)
         else:

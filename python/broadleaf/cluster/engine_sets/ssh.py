@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import random
-import re
 import secrets
 import shlex
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import IO, TYPE_CHECKING, ClassVar
 
 from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
-from broadleaf.cluster.hosts import openssh
+from broadleaf.cluster.engine_sets.ssh_logins import LOGIN_TRIES, login_options, parse_host, retry_after_s
+from broadleaf.cluster.hosts import openssh, package
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 
@@ -26,26 +27,10 @@ if TYPE_CHECKING:
 
 # sshd drops logins beyond MaxStartups, 10 by default, also those that a jump host passes on.
 _LOGINS_AT_ONCE = 8
-_LOGIN_TRIES = 8
-_RETRY_AFTER_S = 0.5
 _STOP_GRACE_S = 20.0
 # Below those that systems give to connections by themselves.
 _FIRST_TUNNEL_PORT, _TUNNEL_PORTS = 20_000, 12_000
 _CONNECTED = "broadleaf: connected"
-
-_HOST = re.compile(
-    r"(?P<scheme>ssh://)?(?P<user>[^@\s:-][^@\s:]*@)?(?:\[(?P<literal>[^\]\s]+)\]|(?P<name>[^:@\s/-][^:@\s/]*))"
-    r"(?P<numbers>(?::\d+){0,2})"
-)
-
-
-@dataclass(frozen=True)
-class _Host:
-    """A host as it was given; 0 where it does not say a port or a number of engines."""
-
-    destination: str
-    port: int
-    n: int
 
 
 @dataclass
@@ -57,6 +42,8 @@ class SSH(EngineSet):
 
     A host that cannot connect to this one gets to it through its ssh connection, from a port of its own loopback
     interface; with ``tunnel="never"`` its start fails. Payload takes that way too, and not the one from host to host.
+
+    With `ship` hosts need no Broadleaf: it is sent over the connection, and kept in ``~/.cache/broadleaf`` there.
 
     Each host's connection stays open while its engines run. When it breaks, they end.
 
@@ -77,6 +64,8 @@ class SSH(EngineSet):
     """More arguments of ssh."""
     connect_timeout_s: float = 10.0
     """Time that ssh has to connect, in seconds."""
+    ship: bool = False
+    """Whether to send Broadleaf to hosts that do not have it."""
 
     def __post_init__(self) -> None:
         if isinstance(self.hosts, str):
@@ -85,6 +74,7 @@ class SSH(EngineSet):
             raise ValueError(f"tunnel is 'auto' or 'never', not {self.tunnel!r}")
         self._parsed = [parse_host(host) for host in self.hosts]
         self._children: dict[str, Popen[bytes]] = {}
+        self._orders: dict[str, bytes] = {}
 
     def require(self) -> None:
         """Raises `ClusterStartError` without hosts, or without the program."""
@@ -148,14 +138,13 @@ class SSH(EngineSet):
             The command's words.
         """
         host = self._parsed[index]
-        options = openssh.options(self.connect_timeout_s)
-        if host.port:
-            options += ["-p", str(host.port)]
+        options = login_options(host, self.connect_timeout_s)
         if self.jump:
             options += ["-J", self.jump]
         if tunnel:
             options += ["-R", tunnel]
-        remote = f"echo {shlex.quote(_CONNECTED)}\n{self.join_command()}"
+        join = self.join_command(package="" if self.ship else None)
+        remote = f"echo {shlex.quote(_CONNECTED)}\n{join}"
         return ["ssh", *options, *self.ssh_args, "--", host.destination, f"exec sh -c {shlex.quote(remote)}"]
 
     def script(self, request: BlockRequest) -> str:
@@ -163,7 +152,10 @@ class SSH(EngineSet):
         return "\n".join(shlex.join(self.command(index)) for index in range(len(self._parsed)))
 
     def start_ssh(self, block: Block, request: BlockRequest) -> Popen[bytes]:
-        """Starts a block's ssh. What the relay is to know, a key among it, goes through a nameless file.
+        """Starts a block's ssh.
+
+        What the relay is to know, a key among it, goes through a nameless file, or, where the host may want Broadleaf
+        first, through a pipe; see `send`.
 
         Args:
             block: The block.
@@ -179,14 +171,15 @@ class SSH(EngineSet):
         tcp = request.connection["tcp"]
         tunnel = f"127.0.0.1:{port}:{tcp['host']}:{tcp['port']}" if port else ""
         order = self.join_order(request, block=block.id, name=name, n=block.n_engines or 0, tunnel_port=port)
+        content = json.dumps(order).encode()
         log = files.open_log(Path(block.facts["log"]))
         try:
             with tempfile.TemporaryFile() as file:
-                file.write(json.dumps(order).encode())
+                file.write(content)
                 file.seek(0)
                 child = subprocess.Popen(
                     self.command(block.facts["index"], tunnel),
-                    stdin=file,
+                    stdin=subprocess.PIPE if self.ship else file,
                     stdout=log,
                     stderr=log,
                     env=os.environ | {"BROADLEAF_CLUSTER_ID": request.cluster_id},
@@ -195,9 +188,34 @@ class SSH(EngineSet):
         finally:
             os.close(log)
         self._children[block.id] = child
+        if self.ship:
+            self._orders[block.id] = content
         block.facts |= {"pid": child.pid, "cluster_id": request.cluster_id}
         block.state, block.reason = "pending", "logging in"
         return child
+
+    def send(self, block: Block, *, wants_package: bool) -> None:
+        """Sends what a relay is to know to a host that may have wanted Broadleaf first; returns at once.
+
+        Args:
+            block: The block of that host.
+            wants_package: Whether it wants Broadleaf.
+        """
+        pipe = self._children[block.id].stdin
+        assert pipe is not None  # invariant: it was started with a pipe, as it ships
+        order = self._orders.pop(block.id)
+        content = b"%d\n" % len(package.archive()) + package.archive() + order if wants_package else order
+        threading.Thread(target=_write, args=(pipe, content), daemon=True).start()
+
+    def forget(self, block: Block) -> None:
+        """Drops what was not sent to a host that did not let us in.
+
+        Args:
+            block: The block of that host.
+        """
+        if self._orders.pop(block.id, None) is not None and (pipe := self._children[block.id].stdin) is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
 
     def poll(self, blocks: Sequence[Block]) -> None:
         """Looks whether the programs run, and why not."""
@@ -244,7 +262,9 @@ class SSH(EngineSet):
             text = Path(block.facts["log"]).read_text(errors="replace")
         except OSError:
             return ""
-        return text.replace(f"{_CONNECTED}\n", "")
+        for note in (_CONNECTED, package.WANTS, package.HAS):
+            text = text.replace(f"{note}\n", "")
+        return text
 
 
 class _Login:
@@ -266,35 +286,33 @@ class _Login:
                 self.begin()
             return False
         text = Path(self._block.facts["log"]).read_text(errors="replace")
-        if _CONNECTED in text:
+        if _CONNECTED in text and (not self._ssh.ship or self._answered(text)):
             self._block.state, self._block.reason = "running", ""
             return True
         if self._child.poll() is None:
             return False
-        if self._child.returncode == openssh.FAILED and openssh.was_dropped(text) and self._tries < _LOGIN_TRIES:
-            self._next_try = time.monotonic() + _RETRY_AFTER_S * self._tries * (0.5 + random.random())
+        if self._child.returncode == openssh.FAILED and openssh.was_dropped(text) and self._tries < LOGIN_TRIES:
+            self._ssh.forget(self._block)
+            self._next_try = time.monotonic() + retry_after_s(self._tries)
             self._child = None
             return False
+        self._ssh.forget(self._block)
         self._ssh.poll([self._block])
         return True
 
+    def _answered(self, text: str) -> bool:
+        """Whether the host has said if it wants Broadleaf, and is sent what it needs."""
+        is_told = package.WANTS in text or package.HAS in text
+        if is_told:
+            self._ssh.send(self._block, wants_package=package.WANTS in text)
+        return is_told
 
-def parse_host(text: str) -> _Host:
-    """Reads ``[user@]name[:engines]``, ``[user@]name:port:engines`` or ``ssh://[user@]name[:port]``.
 
-    Raises ValueError.
-    """
-    found = _HOST.fullmatch(text)
-    if found is None:
-        raise ValueError(
-            f"host {text!r}: write it as [user@]name, [user@]name:engines, [user@]name:port:engines or "
-            "ssh://[user@]name:port"
-        )
-    numbers = [int(number) for number in (found["numbers"] or "").split(":") if number]
-    if len(numbers) == 1:
-        numbers = [*numbers, 0] if found["scheme"] else [0, *numbers]
-    port, n = numbers or (0, 0)
-    return _Host((found["user"] or "") + (found["literal"] or found["name"]), port, n)
+def _write(pipe: IO[bytes], content: bytes) -> None:
+    with contextlib.suppress(OSError):  # what ended it is told by its log
+        pipe.write(content)
+    with contextlib.suppress(OSError):
+        pipe.close()
 
 
 def _log(request: BlockRequest, place: int) -> str:

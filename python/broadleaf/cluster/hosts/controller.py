@@ -42,9 +42,10 @@ class Controller:
         n_engines: int,
         engine_env: Mapping[str, str],
         detached: bool,
+        credentials: Credentials | None = None,
     ) -> Controller:
         """Starts the fork server with `n_engines` of this host, waits until its node listens, and writes the
-        connection files.
+        connection files; with fresh keys, unless `credentials` are given.
 
         Raises `ClusterStartError`, and leaves nothing behind then.
         """
@@ -53,7 +54,7 @@ class Controller:
         run_dir = files.make_run_dir(cluster_id, outlives_session=detached)
         controller = cls(cluster_id, cluster_dir, run_dir, 0, 0)
         try:
-            credentials = Credentials.generate(cluster_id)
+            credentials = credentials or Credentials.generate(cluster_id)
             readiness = controller._start_host(credentials, settings, n_engines, engine_env, detached)
             controller.node_pid = readiness["pid"]
             credentials.write(

@@ -54,4 +54,4 @@ def was_dropped(words: str) -> bool:
 def last_words(text: str) -> str:
     """The last lines of what was said, without ssh's notes of its own."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Warning: Permanently")]
-    return "; ".join(line for line in lines[-3:] if not line.startswith("broadleaf: host "))
+    return "; ".join(line for line in lines[-3:] if not line.startswith("broadleaf: "))

@@ -9,7 +9,7 @@ import select
 import socket
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 # Addresses for documentation (RFC 5737, RFC 3849): no host has them, and nothing is sent there.
 _ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
@@ -20,6 +20,15 @@ _SIOCGIFADDR = 0x8915  # from <linux/sockios.h>
 
 class PlaintextWarning(UserWarning):
     """A cluster's TCP connections are not encrypted."""
+
+
+class Unreachable(OSError):
+    """Nothing accepts connections at any of some addresses; `failures` says of each why not."""
+
+    def __init__(self, port: int, failures: Mapping[str, str]) -> None:
+        said = ", ".join(f"{host}:{port} ({why})" for host, why in failures.items())
+        super().__init__(f"the controller cannot be reached from {socket.gethostname()}: tried {said}")
+        self.failures = dict(failures)
 
 
 def to_dial(listen: str) -> str:
@@ -106,7 +115,7 @@ def _of_interfaces() -> list[str]:
 def first_reachable(hosts: Sequence[str], port: int, timeout_s: float) -> str:
     """The first of `hosts` at which something accepts connections on `port`; all are tried at once.
 
-    Raises `OSError` with the reason for each.
+    Raises `Unreachable`.
     """
     dialled: dict[socket.socket, str] = {}
     failures: dict[str, str] = {}
@@ -130,8 +139,7 @@ def first_reachable(hosts: Sequence[str], port: int, timeout_s: float) -> str:
     finally:
         for one in dialled:
             one.close()
-    said = ", ".join(f"{host}:{port} ({failures.get(host, f'no answer within {timeout_s:g} s')})" for host in hosts)
-    raise OSError(f"the controller cannot be reached from {socket.gethostname()}: tried {said}")
+    raise Unreachable(port, {host: failures.get(host, f"no answer within {timeout_s:g} s") for host in hosts})
 
 
 def _begin_dialling(host: str, port: int, dialled: dict[socket.socket, str], failures: dict[str, str]) -> None:

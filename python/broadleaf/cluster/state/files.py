@@ -10,6 +10,7 @@ Each cluster has a directory of its own under its profile, ``<base>/profiles/<pr
   ``steward.log``, what that one writes,
 - ``state.lock``, held by a process that changes what a detached cluster is,
 - ``block-<id>.log``, what a batch job or an ssh connection writes, and ``order-<set>.json``, by which jobs join,
+  and ``block-<id>.sh``, which some run,
 
 and a run directory, which holds the socket, the engines' logs, the modules that clients have sent, and an
 ``owner.json`` too. It is where only this user can make files: under ``$XDG_RUNTIME_DIR``, or in ``<base>/run/<host>``.
@@ -42,6 +43,7 @@ ENGINE_FILE = "engine.json"
 CLUSTER_FILE = "cluster.json"
 NODE_LOG = "node.log"
 BLOCK_LOG = "block-{}.log"
+BLOCK_SCRIPT = "block-{}.sh"
 ORDER_FILE = "order-{}.json"
 STEWARD_FILE = "steward.json"
 STEWARD_LOCK = "steward.lock"
@@ -241,7 +243,7 @@ def remove_cluster_files(cluster_path: str | Path, run_dir: str | Path, keep_log
     them."""
     cluster_path, run_dir = Path(cluster_path), Path(run_dir)
     dead = [cluster_path / CLIENT_FILE, cluster_path / ENGINE_FILE, *run_dir.glob("*.sock")]
-    dead += cluster_path.glob(ORDER_FILE.format("*"))
+    dead += [path for name in (ORDER_FILE, BLOCK_SCRIPT) for path in cluster_path.glob(name.format("*"))]
     dead += [cluster_path / name for name in (LOCK_FILE, STEWARD_FILE, STEWARD_LOCK)]
     if not keep_logs:
         dead += [

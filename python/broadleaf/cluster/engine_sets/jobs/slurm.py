@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState, EngineSet
-from broadleaf.cluster.engine_sets.commands import CommandError, run
-from broadleaf.cluster.engine_sets.walltime import clock_time
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState
+from broadleaf.cluster.engine_sets.jobs.batch_set import BatchSet
+from broadleaf.cluster.engine_sets.jobs.commands import CommandError
+from broadleaf.cluster.engine_sets.jobs.walltime import clock_time
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 
@@ -47,7 +48,7 @@ _COMPLETING_S = 0.5
 
 
 @dataclass
-class Slurm(EngineSet):
+class Slurm(BatchSet):
     """Engines in jobs of Slurm.
 
     `nodes` nodes with `engines_per_host` engines each, or `n` engines wherever Slurm puts them, in one job; with
@@ -55,11 +56,13 @@ class Slurm(EngineSet):
     option that you give, and no other: `walltime` ("1:00:00", "30" minutes, "2h"), `partition`, `account`, and lines
     for all else in `sbatch`, such as ``["--mem=8G", "--exclusive"]``.
 
-    The nodes must see the cluster's directory, as they see your home directory at most sites.
+    The nodes must see the cluster's directory, as they see your home directory at most sites; with ``via="ssh:login"``,
+    which runs Slurm's commands on that host, they must see `shared_dir` there. With `ship` they need no Broadleaf.
     """
 
     name: ClassVar[str] = "slurm"
     is_adoptable: ClassVar[bool] = True
+    program: ClassVar[str] = "sbatch"
 
     nodes: int = 0
     """Number of nodes; 0 leaves it to Slurm."""
@@ -75,16 +78,10 @@ class Slurm(EngineSet):
     """Whether to submit a job array with a node in each of its jobs, which can start one by one."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._next_news_at = 0.0
         self._asked_at = float("-inf")
         self._ended: set[str] = set()
-
-    def require(self) -> None:
-        """Raises `ClusterStartError` without Slurm's programs."""
-        import shutil
-
-        if shutil.which("sbatch") is None:
-            raise ClusterStartError("there is no program `sbatch` here: start the cluster on a host that submits jobs")
 
     def block_engines(self, first: int) -> int | None:
         """Engines of a job, where its options say how many."""
@@ -92,37 +89,28 @@ class Slurm(EngineSet):
 
     def submit(self, request: BlockRequest) -> list[Block]:
         """Writes what the relays are to know into a file of ours alone, and calls `sbatch`."""
-        files.write_json(_order_file(request), self.join_order(request))
+        script = self.prepared_script(request)
         try:
-            said = run(["sbatch", "--parsable"], text=self.script(request))
+            said = self.submit_host.run(["sbatch", "--parsable"], text=script)
         except CommandError as error:
             raise ClusterStartError(f"Slurm refuses the job: {error}{self._offending(str(error))}") from None
         self._next_news_at = max(time.monotonic() + _FIRST_NEWS_AFTER_S, self._asked_at + _NEWS_EVERY_S)
         job = said.strip().splitlines()[-1].partition(";")[0]
         jobs = [f"{job}_{i}" for i in range(self.nodes or 1)] if self.array else [job]
         n_hosts = 1 if self.array else self.nodes or None
-        per_host = self._per_host(request)
-        return [
-            Block(
-                f"slurm-{one}",
-                n_hosts=n_hosts,
-                n_engines=(per_host * n_hosts if n_hosts else request.n) or None,
-                reason="submitted",
-                facts={"job": one, "log": str(request.cluster_dir / files.BLOCK_LOG.format(f"slurm-{one}"))},
-            )
-            for one in jobs
-        ]
+        n_engines = (self._per_host(request) * n_hosts if n_hosts else request.n) or None
+        return self.job_blocks(request, jobs, n_hosts=n_hosts, n_engines=n_engines)
 
     def _per_host(self, request: BlockRequest) -> int:
         if request.n and self.nodes and not self.engines_per_host:
             return -(-request.n // self.nodes)
         return self.engines_per_host
 
-    def _directives(self, request: BlockRequest) -> list[str]:
+    def _directives(self, request: BlockRequest, directory: Path) -> list[str]:
         job = "%A_%a" if self.array else "%j"
         found = [
             f"--job-name=broadleaf-{request.cluster_id}",
-            f"--output={request.cluster_dir / files.BLOCK_LOG.format(f'slurm-{job}')}",
+            f"--output={directory / files.BLOCK_LOG.format(f'slurm-{job}')}",
         ]
         per_host = self._per_host(request)
         if self.array:
@@ -136,13 +124,22 @@ class Slurm(EngineSet):
         options = {"time": clock_time(self.walltime), "partition": self.partition, "account": self.account}
         return found + [f"--{name}={value}" for name, value in options.items() if value] + list(self.sbatch)
 
-    def script(self, request: BlockRequest) -> str:
-        """The batch script."""
+    def batch_script(self, request: BlockRequest, directory: Path, package: str | None) -> str:
+        """One `srun` that runs a relay on each node.
+
+        Args:
+            request: What was asked for.
+            directory: Where the job finds its files.
+            package: The directory that it imports Broadleaf from; None for the Broadleaf that is installed there.
+
+        Returns:
+            The text.
+        """
         job = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if self.array else "$SLURM_JOB_ID"
-        join = self.join_command(str(_order_file(request)))
+        join = self.join_command(str(self.order_file(directory)), package=package)
         lines = [
             "#!/bin/sh",
-            *(f"#SBATCH {directive}" for directive in self._directives(request)),
+            *(f"#SBATCH {directive}" for directive in self._directives(request, directory)),
             f"export BROADLEAF_BLOCK=slurm-{job} BROADLEAF_CLUSTER_ID={request.cluster_id}",
             # A job that was requeued joins under new names: its engines are others.
             'BROADLEAF_BLOCK="$BROADLEAF_BLOCK${SLURM_RESTART_COUNT:+.$SLURM_RESTART_COUNT}"',
@@ -177,7 +174,7 @@ class Slurm(EngineSet):
     def poll(self, blocks: Sequence[Block]) -> None:
         """Asks `squeue` once for all of them: every 30 s, and when a job's log says that it has ended."""
         jobs = {block.facts["job"]: block for block in blocks if not block.is_over}
-        ended = {job for job, block in jobs.items() if _ENDED in self.log(block)}
+        ended = {job for job, log in self.logs(list(jobs.values())).items() if _ENDED in log}
         if not jobs or (time.monotonic() < self._next_news_at and ended <= self._ended):
             return
         self._ended |= ended
@@ -185,7 +182,7 @@ class Slurm(EngineSet):
         self._next_news_at = self._asked_at + _NEWS_EVERY_S
         known = ",".join(dict.fromkeys(job.partition("_")[0] for job in jobs))
         try:
-            said = run(["squeue", "-h", "-r", "-t", "all", "-j", known, "-o", "%i|%T|%r"])
+            said = self.submit_host.run(["squeue", "-h", "-r", "-t", "all", "-j", known, "-o", "%i|%T|%r"])
         except CommandError as error:
             if "Invalid job id" not in str(error):
                 return  # the scheduler is busy or away: no news
@@ -206,21 +203,11 @@ class Slurm(EngineSet):
         jobs = [block.facts["job"] for block in blocks if not block.facts.get("over")]
         if jobs:
             try:
-                run(["scancel", *jobs])
+                self.submit_host.run(["scancel", *jobs])
             except CommandError as error:
                 if "Invalid job id" not in str(error):
                     raise
-
-    def log(self, block: Block) -> str:
-        """The job's output."""
-        try:
-            return Path(block.facts["log"]).read_text(errors="replace")
-        except OSError:
-            return ""
-
-
-def _order_file(request: BlockRequest) -> Path:
-    return request.cluster_dir / files.ORDER_FILE.format("slurm")
+        self.remove_logs(blocks)
 
 
 def _reason(job: str, state: str, reason: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import re
 import shlex
 import time
@@ -12,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState, EngineSet
-from broadleaf.cluster.engine_sets.commands import CommandError, run
-from broadleaf.cluster.engine_sets.walltime import clock_time, seconds
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, BlockState
+from broadleaf.cluster.engine_sets.jobs.batch_set import BatchSet
+from broadleaf.cluster.engine_sets.jobs.commands import CommandError
+from broadleaf.cluster.engine_sets.jobs.walltime import clock_time, seconds
 from broadleaf.cluster.start_error import ClusterStartError
 from broadleaf.cluster.state import files
 
@@ -33,7 +32,7 @@ _KILLED = "100"
 
 
 @dataclass
-class SGE(EngineSet):
+class SGE(BatchSet):
     """Engines in jobs of Grid Engine.
 
     One job of `slots` slots in the parallel environment `pe`, with an engine for each slot on the hosts where Grid
@@ -43,11 +42,13 @@ class SGE(EngineSet):
     in `sge`, such as ``["-l mem_free=8G", "-R y"]``.
 
     The parallel environment needs ``control_slaves TRUE``. The hosts must see the cluster's directory, as they see your
-    home directory at most sites.
+    home directory at most sites; with ``via="ssh:login"``, which runs Grid Engine's commands on that host, they must
+    see `shared_dir` there. With `ship` they need no Broadleaf.
     """
 
     name: ClassVar[str] = "sge"
     is_adoptable: ClassVar[bool] = True
+    program: ClassVar[str] = "qsub"
 
     slots: int = 0
     """Slots of the job, or of the array."""
@@ -65,6 +66,7 @@ class SGE(EngineSet):
     """Lines for all other options of `qsub`, such as ``"-l mem_free=8G"``."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._next_news_at = 0.0
         self._asked_at = float("-inf")
         self._ended: set[str] = set()
@@ -72,10 +74,7 @@ class SGE(EngineSet):
 
     def require(self) -> None:
         """Raises `ClusterStartError` without Grid Engine's programs, or a parallel environment where one is needed."""
-        import shutil
-
-        if shutil.which("qsub") is None:
-            raise ClusterStartError("there is no program `qsub` here: start the cluster on a host that submits jobs")
+        super().require()
         if self.engines_per_host > 1 and not self.pe:
             raise ClusterStartError(
                 f"engines_per_host={self.engines_per_host} needs jobs of as many slots: name a parallel environment "
@@ -88,26 +87,17 @@ class SGE(EngineSet):
 
     def submit(self, request: BlockRequest) -> list[Block]:
         """Writes what the relays are to know into a file of ours alone, and calls `qsub`."""
-        files.write_json(_order_file(request), self.join_order(request))
-        script = self.script(request)
+        script = self.prepared_script(request)
         try:
-            said = run(["qsub", "-terse"], text=script)
+            said = self.submit_host.run(["qsub", "-terse"], text=script)
         except CommandError as error:
-            raise ClusterStartError(f"Grid Engine refuses the job: {_why_refused(script, error)}") from None
+            raise ClusterStartError(f"Grid Engine refuses the job: {self._why_refused(script, error)}") from None
         self._next_news_at = max(time.monotonic() + _FIRST_NEWS_AFTER_S, self._asked_at + _NEWS_EVERY_S)
         job = said.strip().splitlines()[-1].partition(".")[0]
         jobs = [f"{job}_{task}" for task in range(1, self._n_jobs(request) + 1)] if self._is_array else [job]
         per_host = self.engines_per_host
-        return [
-            Block(
-                f"sge-{one}",
-                n_hosts=None if self.pe else 1,
-                n_engines=(per_host or 1) if self._is_array else None if per_host else self._n_slots(request),
-                reason="submitted",
-                facts={"job": one, "log": str(request.cluster_dir / files.BLOCK_LOG.format(f"sge-{one}"))},
-            )
-            for one in jobs
-        ]
+        n_engines = (per_host or 1) if self._is_array else None if per_host else self._n_slots(request)
+        return self.job_blocks(request, jobs, n_hosts=None if self.pe else 1, n_engines=n_engines)
 
     @property
     def _is_array(self) -> bool:
@@ -119,9 +109,9 @@ class SGE(EngineSet):
     def _n_jobs(self, request: BlockRequest) -> int:
         return -(-self._n_slots(request) // (self.engines_per_host or 1))
 
-    def _directives(self, request: BlockRequest) -> list[str]:
+    def _directives(self, request: BlockRequest, directory: Path) -> list[str]:
         log = files.BLOCK_LOG.format("sge-$JOB_ID_$TASK_ID" if self._is_array else "sge-$JOB_ID")
-        found = ["-S /bin/sh", f"-N broadleaf-{request.cluster_id}", "-j y", f"-o {request.cluster_dir / log}", "-w e"]
+        found = ["-S /bin/sh", f"-N broadleaf-{request.cluster_id}", "-j y", f"-o {directory / log}", "-w e"]
         if self._is_array:
             found.append(f"-t 1-{self._n_jobs(request)}")
         if self.pe:
@@ -131,14 +121,23 @@ class SGE(EngineSet):
         flags = {"q": self.queue, "P": self.project}
         return found + [f"-{flag} {value}" for flag, value in flags.items() if value] + list(self.sge)
 
-    def script(self, request: BlockRequest) -> str:
-        """The batch script."""
+    def batch_script(self, request: BlockRequest, directory: Path, package: str | None) -> str:
+        """One `qrsh -inherit` for each host that gave slots, or a relay on the only one.
+
+        Args:
+            request: What was asked for.
+            directory: Where the job finds its files.
+            package: The directory that it imports Broadleaf from; None for the Broadleaf that is installed there.
+
+        Returns:
+            The text.
+        """
         block = "sge-${JOB_ID}_$SGE_TASK_ID" if self._is_array else "sge-$JOB_ID"
-        join = self.join_command(str(_order_file(request)))
+        join = self.join_command(str(self.order_file(directory)), package=package)
         ends_in_s = seconds(self.walltime)
         lines = [
             "#!/bin/sh",
-            *(f"#$ {directive}" for directive in self._directives(request)),
+            *(f"#$ {directive}" for directive in self._directives(request, directory)),
             f"export BROADLEAF_CLUSTER_ID={request.cluster_id} BROADLEAF_BLOCK={block}",
             # A job that was started again joins under new names: its engines are others.
             '[ "$RESTARTED" != 1 ] || BROADLEAF_BLOCK=$BROADLEAF_BLOCK.1',
@@ -159,7 +158,7 @@ class SGE(EngineSet):
         It does so every 30 s, and when a job's log says that it has ended.
         """
         jobs = {block.facts["job"]: block for block in blocks if not block.is_over}
-        logs = {job: self.log(block) for job, block in jobs.items()}
+        logs = self.logs(list(jobs.values()))
         for job, block in jobs.items():
             if block.n_hosts is None and (told := _HOSTS.search(logs[job])):
                 block.n_hosts = int(told[1])
@@ -170,11 +169,11 @@ class SGE(EngineSet):
         self._asked_at = time.monotonic()
         self._next_news_at = self._asked_at + _NEWS_EVERY_S
         try:
-            seen = _states(run(["qstat", "-xml", "-u", pwd.getpwuid(os.getuid()).pw_name]))
+            seen = _states(self.submit_host.run(["qstat", "-xml", "-u", self.submit_host.user()]))
         except CommandError:
             return  # the scheduler is busy or away: no news
         waiting = {job for job in jobs if (state := seen.get(job, "")) and not _runs(state)}
-        why = _reasons(waiting) if waiting else {}
+        why = self._reasons(waiting) if waiting else {}
         for job, block in jobs.items():
             if job in seen:
                 _note(block, job, seen[job], why.get(job.partition("_")[0], ""))
@@ -187,7 +186,7 @@ class SGE(EngineSet):
         """Whether it is known how a job has ended that is not in the queue any more."""
         since = self._gone_since.setdefault(job, time.monotonic())
         try:
-            block.state, block.reason = _how_it_ended(job, run(["qacct", "-j", job.partition("_")[0]]))
+            block.state, block.reason = _how_it_ended(job, self._accounting(job))
         except (CommandError, KeyError):
             if time.monotonic() - since < _ACCOUNTING_S:
                 return False
@@ -200,17 +199,33 @@ class SGE(EngineSet):
         jobs = [block.facts["job"].replace("_", ".") for block in blocks if not block.facts.get("over")]
         if jobs:
             try:
-                run(["qdel", *jobs])
+                self.submit_host.run(["qdel", *jobs])
             except CommandError as error:
                 if "does not exist" not in str(error):
                     raise
+        self.remove_logs(blocks)
 
-    def log(self, block: Block) -> str:
-        """The job's output."""
+    def _accounting(self, job: str) -> str:
+        return self.submit_host.run(["qacct", "-j", job.partition("_")[0]])
+
+    def _why_refused(self, script: str, error: CommandError) -> str:
+        """The words of `qsub`; where it knows no queue, what it says of each."""
+        words = str(error)
+        if "no suitable queues" in words:
+            try:
+                self.submit_host.run(["qsub", "-w", "v"], text=script)
+            except CommandError as more:
+                words = str(more)
+        lines = [line.strip() for line in words.replace("Unable to run job: ", "").splitlines()]
+        return "; ".join(line for line in lines if line and line != "Exiting.")
+
+    def _reasons(self, jobs: Iterable[str]) -> dict[str, str]:
+        """Why jobs wait, or cannot be started, by number."""
+        numbers = ",".join(dict.fromkeys(job.partition("_")[0] for job in jobs))
         try:
-            return Path(block.facts["log"]).read_text(errors="replace")
-        except OSError:
-            return ""
+            return _reasons(self.submit_host.run(["qstat", "-j", numbers]))
+        except CommandError:
+            return {}
 
 
 _ON_ITS_HOST = 'BROADLEAF_TASKS_PER_NODE=1 sh -c "$join"; code=$?'
@@ -226,22 +241,6 @@ for host in $hosts; do
   relays="$relays $!"
 done
 for relay in $relays; do wait $relay || code=$?; done"""
-
-
-def _order_file(request: BlockRequest) -> Path:
-    return request.cluster_dir / files.ORDER_FILE.format("sge")
-
-
-def _why_refused(script: str, error: CommandError) -> str:
-    """The words of `qsub`; where it knows no queue, what it says of each."""
-    words = str(error)
-    if "no suitable queues" in words:
-        try:
-            run(["qsub", "-w", "v"], text=script)
-        except CommandError as more:
-            words = str(more)
-    lines = [line.strip() for line in words.replace("Unable to run job: ", "").splitlines()]
-    return "; ".join(line for line in lines if line and line != "Exiting.")
 
 
 def _states(xml: str) -> dict[str, str]:
@@ -269,12 +268,8 @@ def _runs(state: str) -> bool:
     return any(letter in state for letter in "rtsSTd")
 
 
-def _reasons(jobs: Iterable[str]) -> dict[str, str]:
-    """Why jobs wait, or cannot be started, by number."""
-    try:
-        said = run(["qstat", "-j", ",".join(dict.fromkeys(job.partition("_")[0] for job in jobs))])
-    except CommandError:
-        return {}
+def _reasons(said: str) -> dict[str, str]:
+    """Why jobs wait, or cannot be started, by number, in the words of `qstat -j`."""
     found = {}
     for part in re.split(r"^=+$", said, flags=re.MULTILINE):
         number = re.search(r"^job_number:\s*(\d+)", part, re.MULTILINE)

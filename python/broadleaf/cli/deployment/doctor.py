@@ -1,0 +1,70 @@
+"""`broadleaf doctor`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from broadleaf.cli.terminal.console import TableCommand, chosen_cluster, cluster_options, console, plain_table
+from broadleaf.cli.terminal.entry import FAILURE
+from broadleaf.text.units import count
+
+if TYPE_CHECKING:
+    from broadleaf.cluster.reports.doctor import Finding
+
+_COLUMNS = {
+    "STEP": "what a relay or client does to join, in order; of a cluster also its jobs or connections, and its engines",
+    "RESULT": "ok, warning, failed, or not tried because it needs a step that failed",
+    "FOUND": "what is there",
+}
+_STYLES = {"ok": "green", "warning": "yellow", "failed": "red", "not tried": "dim"}
+
+
+@click.command("doctor", cls=TableCommand, columns=_COLUMNS)
+@click.option("--connection", metavar="FILE", type=click.Path(),
+              help="Try to join by this engine.json or client.json, instead of looking at a cluster that runs "
+              "here.")  # fmt: skip
+@cluster_options
+@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True,
+              help="How to print what was found.")  # fmt: skip
+@click.pass_context
+def command(ctx: click.Context, connection: str | None, profile: str, cluster_id: str | None, output: str) -> None:
+    """Find out why engines do not connect.
+
+    Tries every step of joining a cluster from the host where it is run, and says what to do about those that fail. On
+    a host whose engines do not come, run it with the cluster's engine.json; on the controller's host it needs no file.
+    The exit code is 1 if a step has failed.
+    """
+    from broadleaf.cluster.reports.doctor import examine_cluster, examine_connection
+
+    if connection is not None:
+        findings = examine_connection(connection)
+    else:
+        findings = examine_cluster(chosen_cluster(profile, cluster_id))
+    if output == "json":
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
+    else:
+        _show(findings)
+    if any(finding.result == "failed" for finding in findings):
+        ctx.exit(FAILURE)
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    from rich.text import Text
+
+    table = plain_table(_COLUMNS, tuple(_COLUMNS))
+    for finding in findings:
+        table.add_row(finding.step, Text(finding.result, style=_STYLES[finding.result]), Text(finding.found))
+    console().print(table)
+    advised = [finding for finding in findings if finding.advice]
+    if not advised:
+        click.echo("nothing stands in the way of engines from here")
+    for finding in advised:
+        click.echo(f"{finding.step}: {finding.advice}")
+    failed = sum(finding.result == "failed" for finding in findings)
+    if failed:
+        click.echo(f"{count(failed, 'step')} failed")

@@ -1,0 +1,1 @@
+"""Engine sets whose blocks are jobs of a scheduler, and what they share."""

@@ -1,0 +1,136 @@
+"""What engine sets have in common whose blocks are jobs: where their scheduler is, and where jobs find their files."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.cluster.engine_sets.jobs.submit_hosts import LoginHost, SubmitHost, ThisHost
+from broadleaf.cluster.engine_sets.ssh_logins import via_host
+from broadleaf.cluster.state import files
+
+
+@dataclass
+class BatchSet(EngineSet):
+    """Engines in jobs of a scheduler."""
+
+    program: ClassVar[str]
+    """The scheduler's command that submits jobs."""
+
+    _: KW_ONLY
+    via: str = ""
+    """Host where the scheduler's commands run, such as ``"ssh:login"``; by default this one."""
+    shared_dir: str = ""
+    """With `via`: a directory there that jobs see; by default ``~/.broadleaf``."""
+    ship: bool = False
+    """Whether jobs use the Broadleaf of this process, put into a directory that they see, and need only the same
+    Python."""
+
+    def __post_init__(self) -> None:
+        login = via_host(self.via) if self.via else None
+        self.submit_host: SubmitHost = ThisHost() if login is None else LoginHost(login, self.shared_dir)
+
+    def require(self) -> None:
+        """Raises `ClusterStartError` without the scheduler's programs."""
+        self.submit_host.require(self.program)
+
+    def script(self, request: BlockRequest) -> str:
+        """The batch script. With `via` it is not asked which directory that is there."""
+        return self.batch_script(request, self._shown_directory(request), "PACKAGE" if self.ship else None)
+
+    def _shown_directory(self, request: BlockRequest) -> Path:
+        return Path(self.shared_dir or "~/.broadleaf") / request.cluster_id if self.via else request.cluster_dir
+
+    @abstractmethod
+    def batch_script(self, request: BlockRequest, directory: Path, package: str | None) -> str:
+        """The script of a job.
+
+        Args:
+            request: What was asked for.
+            directory: Where the job finds its files.
+            package: The directory that it imports Broadleaf from; None for the Broadleaf that is installed there.
+
+        Returns:
+            The text.
+        """
+
+    def prepared_script(self, request: BlockRequest) -> str:
+        """Puts what a job needs where the job finds it.
+
+        Args:
+            request: What was asked for.
+
+        Returns:
+            The job's script.
+        """
+        directory = self.submit_host.directory(request)
+        package = self.submit_host.keep_package() if self.ship else None
+        self.submit_host.write(self.order_file(directory), self.join_order(request))
+        return self.batch_script(request, directory, package)
+
+    def order_file(self, directory: Path) -> Path:
+        """Where relays read what they are to know. It is ours alone.
+
+        Args:
+            directory: Where the job finds its files.
+
+        Returns:
+            The path.
+        """
+        return directory / files.ORDER_FILE.format(self.name)
+
+    def job_blocks(
+        self, request: BlockRequest, jobs: Sequence[str], *, n_hosts: int | None, n_engines: int | None
+    ) -> list[Block]:
+        """A block for each job that was submitted.
+
+        Args:
+            request: What was asked for.
+            jobs: The jobs' names.
+            n_hosts: Hosts of each; None where that is not known.
+            n_engines: Engines of each; None where that is not known.
+
+        Returns:
+            The blocks, in the order of the jobs.
+        """
+        directory = self.submit_host.directory(request)
+        logs = [str(directory / files.BLOCK_LOG.format(f"{self.name}-{job}")) for job in jobs]
+        self.submit_host.expect(logs)
+        return [
+            Block(
+                f"{self.name}-{job}",
+                n_hosts=n_hosts,
+                n_engines=n_engines,
+                reason="submitted",
+                facts={"job": job, "log": log},
+            )
+            for job, log in zip(jobs, logs, strict=True)
+        ]
+
+    def logs(self, blocks: Sequence[Block]) -> dict[str, str]:
+        """What the jobs have written.
+
+        Args:
+            blocks: Their blocks.
+
+        Returns:
+            Each job's output, by its name.
+        """
+        texts = self.submit_host.logs([block.facts["log"] for block in blocks])
+        return {block.facts["job"]: texts[block.facts["log"]] for block in blocks}
+
+    def log(self, block: Block) -> str:
+        """The job's output."""
+        return self.logs([block])[block.facts["job"]]
+
+    def remove_logs(self, blocks: Sequence[Block]) -> None:
+        """Removes what jobs have left where they were submitted, if nobody else does.
+
+        Args:
+            blocks: Their blocks.
+        """
+        self.submit_host.remove([block.facts["log"] for block in blocks])

@@ -1,0 +1,273 @@
+"""Engines in jobs of schedulers that PSI/J knows: PBS, LSF and others. It submits and cancels; relays tell the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import secrets
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+from broadleaf.cluster.engine_sets.base import Block, BlockRequest, EngineSet
+from broadleaf.cluster.engine_sets.jobs.walltime import seconds
+from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import files
+from broadleaf.config import base_dir
+
+_ENDED = "broadleaf: the relay has ended with code"
+_ENDED_LINE = re.compile(rf"^{_ENDED} (\d+)$", re.MULTILINE)
+_WORK_FILES = (".out", ".ec", ".nodefile")
+# Runs once for each slot: the first of a host is its relay, the others wait until that ends.
+_ON_A_SLOT = """\
+exec 2>&1 9> "/tmp/broadleaf-$(id -u)-$BROADLEAF_BLOCK"
+if ! flock -n 9; then flock 9; exit 0; fi
+sh -c {join}
+code=$?
+rm -f "/tmp/broadleaf-$(id -u)-$BROADLEAF_BLOCK"
+echo "{ended} $code"
+exit $code
+"""
+
+
+@dataclass
+class PSIJ(EngineSet):
+    """Engines in jobs that PSI/J submits.
+
+    PSI/J calls schedulers ``"pbs"``, ``"pbs_classic"``, ``"lsf"``, ``"cobalt"``, ``"flux"`` and ``"slurm"``. A job
+    has `nodes` nodes with `engines_per_host` engines each; without that number, `n` engines are shared out to them.
+    `attributes` are more of the scheduler's options, such as ``["l=place=excl"]``. Its `launcher` is PSI/J's "single"
+    where there is one node, else "srun" with Slurm and "mpirun" elsewhere.
+
+    It needs the package `psij-python`. The nodes must see the cluster's directory, as they see your home directory at
+    most sites.
+    """
+
+    name: ClassVar[str] = "psij"
+
+    executor: str = ""
+    """The scheduler, as PSI/J calls it."""
+    nodes: int = 1
+    """Nodes of a job."""
+    walltime: str = ""
+    """How long a job may run, such as ``"30m"`` or ``"2h"``; '' for the scheduler's default."""
+    queue: str = ""
+    """Queue of the jobs; '' for the scheduler's default."""
+    account: str = ""
+    """Account that pays; '' for the default."""
+    attributes: Sequence[str] = ()
+    """More options of the scheduler."""
+    launcher: str = ""
+    """PSI/J's launcher, which starts a relay on each node; '' chooses one."""
+
+    def __post_init__(self) -> None:
+        self.attributes = list(self.attributes)
+        self._executor: Any = None
+        self._jobs: dict[str, Any] = {}
+
+    def require(self) -> None:
+        """Raises `ClusterStartError` without PSI/J, or where it does not know the scheduler."""
+        psij = _psij()
+        known = sorted(psij.JobExecutor.get_executor_names())
+        if self.executor not in known:
+            raise ClusterStartError(
+                f"PSI/J has no executor {self.executor!r}: name one with executor=; it has {', '.join(known)}"
+            )
+        if self.walltime and not seconds(self.walltime):
+            raise ClusterStartError(f"walltime={self.walltime!r}: write it as 30m, 2h or 1:30:00")
+        if self.executor == "lsf" and not self.walltime:
+            raise ClusterStartError("PSI/J submits to LSF only with a time limit: give walltime=")
+
+    def block_engines(self, first: int) -> int | None:
+        """Engines of a job, where its options say how many."""
+        return self.engines_per_host * self.nodes or None
+
+    def submit(self, request: BlockRequest) -> list[Block]:
+        """Writes what the relays are to know into a file of ours alone, and has PSI/J submit a job."""
+        psij = _psij()
+        block_id = f"{self.name}-{secrets.token_hex(3)}"
+        files.write_json(_order_file(request), self.join_order(request, n=self._per_host(request)))
+        script = request.cluster_dir / files.BLOCK_SCRIPT.format(block_id)
+        script.write_text(self._slot_script(request, block_id))
+        job = self._job(request, block_id)
+        try:
+            self._psij_executor().submit(job)
+        except (psij.SubmitException, OSError) as error:
+            self._work_file(f"{job.id}.job").unlink(missing_ok=True)
+            raise ClusterStartError(f"{self.executor} refuses the job: {str(error).strip()}") from None
+        self._jobs[block_id] = job
+        return [
+            Block(
+                block_id,
+                n_hosts=self.nodes,
+                n_engines=self._per_host(request) * self.nodes or None,
+                reason=f"job {job.native_id} was submitted",
+                facts={"job": job.native_id, "psij": job.id, "log": str(_log(request, block_id)),
+                       "script": str(script)},
+            )
+        ]  # fmt: skip
+
+    def _per_host(self, request: BlockRequest) -> int:
+        return self.engines_per_host or (-(-request.n // self.nodes) if request.n else 0)
+
+    def _slot_script(self, request: BlockRequest, block_id: str) -> str:
+        join = self.join_command(str(_order_file(request)))
+        head = f"export BROADLEAF_CLUSTER_ID={request.cluster_id} BROADLEAF_BLOCK={block_id}\n"
+        return f"#!/bin/sh\n{head}" + _ON_A_SLOT.format(join=shlex.quote(join), ended=_ENDED)
+
+    def _job(self, request: BlockRequest, block_id: str) -> Any:
+        psij = _psij()
+        options = [option.partition("=") for option in self.attributes]
+        duration = timedelta(seconds=seconds(self.walltime)) if self.walltime else None
+        attributes = psij.JobAttributes(
+            queue_name=self.queue or None,
+            account=self.account or None,
+            custom_attributes={f"{self.executor.partition('_')[0]}.{name}": value for name, _, value in options}
+            or None,
+        )
+        attributes.duration = duration  # its own default would be a limit that nobody asked for
+        log = str(_log(request, block_id))
+        spec = psij.JobSpec(
+            executable="/bin/sh",
+            arguments=[str(request.cluster_dir / files.BLOCK_SCRIPT.format(block_id))],
+            stdout_path=log,
+            stderr_path=_errors(log),
+            resources=psij.ResourceSpecV1(node_count=self.nodes, processes_per_node=self._per_host(request) or 1),
+            attributes=attributes,
+            launcher=self._launcher(),
+        )
+        return psij.Job(spec)
+
+    def _launcher(self) -> str:
+        if self.launcher:
+            return self.launcher
+        return "single" if self.nodes == 1 else "srun" if self.executor == "slurm" else "mpirun"
+
+    def _psij_executor(self) -> Any:
+        if self._executor is None:
+            psij = _psij()
+            config = psij.JobExecutorConfig(work_directory=_work())
+            self._executor = psij.JobExecutor.get_instance(self.executor, config=config)
+        return self._executor
+
+    def script(self, request: BlockRequest) -> str:
+        """The batch script, as PSI/J writes it, and what it runs for each slot."""
+        psij = _psij()
+        block_id = f"{self.name}-BLOCK"
+        with tempfile.TemporaryDirectory() as work:
+            config = psij.JobExecutorConfig(work_directory=Path(work))
+            executor = psij.JobExecutor.get_instance(self.executor, config=config)
+            job = self._job(request, block_id)
+            text = io.StringIO()
+            executor.generate_submit_script(job, executor._create_script_context(job), text)
+            script = text.getvalue().replace(work, str(_work())).replace(job.id, "JOB")
+        lines = [line for line in script.splitlines() if line.strip()]
+        return "\n".join(
+            [*lines, "", f"# {files.BLOCK_SCRIPT.format(block_id)}:", self._slot_script(request, block_id)]
+        )
+
+    def poll(self, blocks: Sequence[Block]) -> None:
+        """Reads what relays have written, and what PSI/J knows of jobs that this process has submitted."""
+        for block in blocks:
+            if block.is_over:
+                continue
+            codes = [int(code) for code in _ENDED_LINE.findall(self.log(block))]
+            if len(codes) >= self.nodes:
+                block.state = "failed" if any(codes) else "ended"
+                block.reason = f"job {block.facts['job']} has ended with code {max(codes)}"
+                continue
+            job = self._jobs.get(block.id)
+            if job is None:
+                continue
+            status = job.status
+            if status.final:
+                words = (status.message or "").strip() or "its walltime is over, or it was cancelled"
+                block.state = "ended" if status.state.name == "COMPLETED" and codes else "failed"
+                block.reason = f"job {block.facts['job']} is {status.state.name.lower()}: {words}"
+            elif status.state.name == "ACTIVE":
+                block.state, block.reason = "running", ""
+            else:
+                block.reason = f"job {block.facts['job']} is pending"
+
+    def cancel(self, blocks: Sequence[Block]) -> None:
+        """Has PSI/J cancel the jobs that may run, and removes what it keeps of them."""
+        psij = _psij()
+        for block in blocks:
+            facts = block.facts
+            executor = self._psij_executor()
+            if not facts.get("over") and len(_ENDED_LINE.findall(self.log(block))) < self.nodes:
+                job = self._jobs.get(block.id)
+                if job is None:
+                    job = psij.Job()
+                    executor.attach(job, facts["job"])
+                with contextlib.suppress(psij.SubmitException):  # it has ended
+                    executor.cancel(job)
+            facts["over"] = True
+            names = [facts["psij"] + ".job", *(facts["job"] + suffix for suffix in _WORK_FILES)]
+            for path in [Path(facts["script"]), *map(self._work_file, names)]:
+                path.unlink(missing_ok=True)
+
+    def _work_file(self, name: str) -> Path:
+        return _work() / self.executor / name
+
+    def log(self, block: Block) -> str:
+        """What the relays have written, and what they complain of."""
+        return "".join(_read(Path(path)) for path in (block.facts["log"], _errors(block.facts["log"])))
+
+
+@dataclass
+class PBS(PSIJ):
+    """Engines in jobs of PBS, which PSI/J submits; see `PSIJ`. Its `executor` is "pbs", or "pbs_classic" for Torque."""
+
+    name: ClassVar[str] = "pbs"
+
+    executor: str = "pbs"
+
+
+@dataclass
+class LSF(PSIJ):
+    """Engines in jobs of LSF, which PSI/J submits; see `PSIJ`. LSF needs a `walltime`."""
+
+    name: ClassVar[str] = "lsf"
+
+    executor: str = "lsf"
+
+
+def _psij() -> Any:
+    try:
+        import psij  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ClusterStartError(
+            'PSI/J is not installed here, by which jobs are submitted to this scheduler: pip install "broadleaf[psij]"'
+        ) from None
+    return psij
+
+
+def _order_file(request: BlockRequest) -> Path:
+    return request.cluster_dir / files.ORDER_FILE.format("psij")
+
+
+def _log(request: BlockRequest, block_id: str) -> Path:
+    return request.cluster_dir / files.BLOCK_LOG.format(block_id)
+
+
+def _work() -> Path:
+    """Where PSI/J keeps its scripts; jobs must see it."""
+    return base_dir().absolute() / "psij"
+
+
+def _errors(log: str) -> str:
+    """Where launchers complain."""
+    return log.removesuffix(".log") + ".errors.log"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

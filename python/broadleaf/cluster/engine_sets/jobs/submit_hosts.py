@@ -1,0 +1,242 @@
+"""Where a scheduler's commands run, and where jobs find their files: this host, or one that is logged in to."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pwd
+import shlex
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from broadleaf.cluster.engine_sets.base import BlockRequest
+from broadleaf.cluster.engine_sets.jobs.commands import CommandError, run
+from broadleaf.cluster.engine_sets.ssh_logins import SSHHost, SSHMaster
+from broadleaf.cluster.hosts import openssh, package
+from broadleaf.cluster.start_error import ClusterStartError
+from broadleaf.cluster.state import files
+from broadleaf.config import base_dir
+
+_PACKAGES = "packages"
+# Of another host's files: how much of a log is read, and how long what was read is as good as new.
+_LOG_BYTES = 65_536
+_LOG_IS_FRESH_S = 1.0
+_NO_FILE = "broadleaf: no file"
+_SSH_FAILED = 255
+
+
+class SubmitHost(ABC):
+    """A host whose commands submit jobs."""
+
+    @abstractmethod
+    def run(self, command: Sequence[str], *, text: str = "") -> str:
+        """Runs a command with `text` as its input; returns what it prints. Raises `CommandError`."""
+
+    @abstractmethod
+    def require(self, program: str) -> None:
+        """Raises `ClusterStartError` where there is no such program."""
+
+    @abstractmethod
+    def user(self) -> str:
+        """As whom jobs are submitted."""
+
+    @abstractmethod
+    def directory(self, request: BlockRequest) -> Path:
+        """Where jobs of a cluster find their files, which are ours alone."""
+
+    @abstractmethod
+    def write(self, path: Path, content: Mapping[str, Any]) -> None:
+        """Writes a file with mode 0600 there, as JSON."""
+
+    @abstractmethod
+    def logs(self, paths: Iterable[str]) -> dict[str, str]:
+        """What these files hold, '' where there is none."""
+
+    @abstractmethod
+    def keep_package(self) -> str:
+        """Puts Broadleaf where jobs find it, if it is not there; returns the directory."""
+
+    def expect(self, paths: Sequence[str]) -> None:  # noqa: B027 (nothing, where files are removed with the cluster)
+        """Notes that jobs will write these logs."""
+
+    def remove(self, paths: Sequence[str]) -> None:  # noqa: B027
+        """Removes the logs of jobs that are over, and what all of a cluster's jobs needed after its last."""
+
+
+class ThisHost(SubmitHost):
+    """The host of this process, whose cluster directory jobs see."""
+
+    def run(self, command: Sequence[str], *, text: str = "") -> str:
+        """Runs it as a child."""
+        return run(command, text=text)
+
+    def require(self, program: str) -> None:
+        """Looks in the search path."""
+        import shutil
+
+        if shutil.which(program) is None:
+            raise ClusterStartError(
+                f"there is no program {program!r} here: start the cluster on a host that submits jobs, or name one "
+                "that you log in to: via='ssh:login'"
+            )
+
+    def user(self) -> str:
+        """Whoever runs this process."""
+        return pwd.getpwuid(os.getuid()).pw_name
+
+    def directory(self, request: BlockRequest) -> Path:
+        """The cluster's own."""
+        return request.cluster_dir
+
+    def write(self, path: Path, content: Mapping[str, Any]) -> None:
+        """Writes it in one step."""
+        files.write_json(path, content)
+
+    def logs(self, paths: Iterable[str]) -> dict[str, str]:
+        """Reads them."""
+        return {path: _read(path) for path in paths}
+
+    def keep_package(self) -> str:
+        """Below the directory of all clusters."""
+        try:
+            return str(package.keep(base_dir().absolute() / _PACKAGES))
+        except OSError as error:
+            raise ClusterStartError(f"Broadleaf cannot be kept in {base_dir() / _PACKAGES}: {error}") from None
+
+
+class LoginHost(SubmitHost):
+    """A host that is logged in to, once for all commands. Jobs find their files in `shared_dir` there."""
+
+    def __init__(self, host: SSHHost, shared_dir: str) -> None:
+        self._master = SSHMaster(host)
+        self._shared_dir = shared_dir
+        self._top: Path | None = None
+        self._user = ""
+        self._logs: dict[str, tuple[float, str]] = {}
+
+    def run(self, command: Sequence[str], *, text: str = "") -> str:
+        """Runs it there."""
+        return self._sh(shlex.join(command), data=text.encode(), program=command[0]).decode(errors="replace")
+
+    def _sh(self, script: str, *arguments: str, data: bytes = b"", program: str = "sh") -> bytes:
+        line = shlex.join(["sh", "-c", script, "sh", *arguments]) if arguments else script
+        where = self._master.host.destination
+        try:
+            code, said, complaint = self._master.run(line, data)
+        except ClusterStartError as error:
+            raise CommandError(str(error)) from None
+        if code == _SSH_FAILED and not said:
+            raise CommandError(openssh.why(where, complaint))
+        if code:
+            words = complaint.strip() or said.decode(errors="replace").strip()
+            raise CommandError(words or f"{program} ended with code {code} on {where}")
+        return said
+
+    def require(self, program: str) -> None:
+        """Looks in the search path of a login there."""
+        try:
+            self._sh(f"command -v {shlex.quote(program)}")
+        except CommandError as error:
+            where = self._master.host.destination
+            if str(error).startswith("ssh to "):
+                raise ClusterStartError(str(error)) from None
+            raise ClusterStartError(
+                f"there is no program {program!r} on {where}: name a host that submits jobs with via="
+            ) from None
+
+    def user(self) -> str:
+        """Whoever was logged in."""
+        if not self._user:
+            self._user = self.run(["id", "-un"]).strip().splitlines()[-1]
+        return self._user
+
+    def directory(self, request: BlockRequest) -> Path:
+        """One for this cluster, of whichever host it is."""
+        ours = hashlib.sha256(f"{socket.gethostname()}\0{request.cluster_dir}".encode()).hexdigest()[:8]
+        return self._shared() / f"{request.cluster_id}-{ours}"
+
+    def _shared(self) -> Path:
+        if self._top is None:
+            script = 'umask 077; d=${1:-$HOME/.broadleaf}; mkdir -p "$d" && cd "$d" && pwd -P'
+            try:
+                said = self._sh(script, self._shared_dir).decode(errors="replace")
+            except CommandError as error:
+                raise ClusterStartError(
+                    f"no directory for jobs on {self._master.host.destination}: {error}; name one that jobs see with "
+                    "shared_dir="
+                ) from None
+            self._top = Path(said.strip().splitlines()[-1])
+        return self._top
+
+    def write(self, path: Path, content: Mapping[str, Any]) -> None:
+        """Sends it by standard input."""
+        import json
+
+        script = 'set -e; umask 077; mkdir -p "$1"; cat > "$1/.$2"; mv "$1/.$2" "$1/$2"'
+        try:
+            self._sh(script, str(path.parent), path.name, data=json.dumps(content).encode())
+        except CommandError as error:
+            raise ClusterStartError(f"{path} cannot be written on {self._master.host.destination}: {error}") from None
+
+    def expect(self, paths: Sequence[str]) -> None:
+        """Makes them, so that `remove` knows which jobs there are."""
+        with contextlib.suppress(CommandError):  # then they stay there
+            self.run(["touch", *paths])
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Removes them, and with the last of a directory all of it."""
+        script = (
+            'd=$(dirname "$1"); rm -f -- "$@"; set -- "$d"/'
+            + files.BLOCK_LOG.format("*")
+            + '; [ -e "$1" ] || rm -rf -- "$d"'
+        )
+        if paths:
+            self._sh(script, *paths)
+
+    def logs(self, paths: Iterable[str]) -> dict[str, str]:
+        """The ends of them, read a moment ago or now: all in one call."""
+        wanted = list(paths)
+        oldest = time.monotonic() - _LOG_IS_FRESH_S
+        stale = [path for path in wanted if path not in self._logs or self._logs[path][0] < oldest]
+        if stale:
+            script = f'for f; do tail -c {_LOG_BYTES} -- "$f" 2>/dev/null || echo "{_NO_FILE}"; printf "\\0"; done'
+            try:
+                parts = self._sh(script, *stale).split(b"\0")
+            except CommandError:
+                parts = []  # no news
+            now = time.monotonic()
+            for path, part in zip(stale, parts, strict=False):
+                text = part.decode(errors="replace")
+                self._logs[path] = now, "" if text.strip() == _NO_FILE else text
+        return {path: self._logs.get(path, (0.0, ""))[1] for path in wanted}
+
+    def keep_package(self) -> str:
+        """Sends it, once for each content."""
+        there = str(self._shared() / _PACKAGES / package.key())
+        where = self._master.host.destination
+        try:
+            if self._sh('[ ! -d "$1" ] || echo there', there).strip() == b"there":
+                return there
+            unpack = (
+                "import io, sys, zipfile; zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read())).extractall(sys.argv[1])"
+            )
+            script = (
+                'set -e; umask 077; mkdir -p "$(dirname "$1")"; making=$(mktemp -d "$1.XXXXXX"); '
+                f'python3 -c {shlex.quote(unpack)} "$making"; mv -T "$making" "$1" || [ -d "$1" ]'
+            )
+            self._sh(script, there, data=package.archive())
+        except CommandError as error:
+            raise ClusterStartError(f"Broadleaf cannot be kept in {there} on {where}: {error}") from None
+        return there
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,187 @@
+"""Logins over SSH: hosts as people write them, and one connection for many commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import select
+import shlex
+import tempfile
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broadleaf.cluster.hosts import openssh
+from broadleaf.cluster.start_error import ClusterStartError
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+LOGIN_TRIES = 8
+_RETRY_AFTER_S = 0.5
+_CONNECTED = b"broadleaf: connected\n"
+_COMMAND_TIMEOUT_S = 60.0
+
+_HOST = re.compile(
+    r"(?P<scheme>ssh://)?(?P<user>[^@\s:-][^@\s:]*@)?(?:\[(?P<literal>[^\]\s]+)\]|(?P<name>[^:@\s/-][^:@\s/]*))"
+    r"(?P<numbers>(?::\d+){0,2})"
+)
+
+
+@dataclass(frozen=True)
+class SSHHost:
+    """A host as it was given; 0 where it does not say a port or a number of engines."""
+
+    destination: str
+    port: int
+    n: int
+
+
+def parse_host(text: str) -> SSHHost:
+    """Reads ``[user@]name[:engines]``, ``[user@]name:port:engines`` or ``ssh://[user@]name[:port]``.
+
+    Raises ValueError.
+    """
+    found = _HOST.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"host {text!r}: write it as [user@]name, [user@]name:engines, [user@]name:port:engines or "
+            "ssh://[user@]name:port"
+        )
+    numbers = [int(number) for number in (found["numbers"] or "").split(":") if number]
+    if len(numbers) == 1:
+        numbers = [*numbers, 0] if found["scheme"] else [0, *numbers]
+    port, n = numbers or (0, 0)
+    return SSHHost((found["user"] or "") + (found["literal"] or found["name"]), port, n)
+
+
+def login_options(host: SSHHost, connect_timeout_s: float) -> list[str]:
+    """ssh's options of a login where nobody types, and whose loss is noticed."""
+    options = openssh.options(connect_timeout_s)
+    return [*options, "-p", str(host.port)] if host.port else options
+
+
+def retry_after_s(tries: int) -> float:
+    """Time to wait after so many logins that were dropped."""
+    return _RETRY_AFTER_S * tries * (0.5 + random.random())
+
+
+class SSHMaster:
+    """One login, over which commands run there without another one.
+
+    It is made when it is first needed, made anew when it broke, and ends with this process, however that ends.
+    """
+
+    def __init__(self, host: SSHHost, connect_timeout_s: float = 10.0) -> None:
+        self.host = host
+        self._connect_timeout_s = connect_timeout_s
+        self._lock = threading.Lock()
+        self._child: Popen[bytes] | None = None
+        self._socket = ""
+
+    def run(self, command: str, data: bytes = b"") -> tuple[int, bytes, str]:
+        """Runs a command of the login shell with `data` as its input: exit code, output, and what it complains of.
+
+        Raises `ClusterStartError` where there is no login.
+        """
+        import subprocess
+
+        with self._lock:
+            self._connect()
+            line = ["ssh", "-S", self._socket, *login_options(self.host, self._connect_timeout_s), "--",
+                    self.host.destination, f"exec sh -lc {shlex.quote(command)}"]  # fmt: skip
+        try:
+            done = subprocess.run(line, input=data, capture_output=True, timeout=_COMMAND_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise ClusterStartError(
+                f"{self.host.destination} did not answer within {_COMMAND_TIMEOUT_S:g} s: {command[:80]}"
+            ) from None
+        return done.returncode, done.stdout, done.stderr.decode(errors="replace")
+
+    def _connect(self) -> None:
+        if self._child is not None and self._child.poll() is None:
+            return
+        for tries in range(1, LOGIN_TRIES + 1):
+            words = self._login()
+            if not words:
+                return
+            if not openssh.was_dropped(words) or tries == LOGIN_TRIES:
+                raise ClusterStartError(openssh.why(self.host.destination, words))
+            time.sleep(retry_after_s(tries))
+
+    def _login(self) -> str:
+        """Why there is no connection; '' where there is one now."""
+        import subprocess
+
+        # In a path of few letters, which sockets need; whoever waits for ssh removes it, if this process is gone too.
+        folder = tempfile.mkdtemp(prefix="broadleaf-ssh-")
+        self._socket = f"{folder}/s"
+        options = ["-M", "-S", self._socket, "-o", "ControlPersist=no"]
+        remote = f"echo {_CONNECTED.decode().strip()}; exec cat > /dev/null"
+        line = ["ssh", *options, *login_options(self.host, self._connect_timeout_s), "--", self.host.destination,
+                f"exec sh -c {shlex.quote(remote)}"]  # fmt: skip
+        with tempfile.TemporaryFile() as errors:
+            child = subprocess.Popen(
+                ["sh", "-c", '"$@"; code=$?; rm -rf "$0"; exit $code', folder, *line],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C is not for it
+            )
+            said = _first_line(child, self._connect_timeout_s * 2)
+            if said == _CONNECTED:
+                self._child = child
+                weakref.finalize(self, _end, child, os.getpid())
+                return ""
+            _end(child, os.getpid())
+            errors.seek(0)
+            return errors.read().decode(errors="replace") or "Timeout: it said nothing"
+
+
+def _first_line(child: Popen[bytes], timeout_s: float) -> bytes:
+    if child.stdout is None:
+        raise AssertionError("invariant: stdout is a pipe")
+    deadline, said = time.monotonic() + timeout_s, b""
+    while not said.endswith(_CONNECTED) and time.monotonic() < deadline:
+        readable, _, _ = select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        if readable:
+            part = os.read(child.stdout.fileno(), 4096)
+            if not part:
+                break
+            said += part
+    return said[-len(_CONNECTED) :]
+
+
+def _end(child: Popen[bytes], owner_pid: int) -> None:
+    """Ends a connection: what runs there ends when its input does."""
+    if os.getpid() != owner_pid:
+        return  # a process that was forked from its owner
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    import subprocess
+
+    try:
+        child.wait(5.0)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, 9)
+        child.wait()
+
+
+def via_host(via: str) -> SSHHost:
+    """Reads ``ssh:[user@]name`` or ``ssh://[user@]name:port``. Raises ValueError."""
+    try:
+        if not via.startswith("ssh:"):
+            raise ValueError
+        host = parse_host(via if via.startswith("ssh://") else via.removeprefix("ssh:"))
+    except ValueError:
+        raise ValueError(f"via={via!r}: write it as ssh:[user@]name or ssh://[user@]name:port") from None
+    if host.n:
+        raise ValueError(f"via={via!r}: a port is given as in ssh://{host.destination}:{host.n}")
+    return host

@@ -1,0 +1,150 @@
+"""What Kubernetes is asked for: two secrets, a service, and a job each for the controller and for the engines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from broadleaf.cluster.state.credentials import Credentials
+from broadleaf.config import Settings
+
+PORT = 4242
+MOUNT = "/etc/broadleaf"
+KEYS_FILE, ENGINE_FILE = "keys.json", "engine.json"
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,40}[a-z0-9])?")
+# An index is tried again so often: a node may be drained, and an image may take its time.
+_RETRIES = 6
+_SECRET_MODE = 0o400
+_GRACE_S = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pods:
+    """A cluster in Kubernetes that is to be.
+
+    `name` is that of its objects, and of the cluster. There are `n` engines, `engines_per_pod` in each pod, which has
+    the `image`; that needs this version of Broadleaf and this minor version of Python. `cpus` and `memory` are what
+    each pod of engines asks for, as Kubernetes writes it.
+    """
+
+    n: int
+    image: str
+    name: str = "broadleaf"
+    namespace: str = ""
+    engines_per_pod: int = 1
+    cpus: str = ""
+    memory: str = ""
+    python: str = "python3"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the cluster, as `Cluster` takes them."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name {self.name!r}: use up to 42 small letters, digits and '-', a letter first")
+        if self.n < 1 or self.engines_per_pod < 1:
+            raise ValueError("there must be at least one engine, and one in each pod")
+
+    @property
+    def n_pods(self) -> int:
+        """Pods of engines."""
+        return -(-self.n // self.engines_per_pod)
+
+    def objects(self, credentials: Credentials, settings: Settings) -> list[dict[str, Any]]:
+        """The objects, in the order in which they are to be made. The secrets alone hold keys."""
+        host = f"{self.name}.{self.namespace}" if self.namespace else self.name
+        engine = connection(credentials, settings, "engine", host) | {"engine_env": {}}
+        own = {"cluster_id": self.name, "keys": credentials.keys, "options": dict(self.options)}
+        return [
+            self._secret("controller", KEYS_FILE, own),
+            self._secret("engines", ENGINE_FILE, engine),
+            self._object("v1", "Service", self.name, {
+                "selector": self._labels("controller"),
+                "ports": [{"name": "broadleaf", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
+            }),
+            self._job("controller", ["controller"], 1, {}),
+            self._job("engines", ["engines", "-n", str(self.engines_per_pod)], self.n_pods, self._resources()),
+        ]  # fmt: skip
+
+    def _labels(self, part: str) -> dict[str, str]:
+        return {"app.kubernetes.io/name": "broadleaf", "app.kubernetes.io/instance": self.name,
+                "app.kubernetes.io/component": part}  # fmt: skip
+
+    def _object(self, version: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+        labels = {"app.kubernetes.io/name": "broadleaf", "app.kubernetes.io/instance": self.name}
+        metadata = {"name": name, "labels": labels} | ({"namespace": self.namespace} if self.namespace else {})
+        return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+    def _secret(self, part: str, file: str, content: Mapping[str, Any]) -> dict[str, Any]:
+        found = self._object("v1", "Secret", f"{self.name}-{part}", {})
+        del found["spec"]
+        text = base64.b64encode(json.dumps(content).encode()).decode()
+        return found | {"type": "Opaque", "data": {file: text}}
+
+    def _resources(self) -> dict[str, str]:
+        asked = {"cpu": self.cpus, "memory": self.memory}
+        return {name: value for name, value in asked.items() if value}
+
+    def _job(self, part: str, arguments: Sequence[str], n: int, resources: dict[str, str]) -> dict[str, Any]:
+        container: dict[str, Any] = {
+            "name": part,
+            "image": self.image,
+            "command": [self.python, "-m", "broadleaf.cluster.hosts.pods.run", *arguments],
+            "volumeMounts": [{"name": "keys", "mountPath": MOUNT, "readOnly": True}],
+        }
+        if part == "controller":
+            container["ports"] = [{"name": "broadleaf", "containerPort": PORT}]
+        if resources:
+            container["resources"] = {"requests": resources, "limits": resources}
+        secret = {"secretName": f"{self.name}-{part}", "defaultMode": _SECRET_MODE}
+        pod = {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": _GRACE_S,
+            "automountServiceAccountToken": False,
+            "containers": [container],
+            "volumes": [{"name": "keys", "secret": secret}],
+        }
+        spec = {
+            "completionMode": "Indexed",
+            "completions": n,
+            "parallelism": n,
+            "backoffLimitPerIndex": _RETRIES,
+            "template": {"metadata": {"labels": self._labels(part)}, "spec": pod},
+        }
+        return self._object("batch/v1", "Job", f"{self.name}-{part}", spec)
+
+
+def connection(credentials: Credentials, settings: Settings, role: str, host: str) -> dict[str, Any]:
+    """A connection file for whoever reaches the controller at `host`."""
+    return credentials.connection(role, settings, unix_path="") | {
+        "unix_path": None,
+        "tcp": {"host": host, "port": PORT},
+        "addresses": [host],
+        "search_path": [],
+        "directory": None,
+    }
+
+
+def yaml(objects: Sequence[Mapping[str, Any]]) -> str:
+    """Objects as documents of YAML."""
+    return "".join("---\n" + "\n".join(_lines(one)) + "\n" for one in objects)
+
+
+def _lines(value: Any) -> list[str]:
+    """A mapping or a list in YAML's block style; its scalars are those of JSON, which YAML has too."""
+    found = []
+    entries = value.items() if isinstance(value, Mapping) else ((None, one) for one in value)
+    for name, one in entries:
+        head = "-" if name is None else f"{name}:"
+        if isinstance(one, Mapping | list) and one:
+            inner = _lines(one)
+            if name is None:
+                found += [f"- {inner[0]}", *(f"  {line}" for line in inner[1:])]
+            else:
+                found += [head, *(f"  {line}" for line in inner)]
+        else:
+            found.append(f"{head} {json.dumps(one)}")
+    return found

@@ -1,0 +1,84 @@
+"""What PSI/J is asked to submit to PBS and to LSF, and what is said where it cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import broadleaf as ipp
+import pytest
+from broadleaf.cluster.engine_sets import make_engine_set
+from broadleaf.cluster.start_error import ClusterStartError
+from psij_packages import PackagesUnavailable, psij_packages
+
+GOLDEN = Path(__file__).parent / "psij_scripts"
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from broadleaf.cluster.engine_sets import BlockRequest, make_engine_set
+name, options, n = json.loads(sys.argv[1])
+engines = make_engine_set(name, None, options)
+engines.require()
+print(engines.script(BlockRequest("lab", Path("/home/me/lab"), n, {"private_key": "SECRET"})))
+"""
+
+
+def script(name: str, options: dict, n: int | None, folder: Path) -> str:
+    """What would be submitted, without what differs from machine to machine."""
+    try:
+        packages = psij_packages()
+    except PackagesUnavailable as error:
+        pytest.skip(str(error))
+    paths = os.pathsep.join([str(packages), str(Path(ipp.__file__).parent.parent)])
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps([name, options, n])],
+        capture_output=True, text=True, check=False, timeout=50,
+        env=os.environ | {"PYTHONPATH": paths, "BROADLEAF_DIR": str(folder)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "SECRET" not in done.stdout
+    submitted = done.stdout.partition("\n# block-")[0]
+    lines = [line for line in submitted.replace(str(folder), "BASE").splitlines() if line.strip()]
+    return "\n".join(line if "/bin/bash " not in line else _launcher(line) for line in lines) + "\n"
+
+
+def _launcher(line: str) -> str:
+    """The line that starts the job, without the name that PSI/J gives its copy of a launcher."""
+    words = line.split()
+    launcher = next(word for word in words if word.strip('"').endswith(".sh"))
+    return line.replace(launcher.strip('"').rpartition("/")[0], "LAUNCHERS")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("golden", "name", "options", "n"),
+    [
+        (
+            "pbs",
+            "pbs",
+            {"nodes": 4, "engines_per_host": 16, "walltime": "2h", "queue": "long", "account": "physics"},
+            None,
+        ),
+        ("pbs-one-node", "pbs", {"attributes": ["l=place=excl"]}, 8),
+        ("lsf", "lsf", {"nodes": 2, "engines_per_host": 4, "walltime": "30m", "queue": "normal"}, None),
+    ],
+)
+def test_golden_scripts(golden, name, options, n, tmp_path):
+    assert script(name, options, n, tmp_path) == (GOLDEN / f"{golden}.sh").read_text()
+
+
+def test_names_of_ipython_parallel_say_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psij", None)
+    for name in ("pbs", "PBS", "lsf"):
+        with pytest.raises(ClusterStartError, match=r'pip install "broadleaf\[psij\]"'):
+            ipp.Cluster(engines=name, n=4).start_cluster_sync()
+
+
+def test_options():
+    assert make_engine_set("pbs", None, {"nodes": "2"}).executor == "pbs"
+    assert make_engine_set("lsf").executor == "lsf"
+    assert ipp.PSIJ("pbs_classic", nodes=2, engines_per_host=4).block_engines(0) == 8
+    assert ipp.PSIJ("pbs").block_engines(0) is None
