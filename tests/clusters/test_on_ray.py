@@ -111,20 +111,6 @@ cluster._controller.release()  # as the end of this process would
     )
 
 
-def test_nothing_is_left_when_ray_ends_first(ray_hosts):
-    program = """
-cluster = ipp.Cluster(engines=ipp.OnRay(hosts=2, cpus=2))
-rc = cluster.start_and_connect_sync()
-print(len(rc), flush=True)
-ray.shutdown()
-until(lambda: not rc.ids)
-print(cluster.running)
-cluster.stop_cluster_sync()
-"""
-    assert ray_python(ray_hosts, HEAD + program).splitlines() == ["4", "True"]
-    check_nothing_is_left(ray_hosts)
-
-
 def test_a_node_that_is_lost_is_replaced_with_the_same_engine_ids(ray_hosts):
     program = """
 cluster = ipp.Cluster(engines=ipp.OnRay(hosts=2, cpus=2), cluster_id="lost")
