@@ -95,6 +95,29 @@ def test_a_setting_whose_runs_all_fail_has_a_verdict(tmp_path):
     assert "Never varied" not in done.output
 
 
+@pytest.mark.parametrize(("chance", "background"), [(0.04, 0.0), (0.3, 0.0), (1.0, 0.0), (0.08, 0.06)])
+def test_a_recommendation_says_first_what_fails_more(chance, background, tmp_path):
+    from broadleaf.lab.report.recommend import recommend, sentences
+
+    seen = 0
+    for seed in range(6):
+        (tmp_path / str(seed)).mkdir()
+        study = written(tmp_path / str(seed), drawn(seed, chance, n=160, background=background))
+        found = recommend(study)
+        risky = failures.of_study(study.runs_path, study.factors).of("risky", True)
+        if not risky.worse:
+            continue
+        seen += 1
+        first = sentences(study, found)[0]
+        assert "risky" in first
+        assert "fail" in first
+        # What its default never did is enough to leave it out.
+        if not background:
+            assert not found.config["risky"]
+            assert f"without risky, which {risky.word}" in first
+    assert seen >= 3
+
+
 @pytest.mark.parametrize("chance", [0.0, 0.05, 0.4, 1.0])
 def test_the_interval_of_the_rate_covers_and_innocents_stay_innocent(chance):
     covered = accused = recommended = 0

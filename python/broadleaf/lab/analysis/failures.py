@@ -238,11 +238,12 @@ def judged(verdicts: Sequence[Verdict], failures: Failures) -> list[Verdict]:
     return sorted(said, key=lambda v: {FAILS: 0, MAY_FAIL: 1}.get(v.word, 2))
 
 
-def without(study: StudySpec, failures: Failures) -> StudySpec:
-    """The study with constraints that leave out the settings proven to fail, for a path that can be recommended."""
+def without(study: StudySpec, failures: Failures, *, suspected: bool = False) -> StudySpec:
+    """The study with constraints that leave out the settings proven to fail more, for a path that can be recommended;
+    those that may fail more too where `suspected`."""
     rules = dict(study.constraints)
     for it in failures.levels:
-        if it.proven:
+        if it.proven or (suspected and it.word):
             here = _condition(study.factor(it.factor), it.level)
             partner = (
                 ""

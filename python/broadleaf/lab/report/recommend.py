@@ -29,22 +29,25 @@ FILE_KINDS = ("config", "env")
 @dataclass(frozen=True, slots=True)
 class Recommendation:
     """The settings proven to help one after the other, and the ratio of times to the default that the model of all runs
-    predicts, with its 95 % interval. `left_out` fail more than their default."""
+    predicts, with its 95 % interval. `left_out` fail more than their default or may do so; `worse` are recommended and
+    failed more often, by no more than chance allows."""
 
     config: dict[str, Level]
     ratio: tuple[float, float, float]
     left_out: tuple[Failing, ...]
     gives_up: tuple[str, ...]
+    worse: tuple[Failing, ...] = ()
 
 
 def recommend(study: StudySpec, most_tier: int = 4) -> Recommendation:
     """What the runs recommend, of settings of at most `most_tier`. AnalysisError if they tell nothing."""
     made = fit_of_study(study)
     found = failures.of_study(study.runs_path, study.factors)
+    sound = failures.without(study, found, suspected=True)
     allowed = replace(
-        failures.without(study, found),
+        sound,
         constraints={
-            **failures.without(study, found).constraints,
+            **sound.constraints,
             **{f"tier_{f.name}": _at_default(f.name, f.default) for f in study.factors if f.tier > most_tier},
         },
     )
@@ -55,7 +58,9 @@ def recommend(study: StudySpec, most_tier: int = 4) -> Recommendation:
     it = made.contrast(row - base) if order else None
     ratio = (1.0, 1.0, 1.0) if it is None else (math.exp(it.estimate), math.exp(it.low), math.exp(it.high))
     lost = tuple(f"{n}: {study.factor(n).loses}" for n in changed(config, study.factors) if study.factor(n).loses)
-    return Recommendation(config, ratio, tuple(it for it in found.worse if it.proven), lost)
+    left_out = tuple(it for it in found.worse if it.word)
+    worse = tuple(it for it in found.worse if not it.word and config.get(it.factor) == it.level)
+    return Recommendation(config, ratio, left_out, lost, worse)
 
 
 def _at_default(name: str, default: Level) -> str:
@@ -66,7 +71,12 @@ def _at_default(name: str, default: Level) -> str:
 
 def sentences(study: StudySpec, found: Recommendation) -> list[str]:
     """The recommendation for a reader; what fails is in the first sentence."""
-    but = "".join(f", without {it.name}, which fails more" for it in found.left_out)
+    but = "".join(f", without {it.name}, which {it.word}" for it in found.left_out)
+    but += "".join(
+        f", though {it.rate.failed} of {it.rate.runs} runs with {it.name} failed and {it.default.failed} of "
+        f"{it.default.runs} without it, which may be chance"
+        for it in found.worse
+    )
     setting = describe(found.config, study.factors)
     if setting == "baseline":
         return [f"Recommended: the default{but}. No setting is proven to help."]

@@ -133,7 +133,10 @@ class Coding:
     def rows(self, configs: Sequence[Mapping[str, Level]]) -> np.ndarray:
         """The model row of every configuration. A factor that one leaves out is at its average."""
         codes: dict[str, np.ndarray] = {}
+        named = {name for config in configs for name in config}
         for factor in self.factors:
+            if factor.name not in named:
+                continue
             coder = self._coders[factor.name]
             block = np.zeros((len(configs), coder.width))
             for number, config in enumerate(configs):
@@ -182,10 +185,11 @@ class Coding:
         return self._products(codes, len(bits))
 
     def _products(self, codes: Mapping[str, np.ndarray], length: int) -> np.ndarray:
-        rows = np.empty((length, len(self.column_names)))
+        # Without codes a factor is at its average, and with it every product.
+        rows = np.zeros((length, len(self.column_names)))
         rows[:, 0] = 1.0
         for term in self.terms:
-            if not term.columns:
+            if not term.columns or not all(name in codes for name in term.factors):
                 continue
             product = codes[term.factors[0]]
             for name in term.factors[1:]:

@@ -133,13 +133,13 @@ def intervals(
     The p value is the larger of this test's and of that for equal variances (squared errors `equal`, `df` degrees of
     freedom): far out in the tail, where many tests at once are decided, a sandwich of few runs is too sure of itself.
     """
-    from scipy import stats
+    from scipy.special import stdtr, stdtrit
 
     errors, plain = (np.sqrt(np.maximum(square, 0.0)) for square in (squares, equal))
-    half = stats.t.ppf(1 - alpha / 2, degrees) * errors
+    half = stdtrit(degrees, 1 - alpha / 2) * errors
     size = np.abs(estimates)
     with np.errstate(divide="ignore", invalid="ignore"):
-        p = 2 * np.maximum(stats.t.sf(size / errors, degrees), stats.t.sf(size / plain, max(df, 1)))
+        p = 2 * np.maximum(stdtr(degrees, -size / errors), stdtr(max(df, 1), -size / plain))
     p = np.where((errors > 0) & (plain > 0), p, np.nan)
     return [
         Interval(*map(float, entry))
