@@ -116,9 +116,9 @@ class Turn:
         self, case: str, arguments: dict[str, Any], timeout_s: float | None = None
     ) -> dict[str, float | list[float]]:
         """One measurement, by default with time for 200 tasks a second: the slowest peers do more."""
-        timeout_s = timeout_s or STEP_TIMEOUT_S + arguments.get("n", 0) / 200
+        limit_s: float = timeout_s or STEP_TIMEOUT_S + arguments.get("n", 0) / 200
         request = {"do": "run", "case": case, "arguments": arguments}
-        values: dict[str, float | list[float]] = self.ask(request, timeout_s)["values"]
+        values: dict[str, float | list[float]] = self.ask(request, limit_s)["values"]
         return values
 
     def ask(self, request: dict[str, Any], timeout_s: float = STEP_TIMEOUT_S) -> dict[str, Any]:

@@ -37,7 +37,8 @@ class Receiving:
 
     def __init__(self, mpi: Any, comm: Any, numbers: list[int], fd: int) -> None:
         self._mpi, self._comm = mpi, comm
-        self._peer, self._tag, self._piece_bytes, offset, self._len_bytes, self.at = numbers
+        self._peer, self._tag, self._piece_bytes, offset, self._len_bytes, at = numbers
+        self.at: int = at
         self._memory = Memory(fd, offset, self._len_bytes, writable=True)
         self._next = self.at
         self._requests: deque[tuple[Any, int]] = deque()

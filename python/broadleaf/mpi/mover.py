@@ -31,7 +31,8 @@ class Mover:
     """This host's mover: what its node has ordered, and how far that is."""
 
     def __init__(self, mpi: Any, comm: Any, link: Any) -> None:
-        self._mpi, self._comm, self._link = mpi, comm, link
+        self._mpi, self._comm = mpi, comm
+        self._link: Any = link  # None once the node is gone
         self._flows: dict[int, Receiving | Sending] = {}
 
     def run(self) -> None:

@@ -21,9 +21,9 @@ class Parts:
 
     def __init__(self, mpi: Any, comm: Any, sizes: list[int]) -> None:
         self._mpi, self._comm = mpi, comm
-        self.buffers = [bytearray(n) for n in sizes]
+        self.buffers: list[bytearray] = [bytearray(n) for n in sizes]
         shown = self.buffers if comm.rank == 0 else [bytearray() for _ in sizes]
-        self.windows = [mpi.Win.Create(memory, 1, comm=comm) for memory in shown]
+        self.windows: list[Any] = [mpi.Win.Create(memory, 1, comm=comm) for memory in shown]
         if comm.rank == 0:
             for buffer in self.buffers:
                 buffer[:] = (bytes(range(256)) * (len(buffer) // 256 + 1))[: len(buffer)]

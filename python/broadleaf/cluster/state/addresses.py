@@ -28,7 +28,7 @@ class Unreachable(OSError):
     def __init__(self, port: int, failures: Mapping[str, str]) -> None:
         said = ", ".join(f"{host}:{port} ({why})" for host, why in failures.items())
         super().__init__(f"the controller cannot be reached from {socket.gethostname()}: tried {said}")
-        self.failures = dict(failures)
+        self.failures: dict[str, str] = dict(failures)
 
 
 def to_dial(listen: str) -> str:

@@ -47,7 +47,7 @@ class Hosted(Adapter):
 
     configs: ClassVar[dict[str, list[str]]] = {"": [""]}
     measures: ClassVar[dict[str, Callable[..., dict[str, Any]]]] = {"up": up}
-    python = sys.executable
+    python: str = sys.executable
 
     def version(self) -> str:
         return f"broadleaf {ipp.__version__}"

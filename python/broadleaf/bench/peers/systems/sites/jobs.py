@@ -46,7 +46,7 @@ class Jobs:
 
     def __init__(self, site: Site) -> None:
         Path(site.shared).mkdir(parents=True, exist_ok=True)
-        self.folder = Path(tempfile.mkdtemp(prefix="bench-", dir=site.shared))
+        self.folder: Path = Path(tempfile.mkdtemp(prefix="bench-", dir=site.shared))
         programs = self.folder / "bin"
         programs.mkdir()
         for name in COMMANDS:

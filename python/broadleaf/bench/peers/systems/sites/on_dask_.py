@@ -21,7 +21,9 @@ class Peer(Hosted):
         # A worker's nanny would start it again when it is told to end.
         scheduler = [self.python, "-m", "distributed.cli.dask_scheduler", "--no-dashboard", "--port", "0"]
         address = site.address or socket.gethostname()
-        self.running = [subprocess.Popen([*scheduler, "--host", address], stderr=subprocess.PIPE, text=True)]
+        self.running: list[subprocess.Popen[str]] = [
+            subprocess.Popen([*scheduler, "--host", address], stderr=subprocess.PIPE, text=True)
+        ]
         stderr = self.running[0].stderr
         assert stderr is not None
         url = next(word for line in stderr for word in line.split() if word.startswith("tcp://"))

@@ -23,7 +23,9 @@ class Peer(Hosted):
         common = ("--disable-usage-stats", "--block")
         own = ("--head", f"--port={PORT}", "--num-cpus=0", "--include-dashboard=false")
         where = [f"--node-ip-address={site.address}"] if site.address else []
-        self.running = [subprocess.Popen([RAY, "start", *own, *where, *common], stdout=subprocess.DEVNULL, text=True)]
+        self.running: list[subprocess.Popen[str]] = [
+            subprocess.Popen([RAY, "start", *own, *where, *common], stdout=subprocess.DEVNULL, text=True)
+        ]
         address = f"{site.address or os.uname().nodename}:{PORT}"
         for host in site.hosts[:N_HOSTS]:
             self.running.append(on(host, RAY, "start", f"--address={address}", "--num-cpus=4", *common))

@@ -20,7 +20,7 @@ class OnSite(Adapter):
     jobs: Jobs | None = None
 
     def start(self, workers: int, config: str) -> None:
-        self.site = Site.here()
+        self.site: Site = Site.here()
         if not workers:
             return
         if config == "slurm":
@@ -30,7 +30,7 @@ class OnSite(Adapter):
         if len(hosts) != workers or set(hosts) != set(self.hosts(config)):
             raise RuntimeError(f"{len(hosts)} workers are up, on {', '.join(sorted(set(hosts)))}")
         if self.jobs is not None:
-            self.of_jobs = {
+            self.of_jobs: dict[str, Any] = {
                 "after_first_line": ended_s - self.jobs.first_line_s(),
                 "scheduler_calls": len(self.jobs.calls()),
             }
