@@ -8,6 +8,7 @@ import re
 import secrets
 import shlex
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +24,8 @@ from broadleaf.config import base_dir
 _ENDED = "broadleaf: the relay has ended with code"
 _ENDED_LINE = re.compile(rf"^{_ENDED} (\d+)$", re.MULTILINE)
 _WORK_FILES = (".out", ".ec", ".nodefile")
+# Time that the script of a job has to end when its relays have.
+_LAST_WORD_S = 5.0
 # Runs once for each slot: the first of a host is its relay, the others wait until that ends.
 _ON_A_SLOT = """\
 exec 2>&1 9> "/tmp/broadleaf-$(id -u)-$BROADLEAF_BLOCK"
@@ -208,6 +211,12 @@ class PSIJ(EngineSet):
                 with contextlib.suppress(psij.SubmitException):  # it has ended
                     executor.cancel(job)
             facts["over"] = True
+        give_up_at = time.monotonic() + _LAST_WORD_S
+        for facts in (block.facts for block in blocks):
+            # The job's script writes its exit code last, and would leave it for good.
+            out, code = self._work_file(facts["job"] + ".out"), self._work_file(facts["job"] + ".ec")
+            while out.exists() and not code.exists() and time.monotonic() < give_up_at:
+                time.sleep(0.02)
             names = [facts["psij"] + ".job", *(facts["job"] + suffix for suffix in _WORK_FILES)]
             for path in [Path(facts["script"]), *map(self._work_file, names)]:
                 path.unlink(missing_ok=True)
