@@ -298,7 +298,7 @@ def test_no_key_is_in_sight_of_a_task(way):
             except RuntimeError as error:
                 return str(error)
 
-        assert "to nobody" in rc[0].apply_sync(ask_for_it)
+        assert "does not reveal" in rc[0].apply_sync(ask_for_it)
 
 
 def test_an_engine_started_by_hand_shows_no_key():

@@ -91,7 +91,7 @@ def test_an_idle_engine_takes_no_notice(rc):
 
 
 def test_what_is_no_signal(rc):
-    with pytest.raises(ValueError, match="'SIGNOTHING' is no signal"):
+    with pytest.raises(ValueError, match="'SIGNOTHING' is not a signal"):
         rc.send_signal("SIGNOTHING")
     with pytest.raises(ValueError):
         rc.send_signal(4000)
