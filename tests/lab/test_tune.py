@@ -304,7 +304,7 @@ def test_a_real_program_is_tuned_by_the_command(tmp_path):
     assert len(known) == found["runs"]
     assert {trial.purpose for trial in known} == {"tune", "confirm"}
     few = CliRunner().invoke(group, ["lab", "tune", str(tmp_path), "--runs", "5", "--max-wait", "0"])
-    assert few.exit_code == 1
+    assert few.exit_code == 3
     assert few.stderr.splitlines()[-1].startswith("error: ")
 
 
