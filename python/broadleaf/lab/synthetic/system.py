@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from broadleaf.lab.spec.factors import Config, Factor, Level, column_value, config_id
+from broadleaf.lab.spec.runs import COLUMNS
 from broadleaf.lab.spec.study import DesignSpec
 from broadleaf.lab.study import Study
 
@@ -185,7 +186,7 @@ def _simulated(
         time_us = system.time_us(row.config, rng, started)
         n_tasks = 10_000
         total_s = time_us * n_tasks / 1e6
-        yield {
+        yield dict.fromkeys(COLUMNS) | {
             "run_id": f"r{index + 1:06d}",
             "study": plan.study_name,
             "session_id": f"s{seed}",
