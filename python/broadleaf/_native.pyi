@@ -301,6 +301,13 @@ class Engine:
         mappings."""
     def interrupt_pending(self) -> bool:
         """Consumes a request to interrupt the running task: true once per request."""
+    def is_interrupt_requested(self) -> bool:
+        """Whether there is a request to interrupt the running task. Does not consume it."""
+    def wakeup_fd(self) -> int:
+        """The descriptor for `signal.set_wakeup_fd`. After a SIGINT a thread sends SIGURG until `on_interrupted` is
+        called, for at most 10 s, so that the main thread leaves a call that blocks."""
+    def on_interrupted(self) -> None:
+        """The handler of SIGINT has run."""
     def replace(self, destination: Any, source: Any) -> bool:
         """Maps the bytes of `source` over those of `destination`, without a copy. Both are contiguous buffers. Returns
         False and does nothing unless each is a whole buffer received in a segment, both have the same length, and

@@ -21,6 +21,15 @@ class AskedEngine:
     def current_task(self) -> str:
         return "a task"
 
+    def is_interrupt_requested(self) -> bool:
+        return self.is_open
+
+    def wakeup_fd(self) -> int:
+        return -1
+
+    def on_interrupted(self) -> None:
+        pass
+
     def interrupt_pending(self) -> bool:
         was_open, self.is_open = self.is_open, False
         return was_open
@@ -55,6 +64,18 @@ def test_a_request_is_granted_at_once(engine):
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGURG)
     assert not engine.is_open
+
+
+def test_without_a_request_a_handler_of_the_task_is_not_called(engine):
+    """The signal also wakes the main thread, or comes after the task it was meant for."""
+    heard = []
+    signal.signal(signal.SIGINT, lambda *_: heard.append("SIGINT"))
+    engine.is_open = False
+    signal.raise_signal(signal.SIGURG)
+    assert not heard
+    engine.is_open = True
+    signal.raise_signal(signal.SIGURG)
+    assert heard == ["SIGINT"]
 
 
 def test_a_request_waits_for_an_import(engine, package):

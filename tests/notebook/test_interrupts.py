@@ -82,6 +82,27 @@ def test_kill_from_a_shell(rc, code, begun):
     assert rc[:].apply_sync(os.getpid) == pids
 
 
+def test_a_signal_that_another_thread_gets_ends_a_blocking_call(rc, tmp_path):
+    """Python's main thread, which sleeps, is not woken by the signal itself."""
+
+    def run(ready):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            ready.touch()
+            time.sleep(60)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+    ready = tmp_path / "ready"
+    pid = rc[0].apply_sync(os.getpid)
+    busy = rc[0].apply_async(run, ready)
+    assert until(ready.exists)
+    os.kill(pid, signal.SIGINT)
+    with pytest.raises(ipp.RemoteError, match="KeyboardInterrupt"):
+        busy.get(20)
+    assert rc[0].apply_sync(os.getpid) == pid
+
+
 def test_an_idle_engine_takes_no_notice(rc):
     pids = rc[:].apply_sync(os.getpid)
     rc.send_signal(2)

@@ -7,6 +7,7 @@ mod nested;
 mod outgoing;
 mod output;
 mod unfit;
+mod wakeups;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,6 +34,7 @@ use rustix::time::Timespec;
 use self::nested::Stack;
 use self::outgoing::Io;
 use self::output::{Captured, Output, Stream};
+use self::wakeups::Wakeups;
 use crate::buffer::address_of;
 use crate::connect::{ConnectError, Connection, dial_local, handshake};
 use crate::errors::link_error;
@@ -72,6 +74,7 @@ pub struct Engine {
     uuid: String,
     cluster_id: String,
     output: Arc<Output>,
+    wakeups: Arc<Wakeups>,
     stack: Stack,
     /// Why it cannot run tasks any more.
     unfit: OnceLock<String>,
@@ -268,7 +271,8 @@ impl Engine {
             &connection.options,
         );
         let poll_fd = link.as_fd().try_clone_to_owned()?;
-        let sockets = Sockets::register(py, &[link.as_fd(), poll_fd.as_fd()]);
+        let wakeups = Wakeups::new()?;
+        let sockets = Sockets::register(py, &[link.as_fd(), poll_fd.as_fd(), wakeups.write_end()]);
         let io = Arc::new(Io {
             link: Mutex::new(link),
             unflushed_since_ns: AtomicU64::new(0),
@@ -297,6 +301,7 @@ impl Engine {
             uuid,
             cluster_id: connection.cluster_id,
             output: Arc::new(output),
+            wakeups,
             stack: Stack::default(),
             unfit: OnceLock::new(),
             work: Mutex::new(Work {
@@ -330,6 +335,10 @@ impl Engine {
         std::thread::Builder::new()
             .name("broadleaf-output".to_owned())
             .spawn(move || output.run_reader())?;
+        let wakeups = Arc::clone(&this.wakeups);
+        std::thread::Builder::new()
+            .name("broadleaf-wake".to_owned())
+            .spawn(move || wakeups.run())?;
         Self::set_thread(Some(slf.clone().unbind()));
         let result = this.serve(py);
         Self::set_thread(None);
@@ -381,6 +390,18 @@ impl Engine {
             return true;
         }
         self.board.take_interrupt(self.stack.level())
+    }
+
+    fn is_interrupt_requested(&self) -> bool {
+        self.owner.is_elsewhere() || self.board.is_interrupt_requested(self.stack.level())
+    }
+
+    fn wakeup_fd(&self) -> i32 {
+        self.wakeups.number()
+    }
+
+    fn on_interrupted(&self) {
+        self.wakeups.on_acted();
     }
 
     /// Accepts what Python writes to a stream, 1 or 2.

@@ -18,6 +18,7 @@ def install(engine: _native.Engine) -> None:
     """Sets the handlers of both signals; neither affects an idle engine."""
 
     def on_interrupt(_number: int, _frame: object) -> None:
+        engine.on_interrupted()
         if engine.current_task() is not None:
             # The running task is interrupted now, so a request for it is settled.
             engine.interrupt_pending()
@@ -38,12 +39,14 @@ def install(engine: _native.Engine) -> None:
         return False
 
     def on_request(_number: int, frame: FrameType | None) -> None:
+        if not engine.is_interrupt_requested():
+            # Sent for a task that has ended, or to wake this thread for another signal.
+            return
         handler: Any = signal.getsignal(signal.SIGINT)
         if waits_for_import(frame):
             # The request stays open, so it is repeated.
             return
         if handler is on_interrupt:
-            # A late request was meant for a task that has ended.
             if engine.interrupt_pending():
                 raise KeyboardInterrupt
         elif handler is None:
@@ -57,6 +60,7 @@ def install(engine: _native.Engine) -> None:
 
     signal.signal(signal.SIGINT, on_interrupt)
     signal.signal(signal.SIGURG, on_request)
+    signal.set_wakeup_fd(engine.wakeup_fd(), warn_on_full_buffer=False)
 
 
 def is_importing(frame: FrameType | None) -> bool:
