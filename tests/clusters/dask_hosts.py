@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +26,16 @@ def dask_on(bed: Bed, *hosts: str) -> Iterator[None]:
         bed.run("head", sys.executable, "-c", _WAIT, str(len(hosts)))
         yield
     finally:
-        for process in running:
-            process.terminate()
+        # A worker that is asked to end waits for its scheduler.
+        for pid in _processes(bed):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for process in running:
             process.wait()
+        assert until(lambda: not _processes(bed)), _processes(bed)
         assert until(lambda: not bed.processes()), bed.processes()
+
+
+def _processes(bed: Bed) -> list[int]:
+    told = bed.told_by_processes()
+    return [pid for pid, text in told.items() if "distributed.cli" in text or "--multiprocessing-fork" in text]

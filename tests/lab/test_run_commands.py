@@ -52,7 +52,7 @@ def test_runs_on_a_busy_machine_are_counted_and_said_at_once(tmp_path, monkeypat
     monkeypatch.setattr(machine.wait_until_quiet, "__defaults__", (lambda: 3.0, lambda cores: None))
     done = CliRunner().invoke(lab, ["run", str(tmp_path), "--max-wait", "0.0001"])
     lines = done.stdout.splitlines()
-    said = next(i for i, line in enumerate(lines) if "the machine is busy: 3.0 cores" in line)
+    said = next(i for i, line in enumerate(lines) if "other processes use 3.0 cores" in line)
     assert said < next(i for i, line in enumerate(lines) if line.startswith("1/"))
     assert sum("the machine is busy" in line for line in lines) == 1
     assert any("runs were made while the machine was busy" in line for line in lines), done.stdout

@@ -148,7 +148,8 @@ def _grow(
         if not times:
             break
         fastest = min(times)
-        say(f"calibrating: {runner.n_tasks:,} tasks take {fastest:.3f} s at the fastest")
+        tasks = "1 task" if runner.n_tasks == 1 else f"{runner.n_tasks:,} tasks"
+        say(f"calibrating: the fastest configuration runs {tasks} in {fastest:.3f} s")
         if fastest >= min_s or runner.n_tasks >= max_tasks:
             break
         # Far from the goal the start-up hides what a task costs, so the steps are bounded.

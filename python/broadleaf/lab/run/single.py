@@ -170,8 +170,8 @@ class Runner:
             return
         self._told_busy = True
         self.environments.say(
-            f"the machine is busy: {cores:.1f} cores are at work for others; waiting up to {self._patience_s:.0f} s "
-            "for quiet, less each time; runs made nevertheless are flagged `busy` (--max-busy, --max-wait)"
+            f"the machine is busy: other processes use {cores:.1f} cores; waiting up to {self._patience_s:.0f} s for "
+            "quiet, less each time; runs made anyway are flagged `busy` (--max-busy, --max-wait)"
         )
 
     def attempt(

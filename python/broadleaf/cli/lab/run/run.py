@@ -81,7 +81,8 @@ def command(
         if live is not None:
             live.stop()
     counts = ", ".join(f"{n} {status}" for status, n in sorted(summary.statuses.items())) or "nothing to do"
-    out.print(f"{summary.done} of {summary.total} runs made ({counts}) in {duration(summary.elapsed_s)}")
+    now = "" if summary.made == summary.done else f", {summary.made} of them now"
+    out.print(f"{summary.done} of {summary.total} runs made{now} ({counts}) in {duration(summary.elapsed_s)}")
     if summary.busy:
         out.print(
             f"{summary.busy} of {summary.made} runs were made while the machine was busy, flagged: their times spread "
