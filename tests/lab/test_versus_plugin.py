@@ -109,7 +109,7 @@ def test_what_a_function_raises_is_its_own():
 
     with pytest.raises(KeyError, match="its own"):
         duel(Functions(lambda: None, broken), budget_s=5)
-    with pytest.raises(RunError, match="is no function"):
+    with pytest.raises(RunError, match="is not a function"):
         Functions(lambda: None, 3)
 
 

@@ -185,7 +185,7 @@ def main() -> int:
     options = parser.parse_args()
     good = True
     for title, check in (
-        ("resolution", lambda: check_resolution(options.most_factors)),
+        ("resolution", lambda: check_resolution(options.max_factors)),
         ("balance", lambda: check_balance((4, 6, 8, 12, 17))),
         ("constraints", lambda: check_feasible(options.configs)),
         ("contradictions", lambda: check_names(100)),
