@@ -162,7 +162,7 @@ with ipp.Cluster(engines=ipp.SSH(["n4:2"], jump="n3")) as rc:
 
 
 def test_engines_in_a_container_with_a_tmp_of_its_own_and_little_dev_shm(ssh_hosts):
-    # The checkout may lie below the /tmp that is hidden.
+    # The checkout may be below the /tmp that is hidden.
     bind = f"--bind {shlex.quote(str(CHECKOUT))} {shlex.quote(str(CHECKOUT))}"
     program = """
 import os, numpy as np, broadleaf as ipp

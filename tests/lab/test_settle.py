@@ -1,4 +1,4 @@
-"""Studies that choose their own runs: what is open gets them, verdicts are right, and they stop."""
+"""Studies that choose their own runs: open questions get the runs, verdicts are right, and they stop."""
 
 import json
 import math

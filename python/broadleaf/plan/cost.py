@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 
 def sends(engines: int, arity: int = 2, depth: int = 1) -> int:
-    """Sends, one after another, until the last engine has the message.
+    """Number of sends, one after another, until the last engine has the message.
 
     S = 1 + k d + ceil(N / k**d): one at the client, k at every level of schedulers, and those of one leaf, the last of
     which has the largest share.

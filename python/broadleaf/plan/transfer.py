@@ -303,8 +303,9 @@ def host_bytes(algorithm: str, hosts: int, n_bytes: int, arity: int = 2) -> Host
     if algorithm == "flat":
         return HostBytes(once, n_bytes, 0, once)
     if algorithm == "binomial":
-        # The client is machine 0. Machine r is told by r without its lowest bit, and tells r + 1, r + 2, r + 4 ... up
-        # to that bit. Of the client's children the last may lack some of its own; the one before has them all.
+        # The client is machine 0. Machine r receives from r without its lowest set bit, and sends to r + 1, r + 2, r +
+        # 4 ... up to that bit. The last of the client's children may lack some children of its own; the one before has
+        # them all.
         rounds = hosts.bit_length()
         most = max((hosts - 2 ** (rounds - 1)).bit_length(), rounds - 2)
         return HostBytes(rounds * n_bytes, n_bytes, most * n_bytes, once)
@@ -315,7 +316,8 @@ def host_bytes(algorithm: str, hosts: int, n_bytes: int, arity: int = 2) -> Host
     if algorithm == "chain":
         return HostBytes(n_bytes, n_bytes, n_bytes if hosts > 1 else 0, once)
     if algorithm == "round-optimal":
-        # Few rounds more than there are segments, one segment sent in each: about a payload out of everyone.
+        # Few rounds more than there are segments, with one segment sent in each: about one payload leaves every
+        # machine.
         return HostBytes(n_bytes, n_bytes, n_bytes if hosts > 1 else 0, once)
     if algorithm == "scatter-allgather":
         return _scatter_allgather_bytes(hosts, n_bytes)

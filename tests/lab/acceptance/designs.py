@@ -30,7 +30,7 @@ def flags(k: int) -> tuple[Factor, ...]:
 
 
 def resolution(matrix: np.ndarray, up_to: int = 6) -> int:
-    """The least number of columns whose product is constant."""
+    """The smallest number of columns whose product is constant."""
     bits = matrix > 0
     for size in range(1, up_to):
         for columns in itertools.combinations(range(matrix.shape[1]), size):
